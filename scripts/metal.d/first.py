@@ -86,6 +86,8 @@ Messages = messages()
 NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
 # metal-api's limit for the clock of a signature is 30 s; its library has 15.
 LIMIT = 15
+# A sign of life comes at most once a minute. What is under way for a while may seem to come too soon.
+OFTEN = 50
 
 
 class State:
@@ -108,6 +110,10 @@ class State:
         self.client = "client"
         self.hmac = "view-key"
         self.offered = 0
+        # Where the agent's words are to go.
+        self.logging = None
+        # When the last event came.
+        self.last = 0.0
 
 
 state = State()
@@ -139,6 +145,8 @@ def judged(name, request, context):
                 del state.refuse[name]
     if refusal and refusal.get("die"):
         os._exit(9)
+    if refusal and refusal.get("hang"):
+        time.sleep(3600)
     if refusal:
         context.abort(grpc.StatusCode[refusal["code"].upper()], refusal["message"])
 
@@ -225,6 +233,9 @@ def send(request, context):
                 state.wrong.append(f"{name} after {state.phase}")
             if abs(entry.value.time.seconds - time.time()) > 60:
                 state.wrong.append(f"{name} at {entry.value.time.seconds}")
+            if name == "Alive" and time.time() - state.last < OFTEN:
+                state.wrong.append(f"Alive {time.time() - state.last:.0f} s after another event")
+            state.last = time.time()
             if name != "Alive":
                 state.phase = name
     return Messages["SendResponse"](events=len(request.events))
@@ -319,7 +330,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.answer(200, self.config())
         if self.path == "/judge/log":
             with state.lock:
-                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "offered"]
+                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "offered", "client", "last"]
                 return self.answer(200, {name: getattr(state, name) for name in names})
         if self.path.startswith("/metal/v1/machine/"):
             return self.machine(self.path.rsplit("/", 1)[1])
@@ -329,7 +340,7 @@ class Answers(BaseHTTPRequestHandler):
         read = lambda name: (listening.folder / name).read_text()
         with state.lock:
             state.offered += 1
-            client = state.client
+            client, logging = state.client, state.logging
         return {
             "debug": True,
             "address": f"{NAME}:{listening.port}",
@@ -341,7 +352,7 @@ class Answers(BaseHTTPRequestHandler):
             "hmac": "view-key",
             "partition": "mini-lab",
             "ntp_servers": None,
-            "logging": None,
+            "logging": logging,
         }
 
     def machine(self, uuid):

@@ -12,6 +12,7 @@ The judge steers it over HTTP, at /judge/: see STEER.
 import json
 import sys
 import threading
+import time
 from io import BytesIO
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -34,6 +35,10 @@ BEFORE = {
 }
 
 
+# A sign of life comes at most once a minute. What is under way for a while may seem to come too soon.
+OFTEN = 50
+
+
 class State:
     """What the control plane knows of its one machine."""
 
@@ -49,6 +54,11 @@ class State:
         self.stream = 10.0
         self.refuse = {}
         self.events = True
+        # What pixie's configuration has beside the control plane.
+        self.logging = None
+        self.ntp_servers = []
+        # When the last event came.
+        self.last = 0.0
 
 
 state = State()
@@ -69,7 +79,10 @@ def judged(name, request, ctx):
             refusal["times"] -= 1
             if refusal["times"] == 0:
                 del state.refuse[name]
-            raise ConnectError(Code(refusal["code"]), refusal["message"])
+    if refusal and refusal.get("hang"):
+        time.sleep(3600)
+    if refusal:
+        raise ConnectError(Code(refusal["code"]), refusal["message"])
     try:
         protovalidate.validate(request)
     except protovalidate.ValidationError as error:
@@ -117,6 +130,9 @@ class Boot(BootServiceSync):
         with state.lock:
             if state.phase not in BEFORE.get(name, {state.phase}):
                 state.wrong.append(f"{name} after {state.phase}")
+            if name == "ALIVE" and time.time() - state.last < OFTEN:
+                state.wrong.append(f"ALIVE {time.time() - state.last:.0f} s after another event")
+            state.last = time.time()
             if name != "ALIVE":
                 state.phase = name
         return boot_pb2.BootServiceSendEventResponse()
@@ -172,10 +188,11 @@ def application(environ, start):
             # Each has a token of its own; the last one counts.
             state.tokens += 1
             client = {"metal_apiserver_url": f"http://{environ['HTTP_HOST']}", "metal_hammer_token": f"token-{state.tokens}"}
-        return answer(start, "200 OK", {"client": client, "partition": "mini-lab", "ntp_servers": []})
+            more = {"ntp_servers": state.ntp_servers, "logging": state.logging}
+        return answer(start, "200 OK", {"client": client, "partition": "mini-lab"} | more)
     if path == "/judge/log":
         with state.lock:
-            told = {"calls": state.calls, "wrong": state.wrong, "installed": state.installed, "phase": state.phase}
+            told = {"calls": state.calls, "wrong": state.wrong, "installed": state.installed, "phase": state.phase, "last": state.last}
             return answer(start, "200 OK", told)
     if path.startswith("/judge/"):
         STEER[path.removeprefix("/judge/")](json.loads(body or b"{}"))

@@ -24,6 +24,10 @@ use crate::plan::{self, Leaves};
 use crate::ready;
 use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
+use std::time::Duration;
+
+/// A machine that waits for a person has time for what is still to be told.
+const NO_HURRY: Duration = Duration::from_secs(20);
 
 /// Where and how the installation failed.
 #[derive(Debug)]
@@ -140,7 +144,11 @@ impl Agent {
         let failure = Failure { unmarked, ..failure };
         let answer = self.tell(&failure);
         match failure.way(&answer) {
-            Way::Hold => return Err(failure.error),
+            Way::Hold => {
+                // With metal-stack nothing else tells of it.
+                self.reporter.flush(NO_HURRY);
+                return Err(failure.error);
+            }
             Way::Again => self.say_reboot("over PXE, since the control plane wants another attempt"),
             Way::Renew => self.say_reboot("over PXE, for a new token: the old one has ended while the machine waited"),
             Way::Complete => self.say_reboot("into the new system, which is complete, from its disk"),
@@ -208,7 +216,7 @@ mod tests {
     use super::*;
     use crate::allocation::Order;
     use crate::error::Phase;
-    use crate::facts::KeptProof;
+    use crate::facts::{Event, KeptProof};
     use crate::plan::StageName;
     use crate::report::Reporter;
     use crate::settings::{InCharge, Settings};
@@ -252,13 +260,28 @@ mod tests {
         assert!(failed.unmarked);
     }
 
-    #[test]
-    fn the_report_of_a_failure_has_its_figures() {
-        let control = Arc::new(FakeControl::default());
+    fn agent(control: &Arc<FakeControl>) -> Agent {
         let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
         let settings = Settings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
         let reporter = Reporter::new(control.clone()).into();
-        let agent = Agent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![] };
+        Agent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![] }
+    }
+
+    /// Some control planes hear of a failure by the event alone.
+    #[test]
+    fn a_machine_that_waits_for_a_person_has_told_why() {
+        let control = Arc::new(FakeControl { delay: Duration::from_millis(300), ..FakeControl::default() });
+        let failure = Failure::before_the_plan("control.register", Error::new(Phase::Control, "no"));
+        assert!(agent(&control).end(failure).is_err());
+        let heard = control.heard.lock().unwrap();
+        let [Event { event: EventName::Crashed, message, .. }] = &heard[..] else { panic!("{heard:?}") };
+        assert!(message.starts_with("control.register: "), "{message}");
+    }
+
+    #[test]
+    fn the_report_of_a_failure_has_its_figures() {
+        let control = Arc::new(FakeControl::default());
+        let agent = agent(&control);
         let done = Done { kept: vec![KeptProof::default()], ..Done::default() };
         let failed = session::Failure {
             stage: StageName::ImageBurn,

@@ -1,0 +1,329 @@
+"""What stands around a machine in a rack of metal-stack, on this host's loopback interface: leaves, a control plane with its pixie (first.py
+or server.py), a web server with images, a Loki, and a clock.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "ironic.d"))
+from conductor import Failed, free_port  # noqa: E402
+
+# How a machine of QEMU's own network calls the loopback interface of this host.
+TOLD = "10.0.2.2"
+# Switches speak every 10 to 30 seconds. Here it is more often: these machines are looked at for other things.
+SPEAKS = 3
+SLOW = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
+PATIENCE = 300 * SLOW
+# From the first second of 1900, where NTP begins to count, to 1970.
+TO_1970 = 2_208_988_800
+
+
+def check(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+def shell(command, *arguments):
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command, "bash", *arguments], capture_output=True, text=True)
+    check(done.returncode == 0, f"{command}: {done.stderr}")
+    return done.stdout
+
+
+def until(is_so, what):
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        check(time.monotonic() < end, f"not in {PATIENCE} s: {what}")
+        time.sleep(0.2)
+
+
+def lldp(number):
+    """The frame of a leaf: a chassis that is a MAC, a port by its local name, 120 seconds, what the port is, who it is."""
+    mac = bytes([0xAA, 0, 0, 0, 0, number])
+    item = lambda kind, value: struct.pack("!H", kind << 9 | len(value)) + value
+    items = [(1, b"\4" + mac), (2, b"\7Ethernet4"), (3, b"\0\x78"), (4, b"to the machine"), (5, b"leaf0%d" % number), (0, b"")]
+    frame = bytes.fromhex("0180c200000e") + mac + b"\x88\xcc" + b"".join(item(*one) for one in items)
+    return frame.ljust(60, b"\0")
+
+
+class Leaf:
+    """A port of a switch, to which one card is plugged in. Frames travel as QEMU's `socket` has them, each behind its length. It says who
+    it is while `speaks` is set."""
+
+    def __init__(self, number, speaks):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self.frame, self.speaks = self.listener.getsockname()[1], lldp(number), threading.Event()
+        if speaks:
+            self.speaks.set()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            card, _ = self.listener.accept()
+            # What the machine sends to others is nothing to a leaf.
+            threading.Thread(target=self.swallow, args=[card], daemon=True).start()
+            threading.Thread(target=self.speak, args=[card], daemon=True).start()
+
+    def speak(self, card):
+        try:
+            while True:
+                self.speaks.wait()
+                card.sendall(struct.pack("!I", len(self.frame)) + self.frame)
+                time.sleep(SPEAKS)
+        except OSError:
+            pass
+
+    def swallow(self, card):
+        try:
+            while card.recv(1 << 16):
+                pass
+        except OSError:
+            pass
+
+
+class Clock:
+    """A time server (SNTP, RFC 4330). Its port cannot be chosen."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 123))
+        self.asked = 0
+        threading.Thread(target=self.answer, daemon=True).start()
+
+    def answer(self):
+        while True:
+            try:
+                question, client = self.socket.recvfrom(512)
+            except OSError:
+                return
+            self.asked += 1
+            now = time.time() + TO_1970
+            now = struct.pack("!II", int(now), int(now % 1 * (1 << 32)))
+            # Version 4, of a server that asks another one. What the client has sent as its time comes back.
+            head = bytes([4 << 3 | 4, 2, 6, 0xEC]) + bytes(8) + b"LOCL"
+            self.socket.sendto(head + now + question[40:48] + now + now, client)
+
+    def end(self):
+        self.socket.close()
+
+
+class Loki:
+    """Takes what Loki's push API takes, and nothing else: https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs. Its
+    clients have a name and a password, or a certificate."""
+
+    def __init__(self, basic=None, certificates=None):
+        self.lines, self.labels, self.wrong, self.lock = [], [], [], threading.Lock()
+        loki, wanted = self, basic and "Basic " + base64.b64encode(":".join(basic).encode()).decode()
+
+        class Answers(BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                why = None if self.headers.get("Authorization") == wanted else "another name or password"
+                why = why or (None if self.path == "/loki/api/v1/push" else f"no such address: {self.path}")
+                why = why or (None if self.headers.get("Content-Type") == "application/json" else "no JSON")
+                why = why or loki.take(body)
+                with loki.lock:
+                    loki.wrong += [why] if why else []
+                self.send_response(400 if why else 204)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        endpoint = f"{'https' if certificates else 'http'}://{TOLD}:{self.server.server_port}/loki/api/v1/push"
+        self.config = {"endpoint": endpoint, "log_type": "loki"}
+        if basic:
+            self.config["basic_auth"] = {"user": basic[0], "password": basic[1]}
+        if certificates:
+            read = lambda name: open(os.path.join(certificates, name)).read()
+            self.config["certificate_auth"] = {"cert": read("client.pem"), "key": read("client.key"), "insecure_skip_verify": True}
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(os.path.join(certificates, "server.pem"), os.path.join(certificates, "server.key"))
+            context.load_verify_locations(os.path.join(certificates, "ca.pem"))
+            context.verify_mode = ssl.CERT_REQUIRED
+            # Each connection is shaken in the thread that answers it.
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def take(self, body):
+        """None, or why it is refused."""
+        try:
+            streams = json.loads(body)["streams"]
+            for stream in streams:
+                labels, values = stream["stream"], stream["values"]
+                if not labels or not all(re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) and isinstance(value, str) for name, value in labels.items()):
+                    return f"labels {labels}"
+                for when, line in values:
+                    # Text of nanoseconds; what is much older or newer than now is refused.
+                    if not re.fullmatch("[0-9]{19}", when) or abs(int(when) / 1e9 - time.time()) > 3600 or not isinstance(line, str):
+                        return f"line {when!r}, {line!r}"
+                with self.lock:
+                    self.labels += [labels] if labels not in self.labels else []
+                    self.lines += [line for _, line in values]
+        except (ValueError, KeyError, TypeError) as error:
+            return f"{error!r} in {body[:200]!r}"
+        return None
+
+    def judge(self, machine, secrets):
+        """What has come, in words; with no secret in it."""
+        with self.lock:
+            lines, wrong, labels = list(self.lines), list(self.wrong), list(self.labels)
+        check(wrong == [], f"Loki refuses: {wrong}")
+        check(labels == [{"component": "drophammer", "machineID": machine}], f"labels: {labels}")
+        for secret in secrets:
+            check(not any(secret in line for line in lines), f"Loki has {secret!r}")
+        for what in ["Preparing: ", "Waiting: ", "Installing: image.burn: ", "Booting New Kernel: "]:
+            check(any(line.startswith(what) for line in lines), f"Loki has no {what!r}: {lines[-20:]}")
+        return f"{len(lines)} lines"
+
+    def end(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Rack:
+    """Pixie and control plane of this version, and a web server with the image."""
+
+    def __init__(self, version, directory, target):
+        self.version, self.directory = version, directory
+        os.makedirs(directory)
+        certificates(directory)
+        self.http, self.allocation, self.logging, self.started = free_port(), None, None, []
+        if version == 1:
+            self.arguments = ["first.py", directory, str(self.http), str(free_port()), TOLD]
+        else:
+            self.arguments = ["server.py", str(self.http)]
+        self.plane = self.start(self.arguments, wait="ready")
+        served = os.path.join(directory, "served")
+        os.makedirs(served)
+        # As metal-stack publishes images.
+        shutil.copy(os.path.join(target, "tiny", "tiny.tar.zst"), os.path.join(served, "tiny-12.0.1.tar.zst"))
+        later_image(served, os.path.join(HERE, "os-installer"))
+        shell('cd "$1" && for image in *.zst; do md5sum "$image" >"$image.md5"; done', served)
+        port = free_port()
+        self.start([os.path.join("..", "ironic.d", "served.py"), served, str(port)])
+        self.image = f"http://{TOLD}:{port}/tiny-12.0.1.tar.zst"
+
+    def start(self, arguments, wait=None):
+        log = open(os.path.join(self.directory, os.path.basename(arguments[0]) + ".log"), "ab")
+        command = [sys.executable, os.path.join(HERE, arguments[0]), *arguments[1:]]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if wait else log, stderr=log, text=bool(wait))
+        self.started.append(process)
+        check(not wait or process.stdout.readline().strip() == wait, f"{command} did not start")
+        return process
+
+    def dies(self, seconds=5):
+        """The control plane is killed, and there again after a while. What it knew comes with it, as from a database; but for tokens."""
+        knew = self.log()
+        self.plane.kill()
+        self.plane.wait()
+        self.started.remove(self.plane)
+        time.sleep(seconds)
+        self.plane = self.start(self.arguments, wait="ready")
+        kept = {name: knew[name] for name in ["calls", "wrong", "phase", "last", "client"] if name in knew}
+        self.steer("set", kept | {"logging": self.logging})
+        if self.allocation:
+            self.allocate(self.allocation)
+
+    def steer(self, what, how):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http}/judge/{what}", json.dumps(how).encode(), method="POST")
+        urllib.request.urlopen(request, timeout=30).read()
+
+    def allocate(self, allocation):
+        self.allocation = allocation
+        self.steer("allocate", allocation)
+
+    def logs_to(self, loki, **more):
+        self.logging = loki.config
+        self.steer("set", {"logging": loki.config} | more)
+
+    def refuse(self, call, **how):
+        self.steer("refuse", {"call": call, "times": 1} | how)
+
+    def log(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/judge/log", timeout=30) as answer:
+            return json.load(answer)
+
+    def heard(self, call):
+        """How often this was called in this boot."""
+        return sum(one["call"] == call for one in self.log()["calls"])
+
+    def begin(self):
+        """The calls of another boot."""
+        self.steer("set", {"calls": []})
+
+    def calls(self):
+        """What was called in this boot, with the events but `Alive`; nothing was wrong with any."""
+        log = self.log()
+        check(log["wrong"] == [], f"wrong: {log['wrong']}")
+        names = []
+        for call in log["calls"]:
+            message = call["message"]
+            event = message.get("event", {}).get("event", "").removeprefix("MACHINE_PROVISIONING_EVENT_TYPE_")
+            event = event or next((one["value"]["event"] for one in message.get("events", [])), "")
+            names += [f"{call['call']} {event}".strip()] if event.lower() != "alive" else []
+        return names
+
+    def end(self):
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+
+def later_image(served, program):
+    """An image as metal-stack publishes them since 2026-08: it has no installer of its own, but os-installer."""
+    old = shell('zstd -qdc "$1/tiny-12.0.1.tar.zst" >"$1/later.tar"; echo "$1/later.tar"', served).strip()
+    with tarfile.open(old) as tar:
+        members, end = tar.getmembers(), tar.offset
+        at = next(index for index, member in enumerate(members) if member.name == "./install.sh")
+        installer = tar.extractfile(members[at]).read()
+    with open(old, "rb") as file:
+        content = file.read(end)
+    added = io.BytesIO()
+    with tarfile.open(fileobj=added, mode="w") as tar, open(program, "rb") as file:
+        # An LVM without settings of its own gets some.
+        for name, text in [("./usr/lib/tiny/install.sh", installer), ("./os-installer", file.read()), ("./etc/lvm/lvm.conf", b"# none\n")]:
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(text), 0o755
+            tar.addfile(member, io.BytesIO(text))
+    with open(old, "wb") as file:
+        file.write(content[: members[at].offset] + content[members[at + 1].offset :] + added.getvalue())
+    shell('zstd -q -3 --rm "$1" -o "$2"', old, os.path.join(served, "tiny-13.0.1.tar.zst"))
+
+
+def certificates(folder):
+    """A CA, with its server and its clients."""
+    make = """cd "$1"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key -out ca.pem 2>/dev/null
+for name in server client short; do
+	openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" -keyout "$name.key" -out "$name.csr" 2>/dev/null
+	printf 'subjectAltName=IP:%s\\n' "$2" >"$name.ext"
+	openssl x509 -req -in "$name.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile "$name.ext" -out "$name.pem" 2>/dev/null
+done"""
+    shell(make, folder, TOLD)
+
+
+def certificate_until(folder, end):
+    """The certificate `short` ends at that second."""
+    make = """cd "$1"
+printf '[ca]\\ndefault_ca=d\\n[d]\\nnew_certs_dir=.\\ndatabase=index\\nserial=short.srl\\ndefault_md=sha256\\npolicy=p\\nunique_subject=no\\n[p]\\ncommonName=supplied\\n' >short.cnf
+: >index
+echo 1234 >short.srl
+openssl ca -batch -config short.cnf -in short.csr -cert ca.pem -keyfile ca.key -notext -extfile short.ext -enddate "$2" -out short.pem 2>/dev/null"""
+    shell(make, folder, time.strftime("%Y%m%d%H%M%SZ", time.gmtime(end)))
