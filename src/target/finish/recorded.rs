@@ -89,7 +89,7 @@ fn finishing(firmware: Firmware) -> Finishing {
         "addresses": ["192.0.2.7/24"], "routes": [{"to": "default", "via": "192.0.2.1"}]}}});
     let nics = vec![Nic { name: "eth0".into(), mac: "52:54:00:00:00:01".into(), link: true, ..Nic::default() }];
     let allocation = Allocation { hostname: "web-1".into(), ..Allocation::default() };
-    let assigned = Assigned { allocation, consoles: vec!["ttyS0,115200n8".into()], ..Assigned::default() };
+    let assigned = Assigned { allocation, consoles: vec!["ttyS0,115200n8".into()] };
     Finishing {
         firmware,
         root: RootFilesystem { uuid: "r-uuid".into(), arrays: vec![Uuid::from_u128(1)], ..RootFilesystem::default() },
