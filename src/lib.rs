@@ -95,4 +95,5 @@ pub mod topology;
 pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod verify;
+pub mod volume;
 mod yaml;
