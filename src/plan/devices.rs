@@ -111,6 +111,11 @@ impl<'a> Devices<'a> {
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
+    /// Where it is now, and where it is found while the installation runs; `None` when the layout does not bring it about.
+    pub fn path(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
+        self.devices.get(path).map(|device| (&device.now, &device.path))
+    }
+
     pub fn get(&mut self, place: &str, path: &LayoutPath) -> Option<Device<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {

@@ -7,6 +7,7 @@
 //! | a kept array that is assembled | its members, from then on |
 //! | a kept group of which volumes are activated | its physical volumes, from then on |
 //! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
+//! | a volume of Kubernetes that is made or added | the blank disk that it takes, or the physical volumes of its group, from then on |
 //! | anything else | nothing |
 
 use super::together::Together;
@@ -104,6 +105,7 @@ impl Ground<'_> {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
             Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
+            Operation::Device(OnDevice::PreparePersistent(volume)) => volume.written().into_iter().cloned().collect(),
             Operation::Device(
                 OnDevice::Release(_)
                 | OnDevice::AssertFree { .. }
@@ -138,6 +140,7 @@ impl Ground<'_> {
                 | OfRun::InjectFiles(_)
                 | OfRun::Finish(_)
                 | OfRun::AdaptImage(_)
+                | OfRun::WritePersistent(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
                 | OfRun::FindLoader

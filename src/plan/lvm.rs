@@ -13,15 +13,15 @@ use crate::topology::groups_on;
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
     /// The physical volumes.
-    physical: Vec<DevicePath>,
+    pub physical: Vec<DevicePath>,
     /// Free extents of each; `None` when a size is not known.
-    free: Option<Vec<u64>>,
+    pub free: Option<Vec<u64>>,
     /// All of them together are not larger.
     most_bytes: u64,
-    sector_bytes: u32,
-    fate: Fate,
+    pub sector_bytes: u32,
+    pub fate: Fate,
     /// The group that is kept.
-    kept: Option<&'a inventory::VolumeGroup>,
+    pub kept: Option<&'a inventory::VolumeGroup>,
 }
 
 impl<'a> Deciding<'a> {

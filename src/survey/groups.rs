@@ -146,6 +146,8 @@ pub(super) struct Group {
     vg_name: String,
     pub vg_extent_size: String,
     vg_tags: String,
+    #[serde(default)]
+    vg_free: String,
     /// Not empty when vgexport(8) has been there.
     #[serde(default)]
     vg_exported: String,
@@ -201,7 +203,7 @@ fn report() -> Result<Report, String> {
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
-        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_exported,vg_systemid"],
+        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
         ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
@@ -255,6 +257,7 @@ fn groups(
             name: group.vg_name.clone(),
             uuid: group.vg_uuid.clone(),
             extent_bytes: number(&group.vg_extent_size),
+            free_bytes: group.vg_free.parse().ok(),
             tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
             physical: physical.collect(),
             volumes,

@@ -25,6 +25,7 @@ mod paths;
 mod signatures;
 mod stacked;
 
+pub use blank::whole_is_blank as is_blank;
 pub use disks::serial_and_wwn;
 pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
 pub use inside::filesystem;

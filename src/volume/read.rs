@@ -242,7 +242,10 @@ impl Reading {
             },
             (None, Some(discover)) => {
                 let Ok(wanted) = serde_json::from_value::<BTreeMap<String, String>>(discover.value.clone()) else {
-                    self.problem(&discover.place, "must be hints, each a text: {size: \">= 100\", rotational: \"false\"}");
+                    self.problem(
+                        &discover.place,
+                        "must be hints, each a text: {size: \">= 100\", rotational: \"false\"}",
+                    );
                     return None;
                 };
                 for (hint, why) in hints::problems(&wanted) {

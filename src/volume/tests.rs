@@ -42,10 +42,7 @@ fn each_kind_is_read_with_its_class() {
             &Source::Sparse { size_bytes: 4096 },
         ]
     );
-    assert_eq!(
-        read[0].content,
-        Content::Filesystem { format: Format::Ext4, options: vec!["-m".into(), "0".into()] }
-    );
+    assert_eq!(read[0].content, Content::Filesystem { format: Format::Ext4, options: vec!["-m".into(), "0".into()] });
     assert_eq!(read[1].content, Content::Block);
     assert_eq!(read[3].sparse_path(), "/var/lib/metalk8s/storage/sparse/9474cda7-0dbe-40fc-9842-3cb0404a7204");
     assert_eq!(read[2].kind(), "lvmLogicalVolume ext4");
@@ -57,7 +54,8 @@ fn the_pillar_of_metalk8s_is_read() {
     let text = include_str!("../../testdata/volumes/pillar.json");
     let pillar: BTreeMap<String, Value> = serde_json::from_str(text).unwrap();
     let read = read(&pillar.into_values().collect()).unwrap();
-    let said: Vec<String> = read.iter().map(|volume| format!("{} {} {}", volume.name, volume.uid, volume.kind())).collect();
+    let said: Vec<String> =
+        read.iter().map(|volume| format!("{} {} {}", volume.name, volume.uid, volume.kind())).collect();
     assert_eq!(
         said,
         [
@@ -166,7 +164,8 @@ fn names_have_room_on_the_disk() {
 #[test]
 fn a_manifest_is_bound_to_its_node_and_path() {
     let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
-    resource["spec"]["template"] = json!({"metadata": {"labels": {"app": "db"}, "name": "other"}, "spec": {"capacity": 1}});
+    resource["spec"]["template"] =
+        json!({"metadata": {"labels": {"app": "db"}, "name": "other"}, "spec": {"capacity": 1}});
     let read = read(&json!([class(), resource])).unwrap();
     let path = "/dev/disk/by-uuid/9474cda7-0dbe-40fc-9842-3cb0404a7201";
     let text = manifests([Backed { volume: &read[0], path, size_bytes: 1 << 30 }]);

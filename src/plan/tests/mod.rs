@@ -32,6 +32,7 @@ mod likeness;
 mod making;
 mod missing;
 mod mutated;
+mod persistent;
 mod preview;
 mod promises;
 mod properties;
