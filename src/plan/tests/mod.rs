@@ -15,6 +15,7 @@ mod defining;
 mod degraded;
 mod disabled;
 mod drawn;
+mod drivers;
 mod effect;
 mod erasing;
 mod extents;

@@ -400,7 +400,11 @@ fn what_was_cut_off_is_made_again() {
     let make = |machine: &Inventory, mode, volumes: &[Value], claim: Claim| {
         super::super::make(&layout(), machine, request(mode, list(volumes), Some(claim)), &mut counting_from(9000))
     };
-    let first = make(&machine(), Mode::Install, &volumes, claim.clone()).unwrap();
+    let mut machine = machine();
+    for disk in &mut machine.disks {
+        disk.serial = format!("serial of {}", disk.name);
+    }
+    let first = make(&machine, Mode::Install, &volumes, claim.clone()).unwrap();
     let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] =
         super::stacks::operations(&first, StageName::ReportBegin)
     else {
@@ -409,7 +413,7 @@ fn what_was_cut_off_is_made_again() {
     let record = disks.iter().find(|record| record.device == "/dev/sdc").unwrap();
     assert_eq!(record.making[0].uuid.as_deref(), Some(uid(1).as_str()));
     // mkfs was cut off: data of no known kind.
-    let mut half = machine();
+    let mut half = machine;
     half.disks[2].blank = false;
     let claim = Claim { begun_on: disks.clone(), ..claim };
     let again = make(&half, Mode::Install, &volumes, claim.clone()).unwrap();
