@@ -4,6 +4,7 @@
 
 use crate::inventory::EraseMethod;
 use crate::marker::Marker;
+use crate::order;
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -203,7 +204,7 @@ impl std::fmt::Display for BurnFigures {
         let (bytes, rate) = (text::bytes(self.bytes), text::bytes(self.bytes_per_second()));
         write!(f, "{bytes} in {}, {rate}/s", text::seconds(self.seconds))?;
         let mut shares: Vec<&Share> = self.shares.iter().collect();
-        shares.sort_by_key(|share| std::cmp::Reverse(share.percent));
+        order::by_key(&mut shares, |share| std::cmp::Reverse(share.percent));
         for (index, Share { stage, percent }) in shares.into_iter().enumerate() {
             let (before, after) = if index == 0 { (": ", " (the bottleneck)") } else { (", ", "") };
             write!(f, "{before}{stage} {percent} %{after}")?;

@@ -52,6 +52,7 @@ pub mod moving;
 pub mod network;
 #[cfg(feature = "serve")]
 pub mod operator;
+mod order;
 #[cfg(all(feature = "agent", feature = "desk"))]
 pub mod pack;
 #[cfg(feature = "agent")]

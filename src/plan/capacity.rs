@@ -2,6 +2,7 @@
 
 use super::sectors::MIB;
 use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
+use crate::order;
 
 /// LVM's default.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
@@ -152,7 +153,7 @@ fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
 
 fn most_free_first(free: &[u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..free.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(free[at]));
+    order::by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
     order
 }
 

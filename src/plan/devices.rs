@@ -2,6 +2,7 @@
 
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Signature;
+use crate::order;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
@@ -83,7 +84,7 @@ impl<'a> Below<'a> {
     /// Where they are now, sorted, as a set.
     pub fn now(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
-        now.sort_unstable();
+        order::sort(&mut now);
         now
     }
 

@@ -14,6 +14,7 @@ use super::together::Together;
 use super::{ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
 use crate::device::DevicePath;
 use crate::inventory::Inventory;
+use crate::order;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -185,7 +186,7 @@ impl Ground<'_> {
 
 fn merged(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut sorted = ranges.to_vec();
-    sorted.sort_by_key(|range| range.start);
+    order::by_key(&mut sorted, |range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();
     let end = |range: &ByteRange| range.start.saturating_add(range.length);
     for range in sorted {

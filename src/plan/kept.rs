@@ -7,6 +7,7 @@ use crate::device::{DevicePath, KernelName};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::Layout;
+use crate::order;
 use crate::topology::Stack;
 use std::collections::BTreeMap;
 
@@ -111,7 +112,7 @@ fn disk(disk: &inventory::Disk) -> Identity {
 
 fn array(array: &inventory::Array) -> Identity {
     let mut members: Vec<&str> = array.members.iter().map(|member| member.device.as_str()).collect();
-    members.sort_unstable();
+    order::sort(&mut members);
     [
         ("uuid", array.uuid.to_string()),
         ("level", array.level.clone()),
@@ -126,7 +127,7 @@ fn array(array: &inventory::Array) -> Identity {
 /// Without the volumes that the plan adds: those were not there before.
 fn group(group: &inventory::VolumeGroup, added: &[String]) -> Identity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
-    physical.sort_unstable();
+    order::sort(&mut physical);
     let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
@@ -147,7 +148,7 @@ fn filesystem(found: &[Signature]) -> Identity {
 
 fn signatures(signatures: &[Signature]) -> String {
     let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
-    said.sort_unstable();
+    order::sort(&mut said);
     said.join(", ")
 }
 

@@ -13,6 +13,7 @@ use super::{
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::order;
 use crate::topology::{Match, Stack};
 use std::collections::BTreeSet;
 
@@ -245,7 +246,7 @@ fn volumes(decided: &Decided) -> Vec<Operation> {
 /// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
-    pairs.sort_by_key(|(filesystem, _)| {
+    order::by_key(&mut pairs, |(filesystem, _)| {
         let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
         (path.is_none(), path.map(depth).unwrap_or_default(), path.unwrap_or_default())
     });

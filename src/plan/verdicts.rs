@@ -10,6 +10,7 @@ use crate::device::LayoutPath;
 use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Format, Layout};
+use crate::order;
 use crate::problem::Problem;
 use crate::text::{bytes, clean};
 use crate::topology::{Match, find};
@@ -138,7 +139,7 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
         },
     });
     let mut things = [verdicts.things, volumes].concat();
-    things.sort();
+    order::sort(&mut things);
     Verdicts { things, ..verdicts }
 }
 
@@ -152,7 +153,7 @@ fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
     let thing = |volume: &PersistentVolume| {
         let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
         let mut on: Vec<String> = disks.map(name).collect();
-        on.sort();
+        order::sort(&mut on);
         let fate = match volume.verdict {
             PersistentVerdict::Make => Kind::Made,
             PersistentVerdict::Keep => Kind::Kept,
@@ -231,10 +232,10 @@ struct Head<'a> {
 impl Head<'_> {
     fn verdicts(self, fates: Fates) -> Verdicts {
         let mut things = self.things(&fates);
-        things.sort();
+        order::sort(&mut things);
         let Head { layout, request, disks } = self;
         let mut disks: Vec<DiskVerdict> = disks.into_iter().flatten().collect();
-        disks.sort();
+        order::sort(&mut disks);
         Verdicts {
             allocation: request.assigned.allocation.id.clone(),
             disks,
@@ -258,7 +259,7 @@ impl Head<'_> {
             let on: Vec<&DiskVerdict> = bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
             let Some(fate) = fate(index, &on) else { return };
             let mut on: Vec<String> = on.into_iter().map(DiskVerdict::name).collect();
-            on.sort();
+            order::sort(&mut on);
             things.push(Thing { fate, name, on });
         };
         for (index, raid) in layout.raid.iter().enumerate() {

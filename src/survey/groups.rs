@@ -6,6 +6,7 @@ use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
+use crate::order;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -264,7 +265,7 @@ fn groups(
             closed: closed(group),
         });
     }
-    groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+    order::by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
 }
 

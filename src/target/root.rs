@@ -3,6 +3,7 @@
 
 use crate::error::{Context, Phase, Result};
 use crate::jail::{self, Way};
+use crate::order;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
@@ -170,7 +171,7 @@ impl Root {
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
         names.retain(|name| name != "." && name != "..");
-        names.sort_unstable();
+        order::sort(&mut names);
         Ok(names)
     }
 

@@ -4,6 +4,7 @@ use super::{finish, short};
 use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
+use crate::order;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
@@ -350,7 +351,7 @@ fn method_in_words(method: EraseMethod) -> &'static str {
 
 fn rows(table: &PartitionTable) -> Vec<String> {
     let mut partitions: Vec<_> = table.partitions.iter().collect();
-    partitions.sort_by_key(|partition| partition.number);
+    order::by_key(&mut partitions, |partition| partition.number);
     let row = |partition: &&crate::plan::NewPartition| {
         let sectors = partition.last_lba + 1 - partition.first_lba;
         let mib = sectors * u64::from(table.sector_bytes) / MIB;

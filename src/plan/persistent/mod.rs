@@ -24,6 +24,7 @@ use super::{
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{Disk, Inventory};
 use crate::layout::Format;
+use crate::order;
 use crate::topology::{Unit, units};
 use crate::volume::{Content, Source, Volume};
 use std::collections::BTreeSet;
@@ -69,7 +70,7 @@ impl<'a> Deciding<'a> {
         };
         let mut order: Vec<usize> = (0..volumes.len()).collect();
         // What is looked for takes only what nobody has named.
-        order.sort_by_key(|&index| matches!(volumes[index].source, Source::Discover(_)));
+        order::by_key(&mut order, |&index| matches!(volumes[index].source, Source::Discover(_)));
         let mut decisions: Vec<(usize, Decision)> = Vec::new();
         for index in order {
             let volume = &volumes[index];
@@ -83,7 +84,7 @@ impl<'a> Deciding<'a> {
                 Err(None) => {}
             }
         }
-        decisions.sort_by_key(|(index, _)| *index);
+        order::by_key(&mut decisions, |(index, _)| *index);
         for (index, decision) in decisions {
             self.note_decision(&volumes[index], decision);
         }
