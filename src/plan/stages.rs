@@ -237,9 +237,10 @@ fn written_for_volumes(decided: &Decided) -> impl Iterator<Item = DevicePath> {
 /// Volumes of Kubernetes, when all that is kept is back.
 fn volumes(decided: &Decided) -> Vec<Operation> {
     let unlock = |device| Operation::Run(OfRun::UnlockDisk { device, others: Vec::new() });
-    let prepares = decided.persistent.prepares.iter().cloned().map(OnDevice::PreparePersistent).map(Operation::Device);
+    let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
+    let prepares = prepares.map(OnDevice::PreparePersistent).map(Operation::Device);
     let (sparse, volumes) = (decided.persistent.sparse.clone(), decided.persistent.prepared.clone());
-    let write = (!volumes.is_empty()).then(|| OfRun::WritePersistent(WritePersistent { sparse, volumes }));
+    let write = (!volumes.is_empty()).then_some(OfRun::WritePersistent(WritePersistent { sparse, volumes }));
     written_for_volumes(decided).map(unlock).chain(prepares).chain(write.map(Operation::Run)).collect()
 }
 

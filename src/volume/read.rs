@@ -184,7 +184,7 @@ impl Reading {
         let name = self.name(metadata.as_ref(), &at.at("metadata"), "name");
         let uid = self.uid(metadata.as_ref(), &at.at("metadata"));
         let node = self.name(spec.as_ref(), &at.at("spec"), "nodeName");
-        let Some(spec) = spec else { return None };
+        let spec = spec?;
         let source = self.source(&spec);
         let content = self.content(&spec);
         let template = spec.value.get("template").cloned().unwrap_or_default();

@@ -51,7 +51,7 @@ pub enum OnDevice {
     TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
     /// Make a volume of Kubernetes: on a blank disk, in the free space of a kept group, or on what this plan has made.
-    PreparePersistent(PreparePersistent),
+    PreparePersistent(Box<PreparePersistent>),
     /// Deactivate a volume group that this plan made or activated, so that the arrays under it can be stopped.
     DeactivateGroup {
         name: String,
