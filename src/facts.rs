@@ -61,6 +61,8 @@ pub struct Done {
     pub hidden: Vec<Hidden>,
     /// How the image came, when one was burned.
     pub burn: Option<BurnFigures>,
+    /// Volumes of Kubernetes that are on the disks.
+    pub volumes: Vec<PreparedVolume>,
 }
 
 /// What is booted. Paths are the target's.
@@ -222,6 +224,17 @@ pub struct KeptProof {
     /// GUIDs, UUIDs, bounds, members, labels, by name.
     pub before: BTreeMap<String, String>,
     pub after: BTreeMap<String, String>,
+}
+
+/// A volume of Kubernetes that is on the disks: made, kept or added.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PreparedVolume {
+    pub name: String,
+    pub uid: String,
+    /// What it is mounted by: `/dev/disk/by-uuid/…`.
+    pub path: String,
+    pub size_bytes: u64,
 }
 
 /// Files of the image below a mount point that a kept filesystem covers.

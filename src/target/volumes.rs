@@ -2,7 +2,8 @@
 
 use super::Root;
 use crate::error::{Context, Error, Phase, Result};
-use crate::plan::{SparseVolume, WritePersistent};
+use crate::facts::PreparedVolume;
+use crate::plan::{Prepared, SparseVolume, WritePersistent};
 use crate::storage::prepare;
 use crate::volume::{Backed, SPARSE, manifests};
 
@@ -29,9 +30,11 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
+/// All volumes of the allocation, as they are mounted.
+///
 /// # Errors
 /// A file of a new volume is there already, one of a kept volume is not, or something cannot be written.
-pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<()> {
+pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
     for sparse in &write.sparse {
         sparse_file(root, sparse)?;
         let kept = if sparse.make.is_some() { "made" } else { "stays" };
@@ -44,14 +47,16 @@ pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result
         let name = format!("{UNIT}{}.service", sparse.uid);
         root.link(&format!("{UNITS}/multi-user.target.wants/{name}"), &format!("{UNITS}/{UNIT}.service"))?;
     }
-    let mut backed = Vec::new();
-    for prepared in &write.volumes {
-        let path = prepare::path_of(&prepared.persistent)?;
-        let size_bytes = prepared.size_bytes.map_or_else(|| prepare::size_of(&prepared.device), Ok)?;
-        backed.push((&prepared.volume, path, size_bytes));
+    let mut done = Vec::new();
+    for Prepared { volume, device, persistent, size_bytes } in &write.volumes {
+        let path = prepare::path_of(persistent)?;
+        let size_bytes = size_bytes.map_or_else(|| prepare::size_of(device), Ok)?;
+        done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
     }
-    let backed = backed.iter().map(|(volume, path, size_bytes)| Backed { volume, path, size_bytes: *size_bytes });
-    root.write(MANIFESTS, 0o644, manifests(backed).as_bytes())
+    let volumes = write.volumes.iter().map(|prepared| &prepared.volume).zip(&done);
+    let backed = volumes.map(|(volume, is)| Backed { volume, path: &is.path, size_bytes: is.size_bytes });
+    root.write(MANIFESTS, 0o644, manifests(backed).as_bytes())?;
+    Ok(done)
 }
 
 fn sparse_file(root: &Root, sparse: &SparseVolume) -> Result<()> {

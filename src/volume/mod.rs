@@ -32,6 +32,8 @@ pub struct Volume {
     pub class: Class,
     /// `spec.template`, for the PersistentVolume; null where there is none.
     pub template: Value,
+    /// `metadata.deletionTimestamp`: it is marked for deletion.
+    pub deleted: bool,
 }
 
 /// What backs a volume.
@@ -72,6 +74,12 @@ impl Volume {
     /// Where the file of a sparse volume lies in the installed system.
     pub fn sparse_path(&self) -> String {
         format!("{SPARSE}/{}", self.uid)
+    }
+
+    /// Kubernetes calls a node by its hostname, with or without the domain. On a desk there may be none.
+    pub fn is_of(&self, hostname: &str) -> bool {
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        hostname.is_empty() || short(&self.node) == short(hostname)
     }
 
     /// In a few words: `rawBlockDevice ext4`.

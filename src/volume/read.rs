@@ -190,7 +190,8 @@ impl Reading {
         let template = spec.value.get("template").cloned().unwrap_or_default();
         let (name, uid, node, source, (content, class)) = (name?, uid?, node?, source?, content?);
         self.require_short(&at.at("metadata.name"), &name, &source, &content);
-        let volume = Volume { name, uid, node, source, content, class, template };
+        let deleted = metadata.is_some_and(|at| at.get("deletionTimestamp").is_some());
+        let volume = Volume { name, uid, node, source, content, class, template, deleted };
         (self.problems.len() == before).then_some(volume)
     }
 

@@ -74,7 +74,7 @@ impl<'a> Deciding<'a> {
         let mut decisions: Vec<(usize, Decision)> = Vec::new();
         for index in order {
             let volume = &volumes[index];
-            let decided = match is_of_node(volume, &hostname) {
+            let decided = match volume.is_of(&hostname) {
                 true => self.decide_volume(volume),
                 false => Err(Some(format!("is of the node {}, and this machine is {hostname}", volume.node))),
             };
@@ -233,12 +233,6 @@ fn whole(disk: &Disk) -> Device<'_> {
 
 fn place(volume: &Volume) -> String {
     format!("volumes[{}]", volume.name)
-}
-
-/// Kubernetes calls a node by its hostname, with or without the domain. On a desk there may be none.
-fn is_of_node(volume: &Volume, hostname: &str) -> bool {
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    hostname.is_empty() || short(&volume.node) == short(hostname)
 }
 
 /// What the kernel and udev will show in the installed system.
