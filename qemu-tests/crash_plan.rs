@@ -173,6 +173,7 @@ fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Files
         size_bytes: blocks * block_bytes,
         used_bytes: blocks.saturating_sub(free) * block_bytes,
         marker: serde_json::from_slice::<Marker>(&marker).ok(),
+        sparse: Vec::new(),
     }))
 }
 
@@ -300,6 +301,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             OnDevice::CreateGroup(group) => group.devices.iter().collect(),
             OnDevice::CreateVolume(volume) => volume.physical.iter().collect(),
             OnDevice::MakeFilesystem(make) => vec![&make.device],
+            OnDevice::PreparePersistent(volume) => volume.written(),
             OnDevice::Release(_)
             | OnDevice::AssertFree { .. }
             | OnDevice::TakeDown { .. }
@@ -329,6 +331,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::InjectFiles(_)
             | OfRun::Finish(_)
             | OfRun::AdaptImage(_)
+            | OfRun::WritePersistent(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::WriteBootEntries(_)

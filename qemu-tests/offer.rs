@@ -93,7 +93,7 @@ impl Stage<'_> {
 
     /// What the operator changes in the machine's file beside an order: nothing but what the run says.
     fn change_machine_file(&self, state: &Path) -> Result<()> {
-        if self.run.machine_file.is_empty() {
+        if self.run.machine_file.is_empty() && self.run.allocation.is_empty() {
             return Ok(());
         }
         let path = state.join("machines/machine.yaml");
@@ -101,6 +101,9 @@ impl Stage<'_> {
         let mut machine: Value = serde_json::from_str(&text).context(path.display())?;
         for (key, value) in &self.run.machine_file {
             machine[key] = value.clone();
+        }
+        for (key, value) in &self.run.allocation {
+            machine["allocation"][key] = value.clone();
         }
         server::put(state, "machines", "machine", format!("{machine:#}\n"))
     }

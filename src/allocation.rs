@@ -2,7 +2,7 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `approved`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `approved`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::contents::Contents;
 use crate::definition::Chosen;
@@ -11,6 +11,7 @@ use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
 use crate::pull::PullSecret;
 use crate::steps::{Erase, Wanted};
+use crate::volume::{self, Volume};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -89,6 +90,10 @@ pub struct Allocation {
     /// Where the installed system comes among the entries of an EFI firmware. The field is drophammer's own.
     #[serde(default)]
     pub boot_order: BootOrder,
+    /// Volumes of Kubernetes that are prepared on the machine, with their storage classes; see [`Allocation::volumes`]. The field is
+    /// drophammer's own.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub volumes: Value,
     /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,
@@ -220,6 +225,14 @@ impl Allocation {
     /// Every problem of the layout, with its place.
     pub fn layout(&self) -> Result<Parsed, Vec<Problem>> {
         layout::read_json(&self.filesystemlayout)
+    }
+
+    /// The volumes of Kubernetes in the program's own types.
+    ///
+    /// # Errors
+    /// Every problem of the list, with its place.
+    pub fn volumes(&self) -> Result<Vec<Volume>, Vec<Problem>> {
+        volume::read(&self.volumes)
     }
 
     /// Id of the order; none for an install.

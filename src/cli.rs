@@ -87,6 +87,16 @@ pub enum Command {
         drophammer layout apply default.yaml\n\n{EXIT_CODES}"
     ))]
     Layout(crate::operator::LayoutOptions),
+    /// List the volumes of Kubernetes of a server's machines, and change what is to be prepared.
+    #[cfg(feature = "serve")]
+    #[command(after_help = format!(
+        "Examples: what there is, the manifests of what is prepared, one more, and one less\n  \
+        drophammer volume list --server http://10.0.0.1:8080\n  \
+        drophammer volume list --manifests | kubectl apply -f -\n  \
+        drophammer volume add web-1 volumes.yaml\n  \
+        drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
+    ))]
+    Volume(crate::operator::VolumeOptions),
     /// Print this machine as JSON. Reads only.
     #[cfg(feature = "survey")]
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]

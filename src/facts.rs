@@ -4,6 +4,7 @@
 
 use crate::inventory::EraseMethod;
 use crate::marker::Marker;
+use crate::order;
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -60,6 +61,8 @@ pub struct Done {
     pub hidden: Vec<Hidden>,
     /// How the image came, when one was burned.
     pub burn: Option<BurnFigures>,
+    /// Volumes of Kubernetes that are on the disks.
+    pub volumes: Vec<PreparedVolume>,
 }
 
 /// What is booted. Paths are the target's.
@@ -203,7 +206,7 @@ impl std::fmt::Display for BurnFigures {
         let (bytes, rate) = (text::bytes(self.bytes), text::bytes(self.bytes_per_second()));
         write!(f, "{bytes} in {}, {rate}/s", text::seconds(self.seconds))?;
         let mut shares: Vec<&Share> = self.shares.iter().collect();
-        shares.sort_by_key(|share| std::cmp::Reverse(share.percent));
+        order::by_key(&mut shares, |share| std::cmp::Reverse(share.percent));
         for (index, Share { stage, percent }) in shares.into_iter().enumerate() {
             let (before, after) = if index == 0 { (": ", " (the bottleneck)") } else { (", ", "") };
             write!(f, "{before}{stage} {percent} %{after}")?;
@@ -221,6 +224,17 @@ pub struct KeptProof {
     /// GUIDs, UUIDs, bounds, members, labels, by name.
     pub before: BTreeMap<String, String>,
     pub after: BTreeMap<String, String>,
+}
+
+/// A volume of Kubernetes that is on the disks: made, kept or added.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PreparedVolume {
+    pub name: String,
+    pub uid: String,
+    /// What it is mounted by: `/dev/disk/by-uuid/…`.
+    pub path: String,
+    pub size_bytes: u64,
 }
 
 /// Files of the image below a mount point that a kept filesystem covers.

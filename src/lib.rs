@@ -52,6 +52,7 @@ pub mod moving;
 pub mod network;
 #[cfg(feature = "serve")]
 pub mod operator;
+mod order;
 #[cfg(all(feature = "agent", feature = "desk"))]
 pub mod pack;
 #[cfg(feature = "agent")]
@@ -95,4 +96,5 @@ pub mod topology;
 pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod verify;
+pub mod volume;
 mod yaml;

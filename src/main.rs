@@ -72,6 +72,8 @@ fn run(command: Command) -> Result<Exit> {
         #[cfg(feature = "serve")]
         Command::Layout(options) => drophammer::operator::layouts::run(&options),
         #[cfg(feature = "serve")]
+        Command::Volume(options) => drophammer::operator::volumes::run(&options),
+        #[cfg(feature = "serve")]
         Command::Image(Image { command: ImageCommand::List(options) }) => drophammer::operator::images::list(&options),
         #[cfg(feature = "serve")]
         Command::Image(Image { command: ImageCommand::Modify(options) }) => {

@@ -1,4 +1,4 @@
-//! `drophammer machine`, `layout`, `image list` and `image modify`: the operator's side of `drophammer serve`.
+//! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's side of `drophammer serve`.
 
 mod adopt;
 pub mod images;
@@ -6,8 +6,9 @@ pub mod layouts;
 mod options;
 mod power;
 mod server;
+pub mod volumes;
 
-pub use options::{LayoutOptions, ListImages, ModifyImage, OfServer, Options};
+pub use options::{LayoutOptions, ListImages, ModifyImage, OfServer, Options, VolumeOptions};
 pub use server::{Answer, Server};
 
 use crate::error::Result;

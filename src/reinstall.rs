@@ -10,6 +10,7 @@ use crate::boot::{efi, kexec};
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::Exit;
 use crate::inventory::Nic;
+use crate::order;
 use crate::survey;
 use clap::Args;
 use server::{Answer, Boot, Server};
@@ -63,7 +64,7 @@ pub fn run(options: &Options) -> Result<Exit> {
 /// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
 fn who(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
     let (system, mut nics) = survey::identity(sys)?;
-    nics.sort_by_key(|nic: &Nic| !nic.link);
+    order::by_key(&mut nics, |nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map(|id| id.to_string()).or(system.uuid);
     if id.is_none() && macs.is_empty() {

@@ -234,6 +234,10 @@ impl Session {
             OfRun::InjectFiles(files) => target::inject::inject(&self.root()?, files),
             OfRun::Finish(finishing) => self.finish(finishing),
             OfRun::AdaptImage(finishing) => self.adapt_image(finishing),
+            OfRun::WritePersistent(write) => {
+                self.facts.done.volumes = target::volumes::write(&self.root()?, write, &|line| self.say(line))?;
+                Ok(())
+            }
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
             OfRun::FindLoader => self.find_loader(),

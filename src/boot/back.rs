@@ -6,6 +6,7 @@ use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{Filesystem, Inventory};
 use crate::marker::{self, Marker};
+use crate::order;
 use crate::storage::look;
 use crate::storage::mount::{INERT, Mounts};
 use crate::target::Root;
@@ -81,7 +82,7 @@ fn boot_lines(fstab: &str, boot: &BootInfo) -> Vec<Line> {
         line.path == "/boot" || (leads && line.path.starts_with('/') && line.path != "/")
     };
     let mut lines: Vec<Line> = fstab::parse(fstab).into_iter().filter(is_needed).collect();
-    lines.sort_by_key(|line| line.path.len());
+    order::by_key(&mut lines, |line| line.path.len());
     lines
 }
 

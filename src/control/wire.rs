@@ -15,7 +15,9 @@
 //! A call may carry an id of the caller's in [`REQUEST_ID`]; the answer has it too.
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
-use crate::facts::{BootInfo, BurnFigures, Done, Ended, Erased, Failed, Hidden, KeptProof, Outcome, StageTime};
+use crate::facts::{
+    BootInfo, BurnFigures, Done, Ended, Erased, Failed, Hidden, KeptProof, Outcome, PreparedVolume, StageTime,
+};
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 use crate::plan::Extents;
@@ -153,15 +155,18 @@ pub struct Report {
     /// How the image came, when one was burned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn: Option<BurnFigures>,
+    /// Volumes of Kubernetes that are on the disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<PreparedVolume>,
 }
 
 impl From<&Ended> for Report {
     fn from(ended: &Ended) -> Report {
         let Ended { outcome, message, allocation, order, plan, timings, peak_rss_bytes, done } = ended.clone();
-        let Done { erased, kept, hidden, burn } = done;
+        let Done { erased, kept, hidden, burn, volumes } = done;
         let (allocationuuid, common) = (allocation, Report::default());
         let common = Report { message, allocationuuid, order, plan, timings, peak_rss_bytes, erased, ..common };
-        let common = Report { kept, hidden, burn, ..common };
+        let common = Report { kept, hidden, burn, volumes, ..common };
         match outcome {
             Outcome::Succeeded { boot, marker } => {
                 let BootInfo { kernel, initrd, cmdline, bootloader_id: bootloaderid } = boot;

@@ -12,6 +12,9 @@ pub struct VolumeGroup {
     pub extent_bytes: u64,
     #[serde(default)]
     pub tags: Vec<String>,
+    /// Of extents that no volume has; older inventories do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
     pub physical: Vec<PhysicalVolume>,
     pub volumes: Vec<LogicalVolume>,
     /// Why LVM lets nobody here have it: it is exported, or another host's.

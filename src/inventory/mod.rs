@@ -64,6 +64,16 @@ pub struct Filesystem {
     /// Of the installation whose root this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
+    /// Files of sparse volumes of Kubernetes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sparse: Vec<SparseFile>,
+}
+
+/// The file of a sparse volume, which is called by its UUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseFile {
+    pub uid: Uuid,
+    pub size_bytes: u64,
 }
 
 /// A whole disk.

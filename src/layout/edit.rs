@@ -1,6 +1,7 @@
 //! The canonical spelling put into the text of a document, in the places where it differs: comments, order and line ends stay.
 
 use super::document::Mark;
+use crate::order;
 
 /// What is written otherwise, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
     };
     let mut edits: Vec<(usize, &Edit)> =
         edits.iter().map(|edit| Some((offset(body, edit.mark)?, edit))).collect::<Option<_>>()?;
-    edits.sort_by_key(|(at, _)| *at);
+    order::by_key(&mut edits, |(at, _)| *at);
     let mut body = body.to_owned();
     // From the end, so that the places before stay where they are.
     for (at, edit) in edits.into_iter().rev() {

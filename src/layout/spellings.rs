@@ -14,6 +14,7 @@ use super::fields::{Field, Fields, Places, Reader};
 use super::validate::validate_except;
 use super::words::{plain, quoted};
 use super::{Constraints, Layout};
+use crate::order;
 use crate::problem::Problem;
 
 const fn only(name: &'static str) -> Field {
@@ -154,7 +155,7 @@ fn read(root: &Node, problems: Vec<Problem>) -> Result<Parsed, Vec<Problem>> {
 
 fn sorted(problems: Vec<Problem>) -> Vec<Problem> {
     let mut problems: Vec<Problem> = problems.into_iter().map(tidy).collect();
-    problems.sort_by_key(|problem| (problem.line, problem.column));
+    order::by_key(&mut problems, |problem| (problem.line, problem.column));
     problems
 }
 

@@ -9,6 +9,7 @@ mod xfs;
 
 use super::own::GRANULE_BYTES;
 use crate::gpt::{Gpt, ReadAt};
+use crate::order;
 use std::ops::Range;
 
 /// Both ends of a disk are always used: what else was ever there has its signature in them.
@@ -83,7 +84,7 @@ fn partitions(read_at: ReadAt, size: u64, table: &Gpt) -> Used {
         .entries()
         .map(|entry| entry.sectors.start.saturating_mul(sector)..entry.sectors.end.saturating_mul(sector))
         .collect();
-    entries.sort_by_key(|range| range.start);
+    order::by_key(&mut entries, |range| range.start);
     let (mut ranges, mut names, mut end) = (Vec::new(), Vec::new(), 0);
     for entry in entries {
         if entry.start < end || entry.end > size || entry.is_empty() {
@@ -120,7 +121,7 @@ fn rounded(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     ranges.push(0..size.min(ENDS_BYTES));
     ranges.push(size.saturating_sub(ENDS_BYTES)..size);
     ranges.retain(|range| range.start < range.end && range.start < size);
-    ranges.sort_by_key(|range| range.start);
+    order::by_key(&mut ranges, |range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         let start = range.start / GRANULE_BYTES * GRANULE_BYTES;

@@ -25,6 +25,7 @@ mod tests;
 pub use address::Cidr;
 pub use system::{Aside, System};
 
+use crate::order;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -142,7 +143,7 @@ impl Network {
 
     fn vlans_in_order(&self) -> impl Iterator<Item = (&str, &Vlan)> {
         let mut vlans: Vec<_> = self.vlans.iter().map(|(id, vlan)| (id.as_str(), vlan)).collect();
-        vlans.sort_by_key(|(id, _)| self.depth(id));
+        order::by_key(&mut vlans, |(id, _)| self.depth(id));
         vlans.into_iter()
     }
 

@@ -81,6 +81,49 @@ pub enum LayoutCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct VolumeOptions {
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// One line a volume: its machine, how far it is, what it is mounted by.
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print PersistentVolumes of those that are available instead, for kubectl apply -f.
+        #[arg(long)]
+        manifests: bool,
+    },
+    /// Put the volumes and storage classes of a file into a machine's file.
+    Add {
+        /// The machine's id or its name.
+        #[arg(value_name = "ID")]
+        machine: String,
+        /// What kubectl get volumes,storageclasses -o yaml prints.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Take a volume out of a machine's file. Its data stay, and nobody writes to it any more.
+    Rm {
+        /// The machine's id or its name.
+        #[arg(value_name = "ID")]
+        machine: String,
+        /// The volume's name.
+        #[arg(value_name = "NAME")]
+        volume: String,
+        /// The phase of its PersistentVolume, as kubectl get pv says it, or none: this server does not ask Kubernetes.
+        #[arg(long, value_name = "none|pending|available|bound|released|failed")]
+        persistent_volume: String,
+    },
+}
+
+#[derive(Debug, Args)]
 pub struct ListImages {
     /// Hidden and blacklisted ones too.
     #[arg(long)]

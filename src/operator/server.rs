@@ -46,13 +46,26 @@ impl Server {
     /// # Errors
     /// There is no answer, the token is not taken, or the server has trouble of its own.
     pub fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answer<T>> {
+        match self.text(request)? {
+            Answer::Refused(said) => Ok(Answer::Refused(said)),
+            Answer::Good(body) => {
+                let what = || format!("the answer of {} is not understood", self.url);
+                serde_json::from_str(&body).map(Answer::Good).context(Phase::Control, what)
+            }
+        }
+    }
+
+    /// The answer as it is.
+    ///
+    /// # Errors
+    /// As [`Server::ask`].
+    pub fn text(&self, request: RequestBuilder) -> Result<Answer<String>> {
         let reach = || format!("no answer from {}; is it `drophammer serve`? --server URL names another", self.url);
         let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
         let status = response.status();
         let body = response.text().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
         if status.is_success() {
-            let what = || format!("the answer of {} is not understood", self.url);
-            return serde_json::from_str(&body).map(Answer::Good).context(Phase::Control, what);
+            return Ok(Answer::Good(body));
         }
         let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
         match status.as_u16() {

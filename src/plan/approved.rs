@@ -131,7 +131,8 @@ fn of_things(approved: &[Thing], found: &[Thing], has_begun: bool) -> Vec<String
     let is_same = |then: &[&Thing], now: &[&Thing]| {
         then.len() == now.len()
             && then.iter().zip(now).all(|(then, now)| {
-                then.fate == now.fate || (has_begun && (then.fate, now.fate) == (Kind::Made, Kind::Kept))
+                let is_done = now.fate == Kind::Kept && matches!(then.fate, Kind::Made | Kind::Added);
+                then.fate == now.fate || (has_begun && is_done)
             })
     };
     let pairs = paired(approved, found, key).into_iter();
@@ -167,6 +168,7 @@ fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Keep => "kept",
         Verdict::Make => "made anew, there is nothing on it",
         Verdict::NotOurs => "not written",
+        Verdict::Volumes => "for volumes of Kubernetes",
     }
 }
 
@@ -174,5 +176,6 @@ fn fate(kind: Kind) -> &'static str {
     match kind {
         Kind::Made => "made",
         Kind::Kept => "kept",
+        Kind::Added => "added",
     }
 }

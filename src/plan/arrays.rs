@@ -10,6 +10,7 @@ use super::{CreateArray, Member};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature, Tried};
 use crate::layout::Raid;
+use crate::order;
 use crate::topology::arrays_on;
 
 impl<'a> Deciding<'a> {
@@ -195,9 +196,9 @@ fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[DevicePa
 /// changes when a disk fails. Members that claim the same place were written at different times.
 fn is_meant(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
-    found.sort_unstable();
+    order::sort(&mut found);
     let mut places = active_places(array);
-    places.sort_unstable();
+    order::sort(&mut places);
     array.level == raid.level.to_string()
         && array.raid_devices as usize == raid.devices.len().saturating_sub(raid.spares as usize)
         && found.into_iter().eq(members.iter())

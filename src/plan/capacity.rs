@@ -2,6 +2,7 @@
 
 use super::sectors::MIB;
 use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
+use crate::order;
 
 /// LVM's default.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
@@ -11,6 +12,8 @@ const LVM_METADATA_BYTES: u64 = MIB;
 const CHUNK_BYTES: u64 = 512 << 10;
 /// The FAT specification: fewer clusters make it a FAT16, whatever its header says.
 const FAT32_CLUSTERS: u64 = 65525;
+/// mkfs.xfs of xfsprogs 5.19 and later.
+pub const XFS_MIB: u64 = 300;
 /// FAT32 with clusters of 4096 bytes, both tables included. Smaller ones did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
@@ -150,7 +153,7 @@ fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
 
 fn most_free_first(free: &[u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..free.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(free[at]));
+    order::by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
     order
 }
 
@@ -166,7 +169,7 @@ fn enough(required: u64, existing: u64) -> Result<(), NoRoom> {
 pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         // xfsprogs 5.19 and later.
-        Format::Xfs => Some((300, "mkfs.xfs refuses less")),
+        Format::Xfs => Some((XFS_MIB, "mkfs.xfs refuses less")),
         Format::Btrfs => Some((128, "mkfs.btrfs refuses less")),
         Format::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
             Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))

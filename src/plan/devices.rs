@@ -2,6 +2,7 @@
 
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Signature;
+use crate::order;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
@@ -83,7 +84,7 @@ impl<'a> Below<'a> {
     /// Where they are now, sorted, as a set.
     pub fn now(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
-        now.sort_unstable();
+        order::sort(&mut now);
         now
     }
 
@@ -109,6 +110,11 @@ impl<'a> Devices<'a> {
     pub fn sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
+    }
+
+    /// Where it is now, and where it is found while the installation runs; `None` when the layout does not bring it about.
+    pub fn path(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
+        self.devices.get(path).map(|device| (&device.now, &device.path))
     }
 
     pub fn get(&mut self, place: &str, path: &LayoutPath) -> Option<Device<'a>> {

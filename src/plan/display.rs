@@ -5,6 +5,7 @@ mod finish;
 mod kept;
 mod operations;
 mod running;
+mod volumes;
 
 pub use kept::show_kept;
 pub use running::Running;
@@ -30,6 +31,7 @@ impl fmt::Display for Plan {
         if let Some(marker) = &self.already {
             already(f, marker)?;
         }
+        volumes::volumes(f, &self.volumes)?;
         for warning in &self.warnings {
             writeln!(f, "WARNING: {warning}")?;
         }
@@ -88,6 +90,7 @@ impl fmt::Display for Summary {
             (&self.wiped, "wiped", lost.as_str()),
             (&self.made, "made anew", ""),
             (&self.kept, "kept", ""),
+            (&self.volumes, "for volumes of Kubernetes alone", ""),
             (&self.untouched, "not touched", ""),
         ];
         writeln!(f)?;

@@ -7,12 +7,14 @@
 //! | a kept array that is assembled | its members, from then on |
 //! | a kept group of which volumes are activated | its physical volumes, from then on |
 //! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
+//! | a volume of Kubernetes that is made or added | the blank disk that it takes, or the physical volumes of its group, from then on |
 //! | anything else | nothing |
 
 use super::together::Together;
 use super::{ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
 use crate::device::DevicePath;
 use crate::inventory::Inventory;
+use crate::order;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -104,6 +106,7 @@ impl Ground<'_> {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
             Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
+            Operation::Device(OnDevice::PreparePersistent(volume)) => volume.written().into_iter().cloned().collect(),
             Operation::Device(
                 OnDevice::Release(_)
                 | OnDevice::AssertFree { .. }
@@ -138,6 +141,7 @@ impl Ground<'_> {
                 | OfRun::InjectFiles(_)
                 | OfRun::Finish(_)
                 | OfRun::AdaptImage(_)
+                | OfRun::WritePersistent(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
                 | OfRun::FindLoader
@@ -182,7 +186,7 @@ impl Ground<'_> {
 
 fn merged(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut sorted = ranges.to_vec();
-    sorted.sort_by_key(|range| range.start);
+    order::by_key(&mut sorted, |range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();
     let end = |range: &ByteRange| range.start.saturating_add(range.length);
     for range in sorted {

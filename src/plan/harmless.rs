@@ -33,6 +33,7 @@ impl Harmless {
             torn: Vec::new(),
             sizes: BTreeMap::new(),
             extents: Vec::new(),
+            volumes: Vec::new(),
             verdicts: None,
         };
         Plan { extents: extents::of(&plan, inventory), ..plan }

@@ -7,6 +7,7 @@ use crate::device::{DevicePath, KernelName};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::Layout;
+use crate::order;
 use crate::topology::Stack;
 use std::collections::BTreeMap;
 
@@ -25,7 +26,11 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
         KeptObject::Array { uuid: array.uuid, device }
     });
     let groups = keeping.groups();
-    let groups = groups.map(|group| KeptObject::Group { uuid: group.uuid.clone(), name: group.name.clone() });
+    let groups = groups.map(|group| KeptObject::Group {
+        uuid: group.uuid.clone(),
+        name: group.name.clone(),
+        added: keeping.added(group),
+    });
     let objects = disks.chain(arrays).chain(groups).chain(keeping.filesystems(layout));
     objects.map(|object| Kept { identity: identity(&object, inventory), object }).collect()
 }
@@ -78,7 +83,9 @@ fn identity(object: &KeptObject, inventory: &Inventory) -> Identity {
     let found = match object {
         KeptObject::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk),
         KeptObject::Array { uuid, .. } => inventory.arrays.iter().find(|array| array.uuid == *uuid).map(array),
-        KeptObject::Group { uuid, .. } => inventory.groups.iter().find(|group| group.uuid == *uuid).map(group),
+        KeptObject::Group { uuid, added, .. } => {
+            inventory.groups.iter().find(|group| group.uuid == *uuid).map(|found| group(found, added))
+        }
         KeptObject::Filesystem { on, .. } => content(inventory, on).map(|(_, signatures)| filesystem(signatures)),
     };
     found.unwrap_or_default()
@@ -105,7 +112,7 @@ fn disk(disk: &inventory::Disk) -> Identity {
 
 fn array(array: &inventory::Array) -> Identity {
     let mut members: Vec<&str> = array.members.iter().map(|member| member.device.as_str()).collect();
-    members.sort_unstable();
+    order::sort(&mut members);
     [
         ("uuid", array.uuid.to_string()),
         ("level", array.level.clone()),
@@ -117,12 +124,13 @@ fn array(array: &inventory::Array) -> Identity {
     .into()
 }
 
-fn group(group: &inventory::VolumeGroup) -> Identity {
+/// Without the volumes that the plan adds: those were not there before.
+fn group(group: &inventory::VolumeGroup, added: &[String]) -> Identity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
-    physical.sort_unstable();
+    order::sort(&mut physical);
     let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
     let own = own.map(|(name, value)| (name.to_owned(), value));
-    let volumes = group.volumes.iter();
+    let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
     let volumes =
         volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
     own.into_iter().chain(volumes).collect()
@@ -140,7 +148,7 @@ fn filesystem(found: &[Signature]) -> Identity {
 
 fn signatures(signatures: &[Signature]) -> String {
     let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
-    said.sort_unstable();
+    order::sort(&mut said);
     said.join(", ")
 }
 
@@ -179,7 +187,23 @@ impl<'a> Keeping<'a> {
     }
 
     fn is_kept(&self, disk: &KernelName) -> bool {
-        self.decided.disks.iter().any(|is| is.name == *disk && is.verdict == Verdict::Keep)
+        self.decided.disks.iter().any(|is| is.name == *disk && self.stays(is))
+    }
+
+    /// A disk that a volume of Kubernetes has already is kept as well.
+    fn stays(&self, disk: &super::DiskPlan) -> bool {
+        match disk.verdict {
+            Verdict::Keep => true,
+            Verdict::Volumes => !self.decided.persistent.written.contains(&disk.name),
+            Verdict::Wipe | Verdict::Make | Verdict::NotOurs => false,
+        }
+    }
+
+    /// Volumes that this plan makes in a kept group.
+    fn added(&self, group: &inventory::VolumeGroup) -> Vec<String> {
+        let made = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
+        let made = made.filter(|create| create.group == group.name);
+        made.map(|create| create.name.clone()).filter(|name| group.volumes.iter().all(|is| is.name != *name)).collect()
     }
 
     fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {

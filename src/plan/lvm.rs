@@ -8,20 +8,21 @@ use super::{CreateGroup, CreateVolume, Verdict, display};
 use crate::device::DevicePath;
 use crate::inventory::{self, Health};
 use crate::layout::{LogicalVolume, LvmType, Size, VolumeGroup};
+use crate::order;
 use crate::topology::groups_on;
 
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
     /// The physical volumes.
-    physical: Vec<DevicePath>,
+    pub physical: Vec<DevicePath>,
     /// Free extents of each; `None` when a size is not known.
-    free: Option<Vec<u64>>,
+    pub free: Option<Vec<u64>>,
     /// All of them together are not larger.
     most_bytes: u64,
-    sector_bytes: u32,
-    fate: Fate,
+    pub sector_bytes: u32,
+    pub fate: Fate,
     /// The group that is kept.
-    kept: Option<&'a inventory::VolumeGroup>,
+    pub kept: Option<&'a inventory::VolumeGroup>,
 }
 
 impl<'a> Deciding<'a> {
@@ -60,7 +61,7 @@ impl<'a> Deciding<'a> {
             return self.refuse_without_physical(group, below);
         }
         let mut sectors: Vec<u32> = below.devices.iter().map(|device| device.sector_bytes).collect();
-        sectors.sort_unstable();
+        order::sort(&mut sectors);
         sectors.dedup();
         if sectors.len() > 1 {
             let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
@@ -167,7 +168,7 @@ impl<'a> Deciding<'a> {
     pub fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
         // What takes all that is left comes last.
-        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size == Size::Rest);
+        order::by_key(&mut order, |&index| self.layout.logicalvolumes[index].size == Size::Rest);
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
@@ -265,7 +266,7 @@ impl<'a> Deciding<'a> {
 /// All physical volumes of the disks in the machine are there, there is no other, and no more are missing than disks.
 fn is_same(group: &inventory::VolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
     let mut found: Vec<&DevicePath> = group.devices().collect();
-    found.sort_unstable();
+    order::sort(&mut found);
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 

@@ -6,14 +6,14 @@ use super::devices::Device;
 use super::marking::table_guid;
 use super::same::{Likeness, Shared, compare};
 use super::verdict::{Decided, Deciding};
-use super::{Request, Verdict};
-use crate::device::{DevicePath, LayoutPath};
+use super::{Request, Verdict, marking};
+use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory, Tried};
 use crate::marker::{Making, MarkedDisk};
 use crate::topology::Match;
 
 /// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
-const DISK: &str = "disk";
+pub const DISK: &str = "disk";
 
 /// What the control plane is told of the disks right before the point of no return.
 pub fn recorded(meant: &Match, decided: &Decided, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
@@ -31,6 +31,17 @@ pub fn recorded(meant: &Match, decided: &Decided, disks: &[MarkedDisk]) -> Vec<M
         MarkedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
     });
     recorded.collect()
+}
+
+/// The same of disks that only volumes of Kubernetes name, and that are written for them.
+pub fn of_volumes(inventory: &Inventory, decided: &Decided) -> Vec<MarkedDisk> {
+    let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
+    let marked = decided.beginning.iter().filter_map(|(name, uid)| {
+        let disk = disk(name)?;
+        let making = vec![Making { on: DISK.to_owned(), uuid: Some(uid.to_string()) }];
+        Some(MarkedDisk { device: disk.device.to_string(), making, ..marking::of_disk(disk, inventory) })
+    });
+    marked.collect()
 }
 
 /// Was an attempt about to make a whole disk?

@@ -51,7 +51,7 @@ pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
 
 /// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
 /// that one is gone some day.
-fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
+pub fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
     let its_own = |of: fn(&inventory::Disk) -> &String| {
         let same = inventory.disks.iter().filter(|other| of(other) == of(disk)).count();
         if same == 1 { of(disk).clone() } else { String::new() }

@@ -29,6 +29,7 @@ mod lvm;
 mod making;
 mod marking;
 mod missing;
+mod persistent;
 mod placed;
 mod pooled;
 mod promise;

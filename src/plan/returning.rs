@@ -140,7 +140,17 @@ impl<'a> Returning<'a> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
         let stacked: Vec<Restore> = self.stacked(is_now).collect();
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
-        let devices: Vec<DevicePath> = bottom(&stacked).into_iter().collect();
+        // Nothing of a kept group may come back, and a volume is added to it all the same.
+        let extended = self.decided.groups.iter().filter_map(|group| match group {
+            GroupFate::Kept { name, devices, volumes } if is_now(name) && volumes.is_empty() => {
+                self.decided.persistent.extended.contains(name).then_some(devices)
+            }
+            GroupFate::Kept { .. } | GroupFate::Made(_) => None,
+        });
+        let extended: Vec<DevicePath> = extended.flatten().cloned().collect();
+        let mut devices: Vec<DevicePath> = bottom(&stacked).into_iter().collect();
+        // What lies on an array that comes back is taken down with it.
+        devices.extend(self.beneath_arrays(extended));
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
         let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
@@ -160,6 +170,17 @@ impl<'a> Returning<'a> {
             Operation::Run(OfRun::UnlockDisk { device: disk.device.clone(), others })
         };
         disks.map(unlock).chain(operations).collect()
+    }
+
+    /// Physical volumes that are no arrays of the plan: those are put together of what is taken down anyway.
+    fn beneath_arrays(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
+        let is_array = |device: &DevicePath| {
+            self.decided
+                .arrays
+                .iter()
+                .any(|array| matches!(array, ArrayFate::Kept { device: named, .. } if named == device))
+        };
+        devices.into_iter().filter(move |device| !is_array(device))
     }
 
     fn when_filled(&self, placed: &Placed) -> When {

@@ -1,6 +1,7 @@
 //! Where partitions lie: MiB of the layout to sectors of the disk.
 
 use crate::layout::{self, Size};
+use crate::order;
 use crate::plan::ByteRange;
 
 pub const MIB: u64 = 1 << 20;
@@ -55,7 +56,7 @@ pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u3
     };
 
     let mut order: Vec<usize> = (0..partitions.len()).collect();
-    order.sort_by_key(|&index| partitions[index].number);
+    order::by_key(&mut order, |&index| partitions[index].number);
     let mut extents = vec![Extent { first_lba: 0, last_lba: 0 }; partitions.len()];
     let mut next_mib = 1;
     for index in order {
@@ -80,7 +81,7 @@ pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<
         pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
     }
     pieces.retain(|(start, end)| start < end);
-    pieces.sort_unstable();
+    order::sort(&mut pieces);
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (start, end) in pieces {
         match merged.last_mut() {

@@ -5,7 +5,7 @@ use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
-    Stage, StageName, Summary, Verdict,
+    Stage, StageName, Summary, Verdict, WritePersistent,
 };
 use super::{
     contents, defining, display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched,
@@ -13,6 +13,7 @@ use super::{
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::order;
 use crate::topology::{Match, Stack};
 use std::collections::BTreeSet;
 
@@ -20,7 +21,8 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let meant = Match::new(layout, inventory);
     let marker = marking::marker(&meant, &request, &decided);
     let begun_on = marking::begun_on(&meant, marker.as_ref());
-    let begun_on = making::recorded(&meant, &decided, &begun_on);
+    let mut begun_on = making::recorded(&meant, &decided, &begun_on);
+    begun_on.extend(making::of_volumes(inventory, &decided));
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(&meant, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
@@ -47,6 +49,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
                 .into_iter()
                 .chain(array_trials(&decided))
                 .chain(trying::tries(&filesystems))
+                .chain(decided.persistent.trials.iter().cloned().map(OnDevice::TryFilesystem).map(Operation::Device))
                 .collect(),
         ),
         (StageName::StorageRelease, releases(&decided)),
@@ -65,6 +68,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         image.first,
         image.second,
         (StageName::StorageMountKept, returning.after_the_image()),
+        (StageName::StorageVolumes, volumes(&decided)),
         (StageName::TargetFiles, vec![Operation::Run(OfRun::WriteMachineFiles { files })]),
         (StageName::TargetInstaller, vec![image.installer]),
         (StageName::TargetFstab, image.fstab),
@@ -95,6 +99,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         torn: decided.torn,
         sizes: decided.sizes,
         extents: Vec::new(),
+        volumes: decided.persistent.planned,
         verdicts: None,
     };
     plan.extents = extents::of(&plan, inventory);
@@ -163,7 +168,10 @@ fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<DevicePath> {
 fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        Operation::Run(OfRun::LockDisk { device: disk.device.clone(), untouched: untouched::ranges(meant, disk) })
+        // One that a volume takes is written later.
+        let is_written = decided.persistent.written.contains(&disk.name);
+        let untouched = if is_written { Vec::new() } else { untouched::ranges(meant, disk) };
+        Operation::Run(OfRun::LockDisk { device: disk.device.clone(), untouched })
     };
     disks.map(lock).collect()
 }
@@ -201,7 +209,11 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
         let (name, devices) = match group {
             GroupFate::Made(group) => (&group.name, &group.devices),
             // Nothing was activated in a kept group without volumes of the layout.
-            GroupFate::Kept { volumes, .. } if volumes.is_empty() => return None,
+            GroupFate::Kept { name, volumes, .. }
+                if volumes.is_empty() && !decided.persistent.extended.contains(name) =>
+            {
+                return None;
+            }
             GroupFate::Kept { name, devices, .. } => (name, devices),
         };
         Some(Operation::Device(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() }))
@@ -210,16 +222,32 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
         ArrayFate::Made(array) => Operation::Device(OnDevice::StopArray { device: array.device.clone() }),
         ArrayFate::Kept { device, .. } => Operation::Device(OnDevice::StopArray { device: device.clone() }),
     });
-    let disks =
-        devices(decided, is_made).into_iter().chain(devices(decided, |verdict| verdict == Verdict::Keep)).collect();
+    let kept = devices(decided, |verdict| verdict == Verdict::Keep);
+    let disks = devices(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
     let flush = Operation::Run(OfRun::FlushDisks { disks });
     std::iter::once(Operation::Run(OfRun::Unmount)).chain(groups).chain(arrays).chain([flush]).collect()
+}
+
+/// Disks that the layout does not name, and that are written for volumes.
+fn written_for_volumes(decided: &Decided) -> impl Iterator<Item = DevicePath> {
+    let written = decided.disks.iter().filter(|disk| decided.persistent.written.contains(&disk.name));
+    written.map(|disk| disk.device.clone())
+}
+
+/// Volumes of Kubernetes, when all that is kept is back.
+fn volumes(decided: &Decided) -> Vec<Operation> {
+    let unlock = |device| Operation::Run(OfRun::UnlockDisk { device, others: Vec::new() });
+    let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
+    let prepares = prepares.map(OnDevice::PreparePersistent).map(Operation::Device);
+    let (sparse, volumes) = (decided.persistent.sparse.clone(), decided.persistent.prepared.clone());
+    let write = (!volumes.is_empty()).then_some(OfRun::WritePersistent(WritePersistent { sparse, volumes }));
+    written_for_volumes(decided).map(unlock).chain(prepares).chain(write.map(Operation::Run)).collect()
 }
 
 /// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
-    pairs.sort_by_key(|(filesystem, _)| {
+    order::by_key(&mut pairs, |(filesystem, _)| {
         let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
         (path.is_none(), path.map(depth).unwrap_or_default(), path.unwrap_or_default())
     });

@@ -24,7 +24,8 @@ fn of(stage: StageName) -> Option<&'static str> {
         | StageName::DefinitionVerify
         | StageName::StorageMount
         | StageName::ImageBurn
-        | StageName::StorageMountKept => Some("deploy.burn_image"),
+        | StageName::StorageMountKept
+        | StageName::StorageVolumes => Some("deploy.burn_image"),
         StageName::TargetFiles => Some("deploy.write_files"),
         StageName::TargetInstaller | StageName::TargetFstab => Some("deploy.run_installer"),
         StageName::BootEntries | StageName::BootLoad => Some("deploy.prepare_boot"),

@@ -4,7 +4,7 @@ use super::devices::Size;
 use super::placed::{FilesystemFate, New, Placed};
 use super::returning::mountable;
 use super::stages::new_filesystem;
-use super::{CreateArray, MakeFilesystem, Member, OnDevice, Operation, TryArray, TryFilesystem};
+use super::{CreateArray, Filling, MakeFilesystem, Member, OnDevice, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
@@ -63,6 +63,27 @@ pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
     with_options.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
+/// Of a volume of Kubernetes whose class has options.
+pub fn volume(filling: &Filling, size: Size, sector_bytes: u32) -> Option<TryFilesystem> {
+    let Filling::Filesystem(make) = filling else { return None };
+    if make.createoptions.is_empty() {
+        return None;
+    }
+    let uuid = with_own_uuid(&make.uuid);
+    let (size_bytes, or_size_bytes) = guesses(size);
+    Some(TryFilesystem {
+        make: MakeFilesystem { uuid, ..make.clone() },
+        size_bytes,
+        or_size_bytes,
+        sector_bytes,
+        mount: None,
+    })
+}
+
+fn with_own_uuid(uuid: &str) -> String {
+    Uuid::try_parse(uuid).map_or(uuid.to_owned(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string())
+}
+
 /// `None`: it is not made.
 fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
     let in_memory = New { device: "tmpfs".into(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
@@ -74,8 +95,7 @@ fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
         }
     };
     let make = new_filesystem(wanted, new);
-    let uuid =
-        Uuid::try_parse(&make.uuid).map_or(make.uuid.clone(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string());
+    let uuid = with_own_uuid(&make.uuid);
     let (size_bytes, or_size_bytes) = guesses(new.size);
     Some(TryFilesystem {
         make: MakeFilesystem { uuid, ..make },

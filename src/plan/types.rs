@@ -8,6 +8,7 @@ mod identity;
 mod injected;
 mod member;
 mod operation;
+mod persistent;
 mod request;
 mod stage;
 mod summary;
@@ -23,6 +24,10 @@ pub use identity::DiskIdentity;
 pub use injected::InjectedFile;
 pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
+pub use persistent::{
+    Filling, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared, SparseVolume,
+    WritePersistent, mapping_path,
+};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
@@ -63,6 +68,9 @@ pub struct Plan {
     pub sizes: BTreeMap<DevicePath, u64>,
     /// What each stage may write.
     pub extents: Vec<Extents>,
+    /// Volumes of Kubernetes, in the order of the allocation's list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<PersistentVolume>,
     /// What is approved of it; none of a plan that destroys nothing.
     #[serde(skip)]
     pub verdicts: Option<Verdicts>,
@@ -87,6 +95,8 @@ pub enum Verdict {
     Make,
     /// Not named by the layout: never written, in any mode.
     NotOurs,
+    /// Not named by the layout, but by a volume of Kubernetes: written for that alone, and only while it is blank.
+    Volumes,
 }
 
 /// One disk of the machine and what becomes of it.
@@ -136,8 +146,13 @@ pub enum KeptObject {
         #[serde(with = "crate::empty")]
         device: Option<DevicePath>,
     },
-    /// By LVM's UUID; `name` is only for people.
-    Group { uuid: String, name: String },
+    /// By LVM's UUID; `name` is only for people. What this plan adds to it is no part of what is kept.
+    Group {
+        uuid: String,
+        name: String,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        added: Vec<String>,
+    },
     /// By what it lies on. The device of the plan and where it is mounted are only for people.
     Filesystem {
         device: DevicePath,

@@ -12,7 +12,7 @@ const BACKUP_GPT_SECTORS: u64 = 33;
 /// Parts of a disk that is kept or not ours. What is mounted from a kept disk is written, and is no part of it.
 pub fn ranges(meant: &Match, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.disk(plan.device.as_str()) else { return Vec::new() };
-    let foreign = plan.verdict == Verdict::NotOurs;
+    let foreign = matches!(plan.verdict, Verdict::NotOurs | Verdict::Volumes);
     let others = foreign_partitions(meant, disk);
     let partitions = disk.table.iter().flat_map(|table| &table.partitions);
     let partitions = partitions.filter(|part| foreign || others.contains(&part.number));

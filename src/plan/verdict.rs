@@ -5,6 +5,7 @@
 use super::absent::Absent;
 use super::devices::{Below, Devices, Fate};
 use super::lvm::Group;
+use super::persistent::Decisions;
 use super::placed::FilesystemFate;
 use super::release::Release;
 use super::{
@@ -42,6 +43,10 @@ pub struct Decided {
     pub filesystems: Vec<FilesystemFate>,
     /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
     pub filling: Vec<(LayoutPath, Making)>,
+    /// Volumes of Kubernetes.
+    pub persistent: Decisions,
+    /// Disks that the layout does not name, and the volumes that are prepared on them.
+    pub beginning: Vec<(KernelName, Uuid)>,
     /// What a person must not overlook.
     pub warnings: Vec<String>,
     pub torn: Vec<Torn>,
@@ -86,6 +91,10 @@ pub struct Deciding<'a> {
     pub groups: BTreeMap<&'a str, Group<'a>>,
     /// What is taken down.
     pub released: BTreeSet<KernelName>,
+    /// Devices of the layout that volumes of Kubernetes have.
+    pub layout_names: BTreeSet<LayoutPath>,
+    /// Bytes that such volumes take of the free space of kept groups.
+    pub taken: BTreeMap<String, u64>,
     pub decided: Decided,
 }
 
@@ -111,6 +120,8 @@ pub fn decide(
         devices: Devices::default(),
         groups: BTreeMap::new(),
         released: BTreeSet::new(),
+        layout_names: BTreeSet::new(),
+        taken: BTreeMap::new(),
         decided: Decided::default(),
     };
     deciding.decide_disks();
@@ -125,6 +136,7 @@ pub fn decide(
     deciding.decide_filesystems();
     deciding.decide_absent();
     deciding.decide_identity();
+    deciding.decide_persistent();
     deciding.finish()
 }
 
@@ -202,7 +214,7 @@ impl<'a> Deciding<'a> {
             let refused = match self.verdict(&disk.name) {
                 Verdict::Wipe | Verdict::Make => release.disk(disk),
                 Verdict::Keep => kept.disk(disk),
-                Verdict::NotOurs => Vec::new(),
+                Verdict::NotOurs | Verdict::Volumes => Vec::new(),
             };
             problems.extend(refused.into_iter().map(|message| Problem::new(format!("disks[{index}].device"), message)));
         }

@@ -5,11 +5,12 @@
 //! A table in docs/rack.md has the form. What is changed here gets another [`VERSION`].
 
 use super::verdict::{ArrayFate, Decided, GroupFate, of_disk};
-use super::{FilesystemFate, Mode, Request, Verdict, finishing, steps};
+use super::{FilesystemFate, Mode, PersistentVerdict, PersistentVolume, Request, Verdict, finishing, steps};
 use crate::device::LayoutPath;
 use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Format, Layout};
+use crate::order;
 use crate::problem::Problem;
 use crate::text::{bytes, clean};
 use crate::topology::{Match, find};
@@ -63,6 +64,8 @@ pub struct Thing {
 pub enum Kind {
     Made,
     Kept,
+    /// To what is kept: a volume of Kubernetes.
+    Added,
 }
 
 impl Verdicts {
@@ -121,7 +124,8 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
     let is_made = |volume: &layout::LogicalVolume| {
         decided.volumes.iter().any(|made| made.name == volume.name && made.group == volume.volumegroup)
     };
-    head.verdicts(Fates {
+    let volumes = persistent(inventory, decided);
+    let verdicts = head.verdicts(Fates {
         array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Kept { .. }))),
         group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Kept { .. }))),
         volume: &|index, _| kind(!is_made(&layout.logicalvolumes[index])),
@@ -133,7 +137,31 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Unformatted { is_kept: false, .. } => Some(Kind::Made),
         },
-    })
+    });
+    let mut things = [verdicts.things, volumes].concat();
+    order::sort(&mut things);
+    Verdicts { things, ..verdicts }
+}
+
+/// Volumes of Kubernetes.
+fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
+    let name = |disk: &inventory::Disk| {
+        let (serial, wwn, size_bytes) = (printed(&disk.serial), printed(&disk.wwn), disk.size_bytes);
+        let (device, verdict) = (disk.device.to_string(), Verdict::Volumes);
+        DiskVerdict { device, partitions: Vec::new(), serial, size_bytes, verdict, wwn }.name()
+    };
+    let thing = |volume: &PersistentVolume| {
+        let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
+        let mut on: Vec<String> = disks.map(name).collect();
+        order::sort(&mut on);
+        let fate = match volume.verdict {
+            PersistentVerdict::Make => Kind::Made,
+            PersistentVerdict::Keep => Kind::Kept,
+            PersistentVerdict::Extend => Kind::Added,
+        };
+        Thing { fate, name: format!("kubernetes volume {} {}", volume.name, volume.uid), on }
+    };
+    decided.persistent.planned.iter().map(thing).collect()
 }
 
 /// What can be said of a machine whose disks have changed since the inventory was read: they are the same disks, and hold what the
@@ -143,6 +171,10 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
 /// What is refused whatever the disks hold.
 pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<Verdicts, Vec<Problem>> {
     let mut problems = Vec::new();
+    if !request.assigned.allocation.volumes.is_null() {
+        let why = "what becomes of volumes of Kubernetes is not known before the disks are read again: start the machine into the ramdisk";
+        problems.push(Problem::new("volumes", why));
+    }
     let mut seen: Vec<&inventory::Disk> = Vec::new();
     let mut disks = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {
@@ -200,10 +232,10 @@ struct Head<'a> {
 impl Head<'_> {
     fn verdicts(self, fates: Fates) -> Verdicts {
         let mut things = self.things(&fates);
-        things.sort();
+        order::sort(&mut things);
         let Head { layout, request, disks } = self;
         let mut disks: Vec<DiskVerdict> = disks.into_iter().flatten().collect();
-        disks.sort();
+        order::sort(&mut disks);
         Verdicts {
             allocation: request.assigned.allocation.id.clone(),
             disks,
@@ -227,7 +259,7 @@ impl Head<'_> {
             let on: Vec<&DiskVerdict> = bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
             let Some(fate) = fate(index, &on) else { return };
             let mut on: Vec<String> = on.into_iter().map(DiskVerdict::name).collect();
-            on.sort();
+            order::sort(&mut on);
             things.push(Thing { fate, name, on });
         };
         for (index, raid) in layout.raid.iter().enumerate() {

@@ -8,6 +8,7 @@ use crate::inventory::{Disk, Firmware, Inventory};
 use crate::layout::{
     self, Constraints, Filesystem, Format, Layout, OnReinstall, Partition, PartitionKind, Raid, RaidLevel, Size,
 };
+use crate::order;
 use crate::problem::Problem;
 
 /// As the agent of Ironic leaves room for.
@@ -62,7 +63,7 @@ impl Config {
             if index == root {
                 layout.filesystems.push(filesystem("/", name.as_str().into(), Format::Ext4, "root"));
             }
-            devices[index].sort();
+            order::sort(&mut devices[index]);
             let members = devices[index].iter().map(|(_, path)| path.clone()).collect();
             layout.raid.push(array(name.into(), members, logical.level));
         }
@@ -75,7 +76,7 @@ impl Config {
     /// The one that takes the rest comes last on its disks.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
-        order.sort_by_key(|index| self.logical_disks[*index].size == Size::Rest);
+        order::by_key(&mut order, |index| self.logical_disks[*index].size == Size::Rest);
         order
     }
 }

@@ -4,6 +4,7 @@
 use crate::boot::kexec;
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
+use crate::order;
 use crate::survey::mounts::{mounts, swaps};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -186,7 +187,7 @@ fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mut real: Vec<_> =
         real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
     // Stable: among the equally deep, the last mounted stays first.
-    real.sort_by_key(|(is_root, depth, _)| (*is_root, *depth));
+    order::by_key(&mut real, |(is_root, depth, _)| (*is_root, *depth));
     let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
     order.dedup_by(|one, other| one == "/" && other == "/");
     order

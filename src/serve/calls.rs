@@ -7,7 +7,7 @@ use super::power::Power;
 use super::preview::Preview;
 use super::sizes::{Constraint, Size};
 use super::states::States;
-use super::v1::{images, layouts, machines, sizes, states};
+use super::v1::{images, layouts, machines, sizes, states, volumes};
 use super::{App, adding, api, boot, log, metrics, operator, power, preview, templates};
 use crate::allocation::Machine;
 use crate::control::Acknowledged;
@@ -104,7 +104,7 @@ pub fn of_machines() -> Vec<Call> {
 
 /// Those of operators.
 pub fn of_operators() -> Vec<Call> {
-    let all = [of_directory(), about_machines(), about_templates(), about_itself()];
+    let all = [of_directory(), about_machines(), about_volumes(), about_templates(), about_itself()];
     all.into_iter().flatten().collect()
 }
 
@@ -187,6 +187,21 @@ fn about_machines() -> Vec<Call> {
         post("/v1/machine/{id}/power", power::power, "Switch a machine").asks(asked::<Power>).gives(of::<Power>),
         get("/v1/machine/{id}/preview", preview::preview, "What a plan on a desk needs of a machine")
             .gives(of::<Preview>),
+    ]
+}
+
+fn about_volumes() -> Vec<Call> {
+    vec![
+        get("/v1/volumes", volumes::list, "Volumes of Kubernetes of all machines, and how far each is")
+            .gives(list::<volumes::VolumeShown>),
+        get("/v1/volumes/manifests", volumes::manifests, "PersistentVolumes of those that are available, as YAML")
+            .or(200, Content::Text),
+        post("/v1/machine/{id}/volumes", volumes::add, "Put volumes and storage classes into a machine's file")
+            .asks(volumes::asked)
+            .gives(list::<volumes::VolumeShown>),
+        delete("/v1/machine/{id}/volumes/{name}", volumes::remove, "Take a volume out of a machine's file")
+            .query(&["persistent_volume"])
+            .gives(list::<volumes::VolumeShown>),
     ]
 }
 

@@ -9,6 +9,7 @@ pub mod node;
 pub mod os;
 mod secret;
 mod told;
+mod volumes;
 
 #[cfg(feature = "desk")]
 pub use described::{is_document, is_of_a_machine, network_misfits, network_problems};
@@ -110,6 +111,8 @@ pub struct Allocation {
     pub boot_order: BootOrder,
     #[serde(default, rename = "network")]
     _network: Option<IgnoredAny>,
+    #[serde(default, rename = "volumes")]
+    _volumes: Option<IgnoredAny>,
     #[serde(default, rename = "networks")]
     _networks: Option<IgnoredAny>,
     #[serde(default, rename = "dns_servers")]
@@ -130,7 +133,7 @@ fn unnamed() -> Spanned<String> {
 }
 
 /// Fields of an allocation that the agent or the image understands.
-const PASSED_ON: [&str; 6] = ["network", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
 /// `images/*.yaml`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +246,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
         wrong.extend(field(given, "network").map(|given| network::problems("network", given)).unwrap_or_default());
+        wrong.extend(field(given, "volumes").map(volumes::problems).unwrap_or_default());
         let has_image = field(given, "image").is_some();
         wrong.extend(of_definition(allocation, has_image, place(given.span().start())));
     }

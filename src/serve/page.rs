@@ -17,6 +17,7 @@ mod phase;
 mod reinstall;
 pub mod session;
 pub mod shell;
+mod volumes;
 
 use super::App;
 use super::base::Base;

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::facts::Erased;
 use crate::plan::{ActivateGroup, AssembleArray, OnDevice};
 use crate::report::Reporter;
-use crate::storage::{erase, filesystem, gpt, lvm, raid, release, trial};
+use crate::storage::{erase, filesystem, gpt, lvm, prepare, raid, release, trial};
 
 /// Does it, and returns what it has to report.
 pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Option<Erased>> {
@@ -28,6 +28,7 @@ pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Opt
             trial::filesystem(filesystem)?.iter().for_each(|note| reporter.say(note));
         }
         OnDevice::MakeFilesystem(make) => filesystem::make(make)?,
+        OnDevice::PreparePersistent(volume) => prepare::prepare(volume)?,
         OnDevice::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,
         OnDevice::StopArray { device } => raid::stop(device)?,
     }

@@ -26,6 +26,7 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         OnDevice::ActivateGroup(group) => all(&group.devices),
         OnDevice::CreateGroup(group) => all(&group.devices),
         OnDevice::CreateVolume(volume) => all(&volume.physical),
+        OnDevice::PreparePersistent(volume) => volume.written(),
         OnDevice::MakeFilesystem(make) if make.format != Format::None => vec![&make.device],
         // These open the disk themselves, and prove it on that descriptor.
         OnDevice::WipeDisk(_) | OnDevice::WriteTable(_) => Vec::new(),
@@ -67,6 +68,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
         | OfRun::InjectFiles(_)
+        | OfRun::WritePersistent(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::FindLoader

@@ -66,6 +66,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         summary: Default::default(),
         sizes: Default::default(),
         extents: vec![],
+        volumes: vec![],
         verdicts: None,
     }
 }

@@ -46,7 +46,9 @@ impl Undo {
             | OnDevice::ActivateGroup(ActivateGroup { name, devices, .. }) => {
                 Some(Undo::TakeDown(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() }))
             }
-            OnDevice::DeactivateGroup { .. }
+            // Nothing boots of a volume, and the next attempt finds it by its UUID.
+            OnDevice::PreparePersistent(_)
+            | OnDevice::DeactivateGroup { .. }
             | OnDevice::StopArray { .. }
             | OnDevice::Release(_)
             | OnDevice::AssertFree { .. }

@@ -8,6 +8,7 @@
 //! * A step that is not a core step may be named more than once, and runs as often.
 
 use super::Entry;
+use crate::order;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -123,7 +124,7 @@ fn with_default(mut step: Step, defaults: &[Step], template: usize) -> Step {
 
 /// Stable: what has one priority stays as it stands.
 fn in_order(steps: &mut [Step]) {
-    steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
+    order::by_key(steps, |step| std::cmp::Reverse(step.priority));
 }
 
 /// There is one of each core step: a later template adds its arguments to it, and its priority where it has one.

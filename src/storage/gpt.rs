@@ -4,6 +4,7 @@ use super::{identify, kernel, wipe};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::gpt::{ENTRIES, Entry, Gpt, NAME_UNITS, protective_mbr};
+use crate::order;
 use crate::plan::{NewPartition, PartitionTable};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -87,7 +88,7 @@ fn prove_all(gpt: &Gpt, disk: &File) -> io::Result<()> {
 /// A name that is cut, or sectors that lie elsewhere, would be written as well.
 fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
-    by_place.sort_by_key(|partition| partition.first_lba);
+    order::by_key(&mut by_place, |partition| partition.first_lba);
     let mut free = gpt.first_usable();
     for partition in by_place {
         let NewPartition { number, first_lba, last_lba, name, .. } = partition;

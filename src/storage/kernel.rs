@@ -2,6 +2,7 @@
 
 use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Phase, Result};
+use crate::order;
 use crate::survey::number_text;
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
@@ -300,7 +301,7 @@ pub fn partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
             size_bytes: sectors("size")? * SYSFS_SECTOR_BYTES,
         });
     }
-    found.sort_by_key(|partition| partition.number);
+    order::by_key(&mut found, |partition| partition.number);
     Ok(found)
 }
 

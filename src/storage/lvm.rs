@@ -92,6 +92,19 @@ pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
     })
 }
 
+/// UUIDs of the group and of the volume, as LVM prints them.
+///
+/// # Errors
+/// LVM's own words, or the volume is not there.
+pub fn uuids(volume: &CreateVolume) -> Result<(String, String)> {
+    let path = format!("{}/{}", volume.group, volume.name);
+    let found = report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;
+    match found.as_slice() {
+        [group, volume] => Ok((group.clone(), volume.clone())),
+        _ => Err(Error::new(Phase::Storage, format!("lvm does not tell the UUID of {path}"))),
+    }
+}
+
 fn group_args(group: &CreateGroup) -> Vec<String> {
     let tags = group.tags.iter().flat_map(|tag| ["--addtag".to_owned(), tag.clone()]);
     tags.chain([group.name.clone()]).chain(group.devices.iter().map(DevicePath::to_string)).collect()

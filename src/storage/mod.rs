@@ -18,6 +18,7 @@ pub mod lvm;
 pub mod memory;
 pub mod mount;
 pub mod overlay;
+pub mod prepare;
 pub mod raid;
 pub mod rehearse;
 pub mod release;

@@ -3,7 +3,7 @@
 //! be zero.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -17,6 +17,15 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 
 /// How many places are read between the ends, evenly spread. A hard disk needs about 10 ms for each.
 const SAMPLES: u64 = 64;
+
+/// The same of a whole block device or file, whatever the kernel calls it.
+///
+/// # Errors
+/// It cannot be read: then nobody knows.
+pub fn whole_is_blank(path: &Path) -> io::Result<bool> {
+    let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
+    is_blank(path, Area { start_bytes: 0, size_bytes })
+}
 
 /// Is every place zero that is read, of a device or a part of it? Most content shows at the first read.
 ///

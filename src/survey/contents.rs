@@ -7,6 +7,7 @@ use super::{Roots, attribute, names, units};
 use crate::device::{DevicePath, KernelName};
 use crate::error::Result;
 use crate::inventory::{Partition, Signature, Table, Use};
+use crate::order;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -145,7 +146,7 @@ fn table(
         }
     });
     let mut partitions: Vec<Partition> = partitions.collect();
-    partitions.sort_by_key(|partition| partition.number);
+    order::by_key(&mut partitions, |partition| partition.number);
     Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 

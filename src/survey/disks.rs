@@ -6,6 +6,7 @@ use super::{Depth, Roots, ata_identity, attribute, by_id, names, paths, printabl
 use crate::device::KernelName;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::Disk;
+use crate::order;
 use std::path::Path;
 use std::thread;
 
@@ -31,7 +32,7 @@ pub(super) fn read(roots: &Roots, users: &Users, depth: Depth) -> Result<Vec<Dis
     for disk in found {
         disks.extend(disk?);
     }
-    disks.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    order::by(&mut disks, |a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
     if depth == Depth::Deep {
         super::erase::add_methods(roots, &mut disks);
     }

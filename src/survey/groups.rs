@@ -6,6 +6,7 @@ use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
+use crate::order;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -146,6 +147,8 @@ pub(super) struct Group {
     vg_name: String,
     pub vg_extent_size: String,
     vg_tags: String,
+    #[serde(default)]
+    vg_free: String,
     /// Not empty when vgexport(8) has been there.
     #[serde(default)]
     vg_exported: String,
@@ -201,7 +204,7 @@ fn report() -> Result<Report, String> {
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
-        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_exported,vg_systemid"],
+        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
         ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
@@ -255,13 +258,14 @@ fn groups(
             name: group.vg_name.clone(),
             uuid: group.vg_uuid.clone(),
             extent_bytes: number(&group.vg_extent_size),
+            free_bytes: group.vg_free.parse().ok(),
             tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
             physical: physical.collect(),
             volumes,
             closed: closed(group),
         });
     }
-    groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+    order::by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
 }
 

@@ -2,18 +2,24 @@
 
 use super::holders::Users;
 use crate::device::DevicePath;
-use crate::inventory::{Filesystem, Inventory, Use};
+use crate::inventory::{Filesystem, Inventory, SparseFile, Use};
 use crate::jail::{self, Way};
 use crate::marker::{self, Marker};
 use crate::topology;
+use crate::volume;
+use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{SFlag, fstatat};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use uuid::Uuid;
 
 /// No marker is larger.
 const MARKER_LIMIT_BYTES: u64 = 256 << 10;
+/// Of a folder; a node has a few volumes.
+const MOST_ENTRIES: usize = 4096;
 
 /// Every filesystem that is mounted and whose own root can be seen.
 pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
@@ -50,7 +56,35 @@ pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
         size_bytes: bytes(space.blocks()),
         used_bytes: bytes(space.blocks().saturating_sub(space.blocks_free())),
         marker,
+        sparse: sparse(&root),
     })
+}
+
+/// Files of sparse volumes, wherever the filesystem may be mounted: at `/`, at `/var`, at the folder itself. No link is followed.
+fn sparse(root: &File) -> Vec<SparseFile> {
+    let folders =
+        std::iter::successors(Some(volume::SPARSE.trim_start_matches('/')), |path| match path.split_once('/') {
+            Some((_, rest)) => Some(rest),
+            None => (!path.is_empty() && *path != ".").then_some("."),
+        });
+    folders.flat_map(|folder| sparse_in(root, folder).unwrap_or_default()).collect()
+}
+
+fn sparse_in(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
+    let mut folder = Dir::from_fd(jail::open(root, folder, flags, Way::SameFilesystem)?)?;
+    let names: Vec<String> = folder
+        .iter()
+        .take(MOST_ENTRIES)
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_str().ok()?.to_owned()))
+        .collect();
+    let file = |name: String| {
+        let uid = Uuid::try_parse(&name).ok().filter(|uid| uid.to_string() == name)?;
+        let stat = fstatat(&folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+        let is_file = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        Some(SparseFile { uid, size_bytes: u64::try_from(stat.st_size).ok().filter(|_| is_file)? })
+    };
+    Ok(names.into_iter().filter_map(file).collect())
 }
 
 /// A previous owner may have written all of this. So no link leads out of the filesystem, and nothing is waited for.
@@ -140,6 +174,20 @@ mod tests {
         fs::remove_file(tree.path("root/etc/metal/drophammer.json")).unwrap();
         symlink("/dev/zero", tree.path("root/etc/metal/drophammer.json")).unwrap();
         assert_eq!(found(&tree), None);
+    }
+
+    #[test]
+    fn files_of_sparse_volumes_are_found_wherever_the_filesystem_is_mounted() {
+        let uid = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
+        for folder in ["var/lib/metalk8s/storage/sparse", "metalk8s/storage/sparse", "storage/sparse", "sparse", "."] {
+            let tree = Tree::new();
+            tree.write(&format!("root/{folder}/{uid}"), "twelve bytes");
+            tree.write(&format!("root/{folder}/notes"), "no volume");
+            tree.link(&format!("root/{folder}/1d78810a-3787-4ca4-b712-50a269e42560"), Path::new(uid));
+            let found = filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap().sparse;
+            let found: Vec<(String, u64)> = found.iter().map(|file| (file.uid.to_string(), file.size_bytes)).collect();
+            assert_eq!(found, [(uid.to_owned(), 12)], "{folder}");
+        }
     }
 
     #[test]

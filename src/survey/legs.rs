@@ -4,6 +4,7 @@
 
 use super::Roots;
 use super::groups::{Row, Segment, number};
+use crate::order;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -71,7 +72,7 @@ pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usi
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
     // The latest, and of equal ones the first, from which the kernel would copy to the others.
-    good.sort_by_key(|(place, events)| (Reverse(*events), *place));
+    order::by_key(&mut good, |(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }
 
@@ -97,7 +98,7 @@ fn segments<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = &'a Segment> {
     let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
     let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
     let mut segments: Vec<&Segment> = row.seg.iter().filter(|segment| Some(segment.lv_uuid.as_str()) == uuid).collect();
-    segments.sort_by_key(|segment| number::<u64>(&segment.seg_start_pe));
+    order::by_key(&mut segments, |segment| number::<u64>(&segment.seg_start_pe));
     segments.into_iter()
 }
 

@@ -25,6 +25,7 @@ mod paths;
 mod signatures;
 mod stacked;
 
+pub use blank::whole_is_blank as is_blank;
 pub use disks::serial_and_wwn;
 pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
 pub use inside::filesystem;
@@ -33,6 +34,7 @@ pub use legs::Piece;
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{Inventory, Nic, System, Table};
+use crate::order;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -171,7 +173,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
     let names = names.context(Phase::Inventory, reading)?;
     let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    names.sort_unstable();
+    order::sort(&mut names);
     Ok(names)
 }
 

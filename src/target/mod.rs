@@ -12,5 +12,6 @@ pub mod marker;
 mod root;
 #[cfg(test)]
 mod testing;
+pub mod volumes;
 
 pub use root::Root;

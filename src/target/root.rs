@@ -3,13 +3,14 @@
 
 use crate::error::{Context, Phase, Result};
 use crate::jail::{self, Way};
+use crate::order;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +69,44 @@ impl Root {
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         io::copy(content, &mut file)?;
         file.sync_all()
+    }
+
+    /// Makes a new file, with the directories on the way.
+    ///
+    /// # Errors
+    /// Something is there already, or a part of the path is no directory.
+    pub fn create_new(&self, path: &str, mode: u32) -> io::Result<File> {
+        let (parent, name) = split(path)?;
+        let parent = self.make_dir(parent)?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        fchmod(&file, Mode::from_bits_truncate(mode))?;
+        Ok(file)
+    }
+
+    /// Puts a symlink there, instead of whatever is at that name; directories on the way are made.
+    ///
+    /// # Errors
+    /// As [`Root::write`].
+    pub fn link(&self, path: &str, to: &str) -> Result<()> {
+        let link = || {
+            let (parent, name) = split(path)?;
+            let parent = self.make_dir(parent)?;
+            remove_in(&parent, name)?;
+            Ok(symlinkat(to, &parent, name)?)
+        };
+        let linked: io::Result<()> = link();
+        linked.context(Phase::Target, || format!("link {path} in the target"))
+    }
+
+    /// Where an open file of the target is in our own tree, for a tool that takes a path.
+    ///
+    /// # Errors
+    /// It is not below the target's root.
+    pub fn real_path(&self, file: &File) -> io::Result<PathBuf> {
+        let real = |fd: &dyn AsRawFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (path, root) = (real(file)?, real(&self.dir)?);
+        if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("it is not below the target")) }
     }
 
     /// Replaces a file, whose owner and mode stay. A new one is root's and has this mode.
@@ -132,7 +171,7 @@ impl Root {
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
         names.retain(|name| name != "." && name != "..");
-        names.sort_unstable();
+        order::sort(&mut names);
         Ok(names)
     }
 

@@ -5,6 +5,7 @@
 mod nodes;
 mod write;
 
+use crate::order;
 use nodes::{Entry, Kind, Node, Read};
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -33,7 +34,7 @@ pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
     editor.change(&root, None, old, new, 0)?;
     let Editor { mut edits, .. } = editor;
     // What is inserted at one place stays in its order.
-    edits.sort_by_key(|(range, _)| range.start);
+    order::by_key(&mut edits, |(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
     }

@@ -57,6 +57,7 @@ fn a_success() {
             seconds: 2.0,
             shares: vec![Share { stage: text("decode"), percent: 71 }],
         }),
+        volumes: vec![PreparedVolume { name: text("db-1"), uid: text("u"), path: text("/dev/x"), size_bytes: 9 }],
     };
     let outcome = Outcome::Succeeded { boot, marker: marker() };
     let ended = Ended { done, peak_rss_bytes: Some(4096), ..ended(outcome) };
@@ -68,7 +69,8 @@ fn a_success() {
         MARKER,
         r#","kept":[{"object":"disk /dev/sdb","before":{"guid":"1"},"after":{"guid":"1"}}],"#,
         r#""hidden":[{"path":"/var/lib","files":7}],"#,
-        r#""burn":{"bytes":207,"seconds":2.0,"shares":[{"stage":"decode","percent":71}]}}"#,
+        r#""burn":{"bytes":207,"seconds":2.0,"shares":[{"stage":"decode","percent":71}]},"#,
+        r#""volumes":[{"name":"db-1","uid":"u","path":"/dev/x","size_bytes":9}]}"#,
     ];
     assert_json(&ended, &expected.concat());
 }

@@ -47,7 +47,12 @@ fn of_row(row: &Row) -> [String; 6] {
 
 /// `wipes S1, S2; keeps S3`.
 fn disks(disks: &[PlannedDisk]) -> String {
-    let verdicts = [(Verdict::Wipe, "wipes"), (Verdict::Make, "makes anew"), (Verdict::Keep, "keeps")];
+    let verdicts = [
+        (Verdict::Wipe, "wipes"),
+        (Verdict::Make, "makes anew"),
+        (Verdict::Keep, "keeps"),
+        (Verdict::Volumes, "has volumes on"),
+    ];
     let said = verdicts.into_iter().filter_map(|(verdict, word)| {
         let of: Vec<&PlannedDisk> = disks.iter().filter(|disk| disk.verdict == verdict).collect();
         let more = of.len().saturating_sub(NAMED);

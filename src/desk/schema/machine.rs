@@ -71,6 +71,11 @@ pub fn schema() -> Value {
                 "description": "Where the installed system comes among the entries of an EFI firmware: after the network, first, or the order stays.",
             },
             "network": network(),
+            "volumes": {
+                "type": ["array", "null"],
+                "items": {"type": "object"},
+                "description": "Volumes of Kubernetes that are prepared on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
+            },
             "networks": any("Passed on to the image as it is written."),
             "dns_servers": any("Passed on to the image as it is written."),
             "ntp_servers": any("Passed on to the image as it is written."),

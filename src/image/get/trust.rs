@@ -8,6 +8,7 @@ use super::named::{self, Minimum};
 use super::{cosign, minisign};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::flow::{Digest, Kind};
+use crate::order;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -127,7 +128,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
         listed => listed.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()),
     };
     let mut files: Vec<PathBuf> = listed.context(Phase::Settings, || format!("read {}", directory.display()))?;
-    files.sort();
+    order::sort(&mut files);
     Ok(files)
 }
 

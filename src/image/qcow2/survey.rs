@@ -6,6 +6,7 @@ use super::order::{Arriving, Stream};
 use super::sink::Nowhere;
 use super::wrong;
 use crate::image::flow::{Outlet, Reader};
+use crate::order;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
@@ -46,7 +47,7 @@ fn places(head: &[u8]) -> io::Result<(Header, Vec<u64>)> {
     for entry in numbers(tables) {
         places.extend(header.table(entry)?);
     }
-    places.sort_unstable();
+    order::sort(&mut places);
     match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(wrong(format!(

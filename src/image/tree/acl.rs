@@ -3,6 +3,7 @@
 
 use super::members::Attributes;
 use super::pax::Records;
+use crate::order;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -103,7 +104,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 fn entries(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries =
         parts(text).map(|part| entry(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>()?;
-    entries.sort_unstable();
+    order::sort(&mut entries);
     Ok(entries)
 }
 

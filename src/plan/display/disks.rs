@@ -36,6 +36,7 @@ fn row(disk: &DiskPlan) -> [String; 6] {
         Verdict::Keep => "keep",
         Verdict::Make => "make",
         Verdict::NotOurs => "not ours",
+        Verdict::Volumes => "volumes",
     };
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let now = match disk.verdict {

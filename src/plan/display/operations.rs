@@ -4,11 +4,13 @@ use super::{finish, short};
 use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
+use crate::order;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
-    CreateVolume, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation,
-    PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
+    Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem, WipeDisk,
+    WritePersistent,
 };
 use crate::text::{self, seconds};
 use std::collections::BTreeMap;
@@ -93,6 +95,7 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
         OnDevice::TryArray(trial) => alone(try_array(trial)),
         OnDevice::TryFilesystem(trial) => alone(try_filesystem(trial)),
         OnDevice::MakeFilesystem(make) => alone(make_filesystem(make) + &size(sizes, &make.device)),
+        OnDevice::PreparePersistent(volume) => alone(prepare(volume)),
         OnDevice::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
         OnDevice::StopArray { device } => (Some(short(device)), Said::before("stop ")),
     }
@@ -125,6 +128,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
         OfRun::FindLoader => alone("what the image boots by".to_owned()),
+        OfRun::WritePersistent(write) => (None, write_persistent(write)),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
@@ -177,6 +181,36 @@ fn create_group(group: &CreateGroup) -> String {
 fn make_filesystem(make: &MakeFilesystem) -> String {
     let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{}: {}{label}", short(&make.device), make.format)
+}
+
+/// `volume db-1: sdc blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
+fn prepare(volume: &PreparePersistent) -> String {
+    let PreparePersistent { name, device, create, must_be_blank, filling, .. } = volume;
+    let place = match create {
+        Some(create) => format!(" in free space of {}", listed(&create.physical)),
+        None if *must_be_blank => " if it is blank still".to_owned(),
+        None => String::new(),
+    };
+    format!("volume {name}: {}{place}, {}", short(device), filled(filling))
+}
+
+fn filled(filling: &Filling) -> String {
+    match filling {
+        Filling::Filesystem(make) => make.format.to_string(),
+        Filling::Partition { .. } => "GPT with one partition".to_owned(),
+        Filling::Nothing => "without content".to_owned(),
+    }
+}
+
+fn write_persistent(write: &WritePersistent) -> Said {
+    let file = |sparse: &SparseVolume| match &sparse.make {
+        Some(filling) => {
+            format!("volume {}: {}, {}, {}", sparse.name, sparse.path, text::bytes(sparse.size_bytes), filled(filling))
+        }
+        None => format!("volume {}: {} stays", sparse.name, sparse.path),
+    };
+    let first = Said::after("/etc/metal/volumes.yaml");
+    Said { below: write.sparse.iter().map(file).collect(), ..first }
 }
 
 /// `  19498 MiB`: what a device will have at least. The UUID of what is made is not said: on a desk it is not known yet.
@@ -317,7 +351,7 @@ fn method_in_words(method: EraseMethod) -> &'static str {
 
 fn rows(table: &PartitionTable) -> Vec<String> {
     let mut partitions: Vec<_> = table.partitions.iter().collect();
-    partitions.sort_by_key(|partition| partition.number);
+    order::by_key(&mut partitions, |partition| partition.number);
     let row = |partition: &&crate::plan::NewPartition| {
         let sectors = partition.last_lba + 1 - partition.first_lba;
         let mib = sectors * u64::from(table.sector_bytes) / MIB;

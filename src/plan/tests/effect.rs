@@ -56,6 +56,15 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
             Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
         }
         OnDevice::MakeFilesystem(make) => destroying([&make.device]),
+        // What lies on the physical volumes stays: only free space of theirs is written.
+        OnDevice::PreparePersistent(volume) => match &volume.create {
+            Some(create) => Effect {
+                written: all(&create.physical),
+                brought: vec![(create.device.clone(), all(&create.physical))],
+                ..Effect::default()
+            },
+            None => destroying([&volume.device]),
+        },
         OnDevice::AssembleArray(AssembleArray { device, members, .. }) => {
             Effect { written: all(members), brought: vec![(device.clone(), all(members))], ..Effect::default() }
         }
@@ -99,6 +108,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
         | OfRun::InjectFiles(_)
+        | OfRun::WritePersistent(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::WriteMarker(_) => Effect::default(),

@@ -32,7 +32,7 @@ pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
                 Verdict::Wipe | Verdict::Make => {
                     assert_eq!(extents.ranges, [ByteRange { start: 0, length: disk.size_bytes }]);
                 }
-                Verdict::Keep => assert_kept(plan, extents, &places[&extents.device]),
+                Verdict::Keep | Verdict::Volumes => assert_kept(plan, extents, &places[&extents.device]),
                 Verdict::NotOurs => panic!("{extents:?} is not ours"),
             }
         }

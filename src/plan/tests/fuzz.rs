@@ -234,7 +234,7 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
         let is_wiped = match disk.verdict {
             Verdict::Wipe | Verdict::Make => true,
-            Verdict::Keep | Verdict::NotOurs => false,
+            Verdict::Keep | Verdict::NotOurs | Verdict::Volumes => false,
         };
         if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
             continue;

@@ -26,11 +26,11 @@ fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeS
 fn is_made(verdict: Verdict) -> bool {
     match verdict {
         Verdict::Wipe | Verdict::Make => true,
-        Verdict::Keep | Verdict::NotOurs => false,
+        Verdict::Keep | Verdict::NotOurs | Verdict::Volumes => false,
     }
 }
 
-fn assert_sound(plan: &Plan, inventory: &Inventory) {
+pub(super) fn assert_sound(plan: &Plan, inventory: &Inventory) {
     let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
     let brought = brought(plan);
     for (index, stage) in plan.stages.iter().enumerate() {
@@ -40,10 +40,12 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 assert!(!disks.is_empty(), "{operation:?}");
                 let fills =
                     matches!(operation, Operation::Device(OnDevice::MakeFilesystem(_))) && is_blank(inventory, device);
-                assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills, "{operation:?}");
+                let takes = matches!(operation, Operation::Device(OnDevice::PreparePersistent(_)));
+                assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills || takes, "{operation:?}");
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
+                Operation::Device(OnDevice::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
                 Operation::Device(operation) => assert_on_device(operation, inventory, verdict),
                 Operation::Run(operation) => assert_of_run(operation, inventory, verdict),
             }
@@ -76,6 +78,7 @@ fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl F
         | OnDevice::TryArray(_)
         | OnDevice::TryFilesystem(_)
         | OnDevice::MakeFilesystem(_)
+        | OnDevice::PreparePersistent(_)
         | OnDevice::DeactivateGroup { .. }
         | OnDevice::StopArray { .. } => {}
     }
@@ -90,7 +93,9 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
             assert_burn(&create.onto, inventory.disk(create.onto.device.as_str()).unwrap());
         }
         OfRun::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
-        OfRun::UnlockDisk { device, .. } => assert_eq!(verdict(device), Verdict::Keep, "{operation:?}"),
+        OfRun::UnlockDisk { device, .. } => {
+            assert!(matches!(verdict(device), Verdict::Keep | Verdict::Volumes), "{operation:?}");
+        }
         OfRun::ReachImage { .. }
         | OfRun::VerifyDefinition { .. }
         | OfRun::FindPrograms { .. }
@@ -103,6 +108,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
         | OfRun::InjectFiles(_)
+        | OfRun::WritePersistent(_)
         | OfRun::Finish(_)
         | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
@@ -116,6 +122,34 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::FlushDisks { .. }
         | OfRun::Report(_)
         | OfRun::Kexec => {}
+    }
+}
+
+/// A volume of Kubernetes is prepared on what the plan makes, on a whole disk that is blank and that nobody else names, or in the free
+/// space of a group on kept disks. No other disk is written for it.
+fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
+    let brought = brought(plan);
+    let disks: BTreeSet<&str> =
+        volume.written().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    assert!(!disks.is_empty(), "{volume:?}");
+    for disk in disks {
+        let found = inventory.disks.iter().find(|found| found.name == disk).unwrap();
+        match verdict(disk) {
+            Verdict::Wipe | Verdict::Make => {}
+            Verdict::Volumes => {
+                assert!(volume.must_be_blank && found.blank && found.device == volume.device, "{volume:?}");
+                let others = plan.volumes.iter().filter(|other| other.disks.iter().any(|name| name == disk));
+                assert_eq!(others.count(), 1, "{volume:?}");
+            }
+            Verdict::Keep => {
+                let create = volume.create.as_ref().unwrap_or_else(|| panic!("{volume:?}"));
+                let group = inventory.groups.iter().find(|group| group.name == create.group).unwrap();
+                assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
+                assert!(create.size.mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
+            }
+            Verdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+        }
     }
 }
 

@@ -65,6 +65,7 @@ impl Machine {
             OnDevice::CreateGroup(group) => self.create_group(group),
             OnDevice::CreateVolume(volume) => self.create_volume(volume),
             OnDevice::MakeFilesystem(make) => self.make_filesystem(make),
+            OnDevice::PreparePersistent(volume) => self.prepare(volume),
             OnDevice::AssembleArray(AssembleArray { uuid, .. }) => {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
@@ -90,6 +91,7 @@ impl Machine {
                 operations.for_each(|operation| self.run(&operation));
                 assert_eq!(self.0, before, "{rehearsal:?}");
             }
+            OfRun::WritePersistent(write) => self.write_files(write),
             OfRun::Mount(mount) | OfRun::MountReadOnly(mount) | OfRun::GrowFilesystem(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
@@ -286,7 +288,12 @@ impl Machine {
         });
         let physical = physical.collect();
         let (name, tags) = (group.name.clone(), group.tags.clone());
-        self.0.groups.push(VolumeGroup { name, extent_bytes: 4 * MIB, tags, physical, ..VolumeGroup::default() });
+        let extents = |physical: &PhysicalVolume| physical.size_bytes.saturating_sub(MIB) / (4 * MIB);
+        let physical: Vec<PhysicalVolume> = physical;
+        let free_bytes = Some(physical.iter().map(extents).sum::<u64>() * 4 * MIB);
+        let extent_bytes = 4 * MIB;
+        let group = VolumeGroup { name, extent_bytes, tags, free_bytes, physical, ..VolumeGroup::default() };
+        self.0.groups.push(group);
     }
 
     fn create_volume(&mut self, volume: &CreateVolume) {
@@ -309,6 +316,9 @@ impl Machine {
             ..Stacked::default()
         });
         let group = self.0.groups.iter_mut().find(|group| group.name == volume.group).unwrap();
+        assert!(group.volumes.iter().all(|is| is.name != volume.name), "{} is there already", volume.name);
+        let taken = if volume.kind.name() == "raid1" { 2 * (size_bytes + 4 * MIB) } else { size_bytes };
+        group.free_bytes = group.free_bytes.map(|free| free.saturating_sub(taken));
         group.volumes.push(LogicalVolume {
             name: volume.name.clone(),
             size_bytes,
@@ -330,6 +340,47 @@ impl Machine {
         assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
         signatures.push(signature);
         self.written(&make.device);
+    }
+
+    fn prepare(&mut self, volume: &PreparePersistent) {
+        if let Some(create) = &volume.create {
+            self.create_volume(create);
+        }
+        if volume.must_be_blank {
+            let disk = self.disk(&volume.device);
+            assert!(disk.blank && disk.table.is_none() && disk.signatures.is_empty(), "{disk:?}");
+        }
+        match &volume.filling {
+            Filling::Filesystem(make) => self.make_filesystem(make),
+            Filling::Partition { guid } => {
+                let (device, size_bytes) = (self.now(&volume.device), self.size(&volume.device));
+                let partition = Partition {
+                    number: 1,
+                    device: device.partition(1),
+                    start_bytes: MIB,
+                    size_bytes: size_bytes - 2 * MIB,
+                    guid: Some(volume.uid),
+                    label: volume.name.clone(),
+                    ..Partition::default()
+                };
+                assert!(self.signatures(&volume.device).is_empty(), "{volume:?}");
+                let table = Some(Table { kind: "gpt".to_owned(), guid: Some(*guid), partitions: vec![partition] });
+                match self.0.stacked.iter_mut().find(|stacked| stacked.device == device) {
+                    Some(stacked) => stacked.table = table,
+                    None => self.disk(&device).table = table,
+                }
+                self.written(&device);
+            }
+            Filling::Nothing => {}
+        }
+    }
+
+    /// On the one filesystem that the tests mount for them.
+    fn write_files(&mut self, write: &WritePersistent) {
+        for sparse in &write.sparse {
+            let mut files = self.0.filesystems.iter().flat_map(|is| &is.sparse);
+            assert_eq!(files.any(|file| file.uid == sparse.uid), sparse.make.is_none(), "{sparse:?}");
+        }
     }
 
     fn free_name(&self, names: impl Iterator<Item = String>) -> KernelName {

@@ -5,7 +5,7 @@
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
     Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable,
-    Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    PreparePersistent, Rehearsal, TryArray, TryFilesystem, WipeDisk, WritePersistent,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -50,6 +50,8 @@ pub enum OnDevice {
     /// Make a filesystem in memory, and mount it there, for the same reason.
     TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
+    /// Make a volume of Kubernetes: on a blank disk, in the free space of a kept group, or on what this plan has made.
+    PreparePersistent(Box<PreparePersistent>),
     /// Deactivate a volume group that this plan made or activated, so that the arrays under it can be stopped.
     DeactivateGroup {
         name: String,
@@ -194,6 +196,8 @@ pub enum OfRun {
     /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and
     /// `/etc/metal/boot-info.yaml` is made from the files of that.
     AdaptImage(Box<Finishing>),
+    /// Files of the target for volumes of Kubernetes: those of sparse ones, units, and `/etc/metal/volumes.yaml`.
+    WritePersistent(WritePersistent),
     /// `/etc/fstab`, in mount order.
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.

@@ -57,6 +57,7 @@ stages! {
     StorageMount = "storage.mount",
     ImageBurn = "image.burn",
     StorageMountKept = "storage.mount_kept",
+    StorageVolumes = "storage.volumes",
     TargetFiles = "target.files",
     TargetInstaller = "target.installer",
     TargetFstab = "target.fstab",
@@ -137,6 +138,7 @@ impl StageName {
             StageName::StorageMount
             | StageName::ImageBurn
             | StageName::StorageMountKept
+            | StageName::StorageVolumes
             | StageName::TargetFiles
             | StageName::TargetInstaller
             | StageName::TargetFstab

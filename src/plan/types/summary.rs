@@ -49,6 +49,9 @@ pub struct Summary {
     pub made: Vec<KernelName>,
     pub kept: Vec<KernelName>,
     pub untouched: Vec<KernelName>,
+    /// With volumes of Kubernetes, and nothing else of ours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<KernelName>,
     /// Of the wiped disks that are not proven blank.
     pub lost_bytes: u64,
 }
@@ -64,6 +67,7 @@ impl Summary {
             made: names(Verdict::Make),
             kept: names(Verdict::Keep),
             untouched: names(Verdict::NotOurs),
+            volumes: names(Verdict::Volumes),
             lost_bytes: lost.fold(0, |sum: u64, disk| sum.saturating_add(disk.size_bytes)),
         }
     }

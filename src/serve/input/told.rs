@@ -16,6 +16,7 @@ impl Allocation {
             image: allocation::Image { id: self.image.to_string(), ..allocation::Image::default() },
             networks: passed_on("networks"),
             network: passed_on("network"),
+            volumes: passed_on("volumes"),
             ssh_pub_keys: self.ssh_pub_keys.clone(),
             user_data: self.user_data.clone(),
             console_password: self.console_password.clone(),

@@ -21,6 +21,7 @@ fn drawn(disk: &Disk, verdict: Option<Verdict>) -> Markup {
         Some(Verdict::Keep) => (" kept", "keep"),
         Some(Verdict::Make) => (" wiped", "make"),
         Some(Verdict::NotOurs) => ("", "not ours"),
+        Some(Verdict::Volumes) => (" kept", "volumes"),
         None => ("", ""),
     };
     let kind = if disk.rotational { "rotating" } else { "" };

@@ -4,7 +4,7 @@ use super::machines::Row;
 use super::outlook::{self, Outlook};
 use super::phase::Kind;
 use super::session::Person;
-use super::{disks, history, shell};
+use super::{disks, history, shell, volumes};
 use crate::control::wire::{Register, Report};
 use crate::inventory::Inventory;
 use crate::plan::Verdict;
@@ -13,6 +13,7 @@ use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
 use crate::serve::operator::{self, Order};
+use crate::serve::v1;
 use crate::serve::wanted;
 use crate::text::bytes;
 use axum::extract::{Path, State};
@@ -58,6 +59,7 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
         return Ok((id.to_owned(), main));
     };
     let row = Row::new(app, operator::listed(app, machine).await?);
+    let of_kubernetes = v1::volumes::of_machine(app, machine).await?;
     let report = report(app, machine).await?;
     let plan = plan(app, base, machine, &row, report.is_some()).await?;
     let verdict = |device: &str| match &plan {
@@ -71,6 +73,7 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
         div data-machine=(id) { (head(person, machine, &row)) }
         @if let Some(register) = &register { (hardware(register)) }
         @if let Some(inventory) = inventory { (of_disks(inventory, registered.as_ref().is_some_and(|registered| registered.has_begun_since), verdict)) }
+        (volumes::volumes(&of_kubernetes))
         @match &plan {
             None => {}
             Some(Outlook::Unknown(why)) => { h2 { "The plan" } p.faint { (why) } }

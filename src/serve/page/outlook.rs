@@ -113,8 +113,15 @@ pub fn markup(planned: &Planned) -> Markup {
                     @for disk in of(Verdict::Make) {
                         li { (this(disk, details(disk))) ": to be kept, but there is nothing on it: made anew" }
                     }
+                    @for disk in of(Verdict::Volumes) {
+                        li { (this(disk, details(disk))) ": for volumes of Kubernetes, written only while it is blank" }
+                    }
                     @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
-                        @if thing.fate == Kind::Kept { li { (thing.name) } }
+                        @match thing.fate {
+                            Kind::Kept => li { (thing.name) },
+                            Kind::Added => li { (thing.name) ": added to what is kept" },
+                            Kind::Made => {}
+                        }
                     }
                     @for disk in &not_ours {
                         li { code { (disk.name) } " " (bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }

@@ -202,10 +202,13 @@ fn installed(
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
+    // What was only found and booted says nothing of volumes.
+    let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(
-        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL
+        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL,
+            volumes = coalesce(?6, volumes)
          WHERE machine = ?1 AND id = ?2",
-        params![machine, allocation, image, layout, marker],
+        params![machine, allocation, image, layout, marker, volumes],
     )?;
     Ok(())
 }

@@ -34,10 +34,10 @@ const TABLES: &str = "
 ";
 
 /// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
-/// has begun, that the operator has adopted it, and the marker that the machine waits with. `layouts`: what was handed out last,
+/// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
 /// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since.
-const LATER: [(&str, &str); 16] = [
+const LATER: [(&str, &str); 17] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -45,6 +45,7 @@ const LATER: [(&str, &str); 16] = [
     ("allocations", "begun"),
     ("allocations", "adopted"),
     ("allocations", "waits"),
+    ("allocations", "volumes"),
     ("layouts", "document"),
     ("layouts", "image"),
     ("layouts", "for_order"),

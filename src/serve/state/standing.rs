@@ -2,6 +2,7 @@
 
 use super::{Hash, State, now, strangers};
 use crate::error::Result;
+use crate::facts::PreparedVolume;
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 use crate::serve::approved::Approval;
@@ -35,6 +36,8 @@ pub struct Standing {
     pub first: Option<First>,
     /// A marker of this allocation that the machine has found and does not believe. It waits for the operator's word.
     pub waits: Option<Marker>,
+    /// Volumes of Kubernetes that the last installation has reported.
+    pub volumes: Vec<PreparedVolume>,
     /// The other machine id under which this allocation is installed. Then this machine must not have it.
     pub elsewhere: Option<String>,
     /// Ids that the machine had before.
@@ -217,7 +220,7 @@ const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machi
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL AND succeeded = 0, waits
+         adopted IS NOT NULL AND succeeded = 0, waits, volumes
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -232,6 +235,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             first: parsed(row, 7)?,
             adopted: row.get(10)?,
             waits: parsed(row, 11)?,
+            volumes: parsed(row, 12)?.unwrap_or_default(),
             handed_out: match parsed(row, 8)? {
                 Some(layout) => Some(Given { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
                 None => None,

@@ -37,6 +37,7 @@ mod sizes;
 mod templates;
 mod tls;
 mod unread;
+mod volumes;
 
 use super::*;
 use crate::allocation;

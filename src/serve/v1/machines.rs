@@ -267,7 +267,7 @@ async fn choose(app: &App, asked: &Map<String, Value>) -> Answered<String> {
 }
 
 /// Changes the machine's file, which must be as it was, so that the machine becomes what it should.
-async fn rewrite(
+pub(super) async fn rewrite(
     app: &App,
     id: &str,
     was: impl Fn(&Machine) -> bool,

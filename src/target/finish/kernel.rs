@@ -3,6 +3,7 @@
 use super::bls;
 use super::places::{is_directory, is_file, matching};
 use crate::error::{Context, Error, Phase, Result};
+use crate::order;
 use crate::target::Root;
 use crate::text::by_numbers;
 
@@ -77,7 +78,7 @@ pub fn require_init(root: &Root) -> Result<()> {
 pub fn find(root: &Root, say: &dyn Fn(&str)) -> Result<Kernel> {
     let mut found = candidates(root);
     // Without its modules it starts on few machines, and a rescue kernel is for rescues.
-    found.sort_by(|one, other| one.rank(root).cmp(&other.rank(root)));
+    order::by(&mut found, |one, other| one.rank(root).cmp(&other.rank(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
         Error::new(Phase::Target, format!("the image has no kernel, so that it cannot boot: looked at {looked}"))

@@ -1,0 +1,34 @@
+//! The table of the volumes of Kubernetes: each with its device and its verdict.
+
+use super::short;
+use crate::plan::{PersistentVerdict, PersistentVolume};
+use crate::text::{bytes, columns};
+use std::fmt;
+
+pub fn volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt::Result {
+    if volumes.is_empty() {
+        return Ok(());
+    }
+    let mut rows = vec![["volume", "kind", "device", "size", "verdict", "path"].map(str::to_owned)];
+    rows.extend(volumes.iter().map(row));
+    writeln!(f, "{}", columns(&rows))
+}
+
+fn row(volume: &PersistentVolume) -> [String; 6] {
+    let verdict = match volume.verdict {
+        PersistentVerdict::Make => "make",
+        PersistentVerdict::Keep => "keep",
+        PersistentVerdict::Extend => "extend",
+    };
+    let disks = volume.disks.join(", ");
+    let device = short(&volume.device).to_owned();
+    let device = if disks.is_empty() || disks == device { device } else { format!("{device} on {disks}") };
+    [
+        volume.name.clone(),
+        volume.kind.clone(),
+        device,
+        volume.size_bytes.map_or_else(|| "-".to_owned(), bytes),
+        verdict.to_owned(),
+        volume.path.clone().unwrap_or_else(|| format!("by LVM's UUID of {}", short(&volume.device))),
+    ]
+}

@@ -1,0 +1,277 @@
+//! Volumes of Kubernetes: made, kept, or added to what is kept.
+//!
+//! A translation of the table in docs/plan.md.
+//!
+//! | | |
+//! |---|---|
+//! | its UUID is on a device that stays | kept, wherever that is |
+//! | a blank disk that the layout does not name | made: the volume names that disk, and nothing else is written to it |
+//! | a device that this plan makes | made; refused where that is on a disk which this reinstall wipes |
+//! | free space of a kept group, a new file in a kept filesystem | added |
+//! | anything else | refused, by the volume's name |
+
+mod logical;
+mod raw;
+mod sparse;
+
+use super::devices::{Device, Fate, Size};
+use super::sectors::MIB;
+use super::verdict::Deciding;
+use super::{
+    Filling, MakeFilesystem, Mode, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared,
+    SparseVolume, TryFilesystem, Verdict, capacity, display,
+};
+use crate::device::{DevicePath, KernelName, LayoutPath};
+use crate::inventory::{Disk, Inventory};
+use crate::layout::Format;
+use crate::order;
+use crate::topology::{Unit, units};
+use crate::volume::{Content, Source, Volume};
+use std::collections::BTreeSet;
+
+/// What was decided of all volumes.
+#[derive(Default)]
+pub struct Decisions {
+    /// In the order of the list.
+    pub planned: Vec<PersistentVolume>,
+    pub prepared: Vec<Prepared>,
+    pub prepares: Vec<PreparePersistent>,
+    pub sparse: Vec<SparseVolume>,
+    pub trials: Vec<TryFilesystem>,
+    /// Disks that the layout does not name, and that are written for a volume.
+    pub written: Vec<KernelName>,
+    /// Kept groups that get a volume.
+    pub extended: BTreeSet<String>,
+}
+
+/// A table, and something to partition.
+const LEAST_BYTES: u64 = 4 * MIB;
+
+/// What becomes of one volume.
+struct Decision {
+    device: DevicePath,
+    disks: BTreeSet<KernelName>,
+    verdict: PersistentVerdict,
+    size: Size,
+    sector_bytes: u32,
+    prepare: Option<PreparePersistent>,
+    persistent: Persistent,
+}
+
+/// Why a volume is refused. `None`: what it lies on was refused.
+type Refused = Option<String>;
+
+impl<'a> Deciding<'a> {
+    pub fn decide_persistent(&mut self) {
+        let allocation = &self.request.assigned.allocation;
+        let (volumes, hostname) = match allocation.volumes() {
+            Ok(volumes) => (volumes, allocation.hostname.clone()),
+            Err(problems) => return self.decided.problems.extend(problems),
+        };
+        let mut order: Vec<usize> = (0..volumes.len()).collect();
+        // What is looked for takes only what nobody has named.
+        order::by_key(&mut order, |&index| matches!(volumes[index].source, Source::Discover(_)));
+        let mut decisions: Vec<(usize, Decision)> = Vec::new();
+        for index in order {
+            let volume = &volumes[index];
+            let decided = match volume.is_of(&hostname) {
+                true => self.decide_volume(volume),
+                false => Err(Some(format!("is of the node {}, and this machine is {hostname}", volume.node))),
+            };
+            match decided {
+                Ok(decision) => decisions.push((index, decision)),
+                Err(Some(why)) => self.refuse(place(volume), format!("volume {} {why}", volume.name)),
+                Err(None) => {}
+            }
+        }
+        order::by_key(&mut decisions, |(index, _)| *index);
+        for (index, decision) in decisions {
+            self.note_decision(&volumes[index], decision);
+        }
+    }
+
+    fn decide_volume(&mut self, volume: &Volume) -> Result<Decision, Refused> {
+        let decision = match &volume.source {
+            Source::Raw(path) => self.decide_raw(volume, Some(path)),
+            Source::Discover(hints) => match self.discovered(volume, hints) {
+                Ok(None) => self.decide_raw(volume, None),
+                Ok(Some(disk)) => self.take_disk(volume, disk),
+                Err(why) => Err(why),
+            },
+            Source::Logical { group, size_bytes } => self.decide_logical(volume, group, *size_bytes),
+            Source::Sparse { size_bytes } => self.decide_sparse(volume, *size_bytes),
+        }?;
+        match (too_small(volume, &decision), decision.verdict) {
+            (Some(why), PersistentVerdict::Make | PersistentVerdict::Extend) => Err(Some(why)),
+            _ => Ok(decision),
+        }
+    }
+
+    fn note_decision(&mut self, volume: &Volume, decision: Decision) {
+        let Decision { device, disks, verdict, size, sector_bytes, prepare, persistent } = decision;
+        let filling = prepare.as_ref().map(|prepare| &prepare.filling);
+        let is_kept = verdict == PersistentVerdict::Keep;
+        let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
+        let trial = new.as_ref().and_then(|filling| super::trying::volume(filling, size, sector_bytes));
+        let is_part = matches!(new, Some(Filling::Partition { .. }));
+        let size_bytes = match size {
+            Size::Known(bytes) if is_part => Some(partition_bytes(bytes)),
+            Size::Known(bytes) => Some(bytes),
+            Size::AtMost(_) => None,
+        };
+        let decided = &mut self.decided.persistent;
+        decided.trials.extend(trial);
+        if let Source::Sparse { size_bytes } = volume.source {
+            let (name, uid, path) = (volume.name.clone(), volume.uid, volume.sparse_path());
+            decided.sparse.push(SparseVolume { name, uid, path, size_bytes, make: new });
+        }
+        decided.planned.push(PersistentVolume {
+            name: volume.name.clone(),
+            uid: volume.uid,
+            kind: volume.kind(),
+            device: device.clone(),
+            disks: disks.into_iter().collect(),
+            verdict,
+            path: persistent.known().map(str::to_owned),
+            size_bytes,
+        });
+        decided.prepares.extend(prepare);
+        let device = if is_part { device.partition(1) } else { device };
+        decided.prepared.push(Prepared { volume: volume.clone(), device, persistent, size_bytes });
+    }
+
+    /// The device with the volume's UUID that stays as it is.
+    ///
+    /// # Errors
+    /// There are several, or it is another kind of filesystem.
+    fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
+        let uid = volume.uid.to_string();
+        let has_it = |unit: &Unit| match (&volume.content, unit) {
+            (Content::Block, Unit::Partition(part)) => part.guid == Some(volume.uid),
+            (Content::Block, _) => false,
+            (Content::Filesystem { .. }, unit) => match unit.signatures() {
+                [one] => one.uuid.eq_ignore_ascii_case(&uid),
+                _ => false,
+            },
+        };
+        let stays = |device: &DevicePath| {
+            let on = self.verdicts_on(device);
+            !on.iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
+        };
+        let carriers: Vec<(&DevicePath, Unit)> =
+            units(self.inventory).filter(|(device, unit)| has_it(unit) && stays(device)).collect();
+        let (device, unit) = match carriers.as_slice() {
+            [] => return Ok(None),
+            [one] => *one,
+            several => {
+                let devices: Vec<&str> = several.iter().map(|(device, _)| device.as_str()).collect();
+                return Err(format!("has its UUID {uid} on several devices: {}", devices.join(", ")));
+            }
+        };
+        if let (Content::Filesystem { format, .. }, [one]) = (&volume.content, unit.signatures())
+            && one.kind != format.name()
+        {
+            return Err(format!("is to be {format}, and {device} has its UUID and is {}", display::signature(one)));
+        }
+        Ok(Some((device, unit)))
+    }
+
+    /// The filesystem or the partition that a volume gets on this device; a block volume of LVM gets nothing.
+    fn filling(&mut self, volume: &Volume, device: &DevicePath, is_logical: bool) -> Filling {
+        match &volume.content {
+            Content::Filesystem { format, options } => Filling::Filesystem(MakeFilesystem {
+                device: device.clone(),
+                format: *format,
+                label: None,
+                uuid: volume.uid.to_string(),
+                createoptions: options.clone(),
+            }),
+            Content::Block if is_logical => Filling::Nothing,
+            Content::Block => Filling::Partition { guid: (self.ids)() },
+        }
+    }
+
+    fn prepare(&mut self, volume: &Volume, device: &DevicePath, must_be_blank: bool) -> PreparePersistent {
+        PreparePersistent {
+            name: volume.name.clone(),
+            uid: volume.uid,
+            device: device.clone(),
+            create: None,
+            must_be_blank,
+            filling: self.filling(volume, device, false),
+        }
+    }
+
+    /// A disk that no layout names belongs to the allocation from here on.
+    fn take_name(&mut self, disk: &Disk) {
+        if self.verdicts.insert(disk.name.clone(), Verdict::Volumes).is_none() {
+            self.decided.identities.push(super::DiskIdentity::of(disk));
+        }
+    }
+
+    /// A disk that the layout does not name.
+    fn is_unlisted(&self, disk: &Disk) -> bool {
+        !self.found.values().any(|found| found.name == disk.name)
+    }
+}
+
+/// Disks are compared with those of an attempt that was cut off as if they were kept.
+fn whole(disk: &Disk) -> Device<'_> {
+    Device {
+        path: disk.device.clone(),
+        now: disk.device.clone(),
+        fate: Fate::Kept,
+        absent: None,
+        blank: disk.blank,
+        size_bytes: Some(disk.size_bytes),
+        most_bytes: disk.size_bytes,
+        sector_bytes: disk.sector_bytes,
+        stripe_bytes: 0,
+        content: Ok(&disk.signatures),
+    }
+}
+
+fn place(volume: &Volume) -> String {
+    format!("volumes[{}]", volume.name)
+}
+
+/// What the kernel and udev will show in the installed system.
+fn persistent(volume: &Volume) -> Persistent {
+    Persistent::Known(match volume.content {
+        Content::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),
+        Content::Block => format!("/dev/disk/by-partuuid/{}", volume.uid),
+    })
+}
+
+fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {
+    let required = match volume.content {
+        Content::Filesystem { format: Format::Xfs, .. } => capacity::XFS_MIB * MIB,
+        Content::Filesystem { .. } | Content::Block => LEAST_BYTES,
+    };
+    let existing = match decision.size {
+        Size::Known(bytes) if bytes < required => bytes,
+        _ => return None,
+    };
+    let (existing, required) = (crate::text::bytes(existing), crate::text::bytes(required));
+    Some(format!("has {existing} on {}, and {} needs {required}", decision.device, volume.content))
+}
+
+/// Of the partition over all of a device of so many bytes: whole MiB, and one at each end for the table.
+fn partition_bytes(bytes: u64) -> u64 {
+    (bytes / MIB).saturating_sub(2) * MIB
+}
+
+/// What the disks beneath are called, for a sentence.
+fn names(inventory: &Inventory) -> String {
+    let disks: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
+    if disks.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", disks.join(", ")) }
+}
+
+fn is_of_disk(disk: &Disk, path: &LayoutPath) -> bool {
+    disk.is(path.as_str())
+}
+
+/// Does a reinstall of this mode wipe what is made there now?
+fn is_lost(mode: Mode, fate: Fate) -> bool {
+    mode == Mode::Reinstall && fate == Fate::Wiped
+}

@@ -1,0 +1,89 @@
+//! Volumes in files of the installed system.
+
+use super::super::devices::Size;
+use super::super::placed::FilesystemFate;
+use super::super::returning::mountable;
+use super::super::verdict::Deciding;
+use super::super::{Filling, Mode, PersistentVerdict};
+use super::{Decision, Refused, persistent};
+use crate::device::DevicePath;
+use crate::layout::Filesystem;
+use crate::text;
+use crate::volume::{SPARSE, Source, Volume};
+
+impl Deciding<'_> {
+    /// | the filesystem that carries the file | |
+    /// |---|---|
+    /// | is made by this installation | made, and said when a reinstall makes it anew |
+    /// | is made by this reinstall, beside kept ones | refused: the file would be gone with it |
+    /// | is kept, and has the file | kept |
+    /// | is kept, and has it not | added, unless it is mounted read-only |
+    pub(super) fn decide_sparse(&mut self, volume: &Volume, size_bytes: u64) -> Result<Decision, Refused> {
+        let layout = self.layout;
+        // Something of the layout was refused.
+        if self.decided.filesystems.len() != layout.filesystems.len() {
+            return Err(None);
+        }
+        let carries = |path: &str| path == "/" || SPARSE == path || SPARSE.starts_with(&format!("{path}/"));
+        let carriers = layout.filesystems.iter().zip(&self.decided.filesystems);
+        let carriers = carriers.filter_map(|(wanted, is)| Some((mountable(wanted)?, wanted, is)));
+        let carrier = carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len());
+        let Some((path, wanted, is)) = carrier else { return Err(None) };
+        let verdict = match is {
+            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
+                if self.request.mode == Mode::Reinstall =>
+            {
+                let why = "which a reinstall makes anew: put /var/lib/metalk8s on a filesystem that is kept";
+                return Err(Some(format!("is a file below {path}, {why}")));
+            }
+            FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is in memory"))),
+            FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path, wanted)?,
+            FilesystemFate::Made(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Filled(_)
+            | FilesystemFate::Unformatted { .. } => PersistentVerdict::Make,
+        };
+        if verdict == PersistentVerdict::Make {
+            self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
+        }
+        Ok(Decision {
+            device: volume.sparse_path().into(),
+            disks: self.disks_meant(std::slice::from_ref(&wanted.device)),
+            verdict,
+            size: Size::Known(size_bytes),
+            sector_bytes: 512,
+            prepare: None,
+            persistent: persistent(volume),
+        })
+    }
+
+    fn keep_sparse(
+        &self,
+        volume: &Volume,
+        size_bytes: u64,
+        path: &str,
+        wanted: &Filesystem,
+    ) -> Result<PersistentVerdict, Refused> {
+        let now = self.devices.path(&wanted.device).map(|(now, _)| now);
+        let inside = self.inventory.filesystems.iter().find(|is| Some(&is.device) == now);
+        let file = inside.and_then(|is| is.sparse.iter().find(|file| file.uid == volume.uid));
+        match file {
+            Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
+            Some(file) => {
+                let (is, wanted) = (text::bytes(file.size_bytes), text::bytes(size_bytes));
+                Err(Some(format!("is a file below {path}, which is there with {is} and not {wanted}")))
+            }
+            None if wanted.is_read_only() => {
+                Err(Some(format!("is a new file below {path}, which is kept and mounted read-only")))
+            }
+            None => Ok(PersistentVerdict::Extend),
+        }
+    }
+
+    /// What the file of a new sparse volume gets.
+    pub(super) fn sparse_filling(&mut self, volume: &Volume) -> Option<Filling> {
+        let Source::Sparse { .. } = volume.source else { return None };
+        let device = DevicePath::from(volume.sparse_path());
+        Some(self.filling(volume, &device, false))
+    }
+}

@@ -1,0 +1,28 @@
+//! The volumes of Kubernetes of a machine: how far each is.
+
+use crate::serve::v1::volumes::VolumeShown;
+use crate::text::bytes;
+use maud::{Markup, html};
+
+pub fn volumes(all: &[VolumeShown]) -> Markup {
+    html! {
+        @if !all.is_empty() {
+            h2 { "Volumes of Kubernetes" }
+            table {
+                thead { tr { th { "volume" } th { "kind" } th { "state" } th { "size" } th { "path" } th {} } }
+                tbody {
+                    @for volume in all {
+                        tr {
+                            td { (volume.name) }
+                            td { (volume.kind) }
+                            td { (volume.state) }
+                            td { @if let Some(size) = volume.size_bytes { (bytes(size)) } }
+                            td { code { (volume.path) } }
+                            td.faint { (volume.message) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Volumes of Kubernetes, from the list in a machine's file to their manifests.
+
+use super::*;
+
+const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7201";
+
+fn class() -> Value {
+    json!({"kind": "StorageClass", "metadata": {"name": "fast"}, "parameters": {"fsType": "ext4"}})
+}
+
+fn volume(name: &str, uid: &str) -> Value {
+    json!({"kind": "Volume", "metadata": {"name": name, "uid": uid},
+        "spec": {"nodeName": "node-1", "storageClassName": "fast", "rawBlockDevice": {"devicePath": "/dev/sdc"}}})
+}
+
+impl Running {
+    async fn volumes(&self) -> Vec<Value> {
+        self.v1("GET", "/v1/volumes", &Value::Null).await.json().as_array().unwrap().clone()
+    }
+
+    async fn states(&self) -> Vec<String> {
+        let said =
+            |volume: &Value| format!("{} {}", volume["name"].as_str().unwrap(), volume["state"].as_str().unwrap());
+        self.volumes().await.iter().map(said).collect()
+    }
+
+    async fn remove(&self, name: &str, phase: &str) -> Answer {
+        let path = format!("/v1/machine/{ONE}/volumes/{name}?persistent_volume={phase}");
+        self.v1("DELETE", &path, &Value::Null).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_listed_prepared_published_and_taken_out() {
+    let server = Running::start().await;
+    let file = server.file("machines/one.yaml");
+    let mut first = volume("db-1", UID);
+    first["spec"]["nodeName"] = json!("h");
+    let add = async |list: &Value| server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), list).await;
+    // What is wrong is told, and nothing is written.
+    let answer = add(&json!([volume("db-1", "x"), class()])).await;
+    assert!(answer.status == 400 && answer.text().contains("must be a UUID"), "{}", answer.text());
+    assert_eq!(server.file("machines/one.yaml"), file);
+    assert_eq!(server.v1("POST", &format!("/v1/machine/{TWO}/volumes"), &class()).await.status, 422);
+    // As kubectl prints it.
+    let answer = add(&json!({"kind": "List", "items": [first, class()]})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(server.states().await, ["db-1 Pending"]);
+    assert!(add(&json!([first, class()])).await.status == 200, "what is there stays");
+    let mut other = volume("db-2", "9474cda7-0dbe-40fc-9842-3cb0404a7202");
+    assert_eq!(add(&other).await.status, 200);
+    assert_eq!(server.states().await, ["db-1 Pending", "db-2 Failed"], "it is of another node");
+    assert_eq!(server.remove("db-2", "none").await.status, 200);
+
+    // The agent gets it, and reports it.
+    let token = server.token(ONE).await;
+    server.register(ONE, &token).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.volumes().unwrap()[0].name, "db-1");
+    let path = format!("/dev/disk/by-uuid/{UID}");
+    let report = json!({"success": true, "message": "m", "allocationuuid": given.id, "burn": {"bytes": 1, "seconds": 1.0, "shares": []},
+        "volumes": [{"name": "db-1", "uid": UID, "path": path, "size_bytes": 4096}]});
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(server.states().await, ["db-1 Available"]);
+    let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
+    let text = manifests.text();
+    let json: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
+    let spec = &json["items"][0]["spec"];
+    assert_eq!((&spec["local"]["path"], &spec["capacity"]["storage"]), (&json!(path), &json!("4096")));
+    assert!(spec["nodeAffinity"].to_string().contains(r#"["h"]"#), "{spec}");
+
+    // One that is new waits for a reinstall.
+    other["spec"]["nodeName"] = json!("h");
+    assert_eq!(add(&other).await.status, 200);
+    assert_eq!(server.states().await, ["db-1 Available", "db-2 Pending"]);
+    // As the deletion tree says.
+    for (name, phase, status) in [
+        ("db-1", "bound", 409),
+        ("db-1", "pending", 409),
+        ("db-1", "lost", 400),
+        ("db-9", "none", 404),
+        ("db-1", "released", 200),
+    ] {
+        let answer = server.remove(name, phase).await;
+        assert_eq!(answer.status, status, "{name} {phase}: {}", answer.text());
+    }
+    assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending"]);
+    let token = server.token(ONE).await;
+    assert_eq!(server.call(&token, "GET", "/v1/volumes", &Value::Null).await.status, 401);
+    server.stop().await;
+}

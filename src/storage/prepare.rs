@@ -1,0 +1,127 @@
+//! Prepares volumes of Kubernetes as the plan says: what makes one known by its UUID.
+
+use super::{filesystem, gpt, identify, kernel, lvm, wipe};
+use crate::device::DevicePath;
+use crate::error::{Context, Error, Phase, Result};
+use crate::gpt::{Entry, Gpt, protective_mbr};
+use crate::layout::PartitionKind;
+use crate::plan::{Filling, NewPartition, PartitionTable, Persistent, PreparePersistent};
+use crate::survey;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+/// mkfs of a sparse file writes little, but not nothing.
+const MKFS_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Makes the logical volume if there is to be one, and its content.
+///
+/// # Errors
+/// The device is not blank any more, is in use, or a tool's own words.
+pub fn prepare(volume: &PreparePersistent) -> Result<()> {
+    let PreparePersistent { name, uid, device, create, must_be_blank, filling } = volume;
+    let what = || format!("prepare volume {name}");
+    if let Some(create) = create {
+        lvm::create_volume(create).context(Phase::Storage, what)?;
+    }
+    if *must_be_blank {
+        require_blank(device).context(Phase::Storage, what)?;
+    }
+    match filling {
+        Filling::Filesystem(make) => filesystem::make(make),
+        Filling::Partition { guid } => partition(device, *guid, *uid, name),
+        Filling::Nothing => Ok(()),
+    }
+    .context(Phase::Storage, what)
+}
+
+/// What the plan was made from may be an hour old.
+fn require_blank(device: &DevicePath) -> Result<()> {
+    let is_blank = survey::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
+    match is_blank {
+        true => Ok(()),
+        false => Err(Error::new(Phase::Storage, format!("{device} was blank, and is not any more: it was left alone"))),
+    }
+}
+
+fn partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
+    // What an attempt has left that was cut off.
+    wipe::wipe_ends(device)?;
+    let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
+    let identity = identify::read(&disk, device)?;
+    let sector_bytes = kernel::sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
+    let (first_lba, last_lba) = whole(identity.size_bytes, sector_bytes.into());
+    let (kind, partition) = (PartitionKind::Linux.guid(), device.partition(1));
+    let new =
+        NewPartition { number: 1, device: partition, first_lba, last_lba, kind, guid: uid, name: name.to_owned() };
+    gpt::write(&PartitionTable { device: device.clone(), identity, guid, sector_bytes, partitions: vec![new] })
+}
+
+/// First and last sector of a partition over whole MiB, with one at each end for the tables.
+fn whole(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
+    let end = (size_bytes / MIB).saturating_sub(1) * MIB;
+    (MIB / sector_bytes, (end / sector_bytes).saturating_sub(1))
+}
+
+/// The content of a new sparse file. `path` is where it is opened, whatever the plan calls it.
+///
+/// # Errors
+/// The tool's own words, or the file cannot be written.
+pub fn fill_file(path: &Path, filling: &Filling, uid: Uuid, name: &str) -> Result<()> {
+    let what = || format!("prepare the file of volume {name}");
+    match filling {
+        Filling::Filesystem(make) => {
+            let device = DevicePath::from(path.to_string_lossy().into_owned());
+            let make = crate::plan::MakeFilesystem { device, ..make.clone() };
+            let made = filesystem::run_mkfs(&make, MKFS_DEADLINE).context(Phase::Storage, what)?;
+            made.context(Phase::Storage, what)?;
+            filesystem::require_uuid(&make)
+        }
+        Filling::Partition { guid } => partition_file(path, *guid, uid, name).context(Phase::Storage, what),
+        Filling::Nothing => Ok(()),
+    }
+}
+
+/// losetup shows sectors of 512 bytes.
+fn partition_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<()> {
+    const SECTOR: u64 = 512;
+    let file = File::options().read(true).write(true).open(path)?;
+    let size_bytes = file.metadata()?.len();
+    let mut gpt = Gpt::new(SECTOR, size_bytes / SECTOR, guid)?;
+    let (first, last) = whole(size_bytes, SECTOR);
+    gpt.put(&Entry { number: 1, kind: PartitionKind::Linux.guid(), guid: uid, sectors: first..last + 1 }, name);
+    gpt.write(&file)?;
+    file.write_all_at(&protective_mbr(gpt.backup_lba()), 0)?;
+    file.sync_all()
+}
+
+/// What a volume is mounted by in Kubernetes.
+///
+/// # Errors
+/// LVM's own words.
+pub fn path_of(persistent: &Persistent) -> Result<String> {
+    match persistent {
+        Persistent::Known(path) => Ok(path.clone()),
+        Persistent::Made(create) => {
+            let (group, volume) = lvm::uuids(create)?;
+            Ok(crate::plan::mapping_path(&group, &volume))
+        }
+    }
+}
+
+/// Bytes of a block device.
+///
+/// # Errors
+/// It is not there.
+pub fn size_of(device: &DevicePath) -> Result<u64> {
+    let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?));
+    size.context(Phase::Storage, || format!("ask {device} for its size"))
+}
+
+#[cfg(test)]
+mod tests;

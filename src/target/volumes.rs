@@ -1,0 +1,82 @@
+//! What the installed system has of volumes of Kubernetes: files of sparse ones, units that attach these at boot, and manifests.
+
+use super::Root;
+use crate::error::{Context, Error, Phase, Result};
+use crate::facts::PreparedVolume;
+use crate::plan::{Prepared, SparseVolume, WritePersistent};
+use crate::storage::prepare;
+use crate::volume::{Backed, SPARSE, manifests};
+
+const MANIFESTS: &str = "/etc/metal/volumes.yaml";
+const UNIT: &str = "metalk8s-sparse-volume@";
+const UNITS: &str = "/etc/systemd/system";
+
+/// Attaches the file of a sparse volume to a loop device. The name is MetalK8s', whose own unit may take its place.
+const TEMPLATE: &str = "\
+[Unit]
+Description=Attach the sparse volume %i
+RequiresMountsFor=/var/lib/metalk8s/storage/sparse
+AssertFileNotEmpty=/var/lib/metalk8s/storage/sparse/%i
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+TimeoutStartSec=60
+ExecStart=/bin/flock --exclusive --wait 30 /run/lock/metalk8s-sparse-volume.lock \
+    /sbin/losetup --find --partscan --nooverlap /var/lib/metalk8s/storage/sparse/%i
+ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/lib/metalk8s/storage/sparse/%i | xargs -r /sbin/losetup --detach'
+
+[Install]
+WantedBy=multi-user.target
+";
+
+/// All volumes of the allocation, as they are mounted.
+///
+/// # Errors
+/// A file of a new volume is there already, one of a kept volume is not, or something cannot be written.
+pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
+    for sparse in &write.sparse {
+        sparse_file(root, sparse)?;
+        let kept = if sparse.make.is_some() { "made" } else { "stays" };
+        say(&format!("volume {}: {} {kept}", sparse.name, sparse.path));
+    }
+    if !write.sparse.is_empty() {
+        root.write(&format!("{UNITS}/{UNIT}.service"), 0o644, TEMPLATE.as_bytes())?;
+    }
+    for sparse in &write.sparse {
+        let name = format!("{UNIT}{}.service", sparse.uid);
+        root.link(&format!("{UNITS}/multi-user.target.wants/{name}"), &format!("{UNITS}/{UNIT}.service"))?;
+    }
+    let mut done = Vec::new();
+    for Prepared { volume, device, persistent, size_bytes } in &write.volumes {
+        let path = prepare::path_of(persistent)?;
+        let size_bytes = size_bytes.map_or_else(|| prepare::size_of(device), Ok)?;
+        done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
+    }
+    let volumes = write.volumes.iter().map(|prepared| &prepared.volume).zip(&done);
+    let backed = volumes.map(|(volume, is)| Backed { volume, path: &is.path, size_bytes: is.size_bytes });
+    root.write(MANIFESTS, 0o644, manifests(backed).as_bytes())?;
+    Ok(done)
+}
+
+fn sparse_file(root: &Root, sparse: &SparseVolume) -> Result<()> {
+    let SparseVolume { name, uid, path, size_bytes, make } = sparse;
+    let what = || format!("the file of volume {name}, {path}");
+    let Some(filling) = make else {
+        let found = root.open_file(path).and_then(|file| file.metadata()).context(Phase::Target, what)?;
+        return match found.len() == *size_bytes {
+            true => Ok(()),
+            false => Err(Error::new(Phase::Target, format!("{} has {} bytes, not {size_bytes}", what(), found.len()))),
+        };
+    };
+    let file = root.create_new(path, 0o600).context(Phase::Target, what)?;
+    file.set_len(*size_bytes).context(Phase::Target, what)?;
+    // Where the file really is, whatever links of the image led there.
+    let real = root.real_path(&file).context(Phase::Target, what)?;
+    prepare::fill_file(&real, filling, *uid, name)?;
+    file.sync_all().context(Phase::Target, what)?;
+    root.sync_dir(SPARSE)
+}
+
+#[cfg(test)]
+mod tests;

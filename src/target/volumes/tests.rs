@@ -1,0 +1,89 @@
+//! Files in a target that is a directory.
+
+use super::*;
+use crate::layout::Format;
+use crate::plan::{Filling, MakeFilesystem, Persistent, Prepared};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use uuid::Uuid;
+
+const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
+
+fn sparse(make: bool) -> SparseVolume {
+    let filling = Filling::Filesystem(MakeFilesystem {
+        device: "/x".into(),
+        format: Format::Ext4,
+        label: None,
+        uuid: UID.to_owned(),
+        createoptions: Vec::new(),
+    });
+    SparseVolume {
+        name: "small".to_owned(),
+        uid: UID.parse().unwrap(),
+        path: format!("{SPARSE}/{UID}"),
+        size_bytes: 8 << 20,
+        make: make.then_some(filling),
+    }
+}
+
+fn of(sparse: SparseVolume) -> WritePersistent {
+    let list = serde_json::json!([{"metadata": {"name": "small", "uid": UID}, "spec": {"nodeName": "n", "mode": "Block",
+        "storageClassName": "fast", "sparseLoopDevice": {"size": "8Mi"}}}]);
+    let volume = crate::volume::read(&list).unwrap().remove(0);
+    let persistent = Persistent::Known(format!("/dev/disk/by-uuid/{UID}"));
+    let device = sparse.path.as_str().into();
+    let volumes = vec![Prepared { volume, device, persistent, size_bytes: Some(sparse.size_bytes) }];
+    WritePersistent { sparse: vec![sparse], volumes }
+}
+
+#[test]
+fn a_file_a_unit_and_a_manifest_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let path = dir.path().join(SPARSE.trim_start_matches('/')).join(UID);
+    write(&root, &of(sparse(true)), &|_| ()).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.len(), metadata.permissions().mode() & 0o7777), (8 << 20, 0o600));
+    let blkid = crate::command::Command::new("blkid").args(["-p", "-o", "value", "-s", "UUID"]).arg(&path).run();
+    assert_eq!(blkid.unwrap().stdout.trim(), UID);
+    let wants =
+        dir.path().join(format!("etc/systemd/system/multi-user.target.wants/metalk8s-sparse-volume@{UID}.service"));
+    let unit = "/etc/systemd/system/metalk8s-sparse-volume@.service";
+    assert_eq!(fs::read_link(wants).unwrap().to_str(), Some(unit));
+    assert!(root.read(unit).unwrap().contains("losetup --find --partscan"));
+    let manifests = root.read(MANIFESTS).unwrap();
+    assert!(
+        manifests.contains(&format!("/dev/disk/by-uuid/{UID}")) && manifests.contains("\"8388608\""),
+        "{manifests}"
+    );
+
+    // Again: a new one is not made over it, and a kept one is not written.
+    let error = write(&root, &of(sparse(true)), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("the file of volume small"), "{error}");
+    let before = (fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap());
+    write(&root, &of(sparse(false)), &|_| ()).unwrap();
+    assert!((fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap()) == before);
+}
+
+#[test]
+fn a_kept_file_that_is_not_there_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    assert!(write(&root, &of(sparse(false)), &|_| ()).is_err());
+    let other = SparseVolume { size_bytes: 4096, ..sparse(false) };
+    write(&root, &of(sparse(true)), &|_| ()).unwrap();
+    let error = write(&root, &of(other), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("has 8388608 bytes, not 4096"), "{error}");
+}
+
+/// The image may have a link in the way.
+#[test]
+fn no_link_of_the_image_leads_out() {
+    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir_all(dir.path().join("var/lib")).unwrap();
+    symlink(outside.path(), dir.path().join("var/lib/metalk8s")).unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    assert!(write(&root, &of(sparse(true)), &|_| ()).is_err());
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    assert_eq!(Uuid::parse_str(UID).unwrap().to_string(), UID);
+}

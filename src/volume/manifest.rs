@@ -1,0 +1,51 @@
+//! PersistentVolumes for what was prepared, as MetalK8s' operator makes them, but for its finalizer: nobody would take that off.
+
+use super::{Content, Volume};
+use serde_json::{Map, Value, json};
+
+/// A volume that is on the disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backed<'a> {
+    pub volume: &'a Volume,
+    /// Its persistent path: `/dev/disk/by-uuid/…`.
+    pub path: &'a str,
+    pub size_bytes: u64,
+}
+
+/// For `kubectl apply -f`: one list, in JSON, which is YAML too.
+pub fn manifests<'a>(volumes: impl IntoIterator<Item = Backed<'a>>) -> String {
+    let items: Vec<Value> = volumes.into_iter().map(|backed| persistent_volume(&backed)).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    // Texts and numbers always are JSON.
+    format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
+}
+
+/// What the template says stays, but for what belongs to the volume.
+fn persistent_volume(Backed { volume, path, size_bytes }: &Backed) -> Value {
+    let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));
+    metadata.insert("name".to_owned(), json!(volume.name));
+    let mode = match volume.content {
+        Content::Filesystem { .. } => "Filesystem",
+        Content::Block => "Block",
+    };
+    let mut local = json!({"path": path});
+    if let Some(format) = volume.class.fs_type {
+        local["fsType"] = json!(format.name());
+    }
+    let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [volume.node]});
+    let own = [
+        ("accessModes", json!(["ReadWriteOnce"])),
+        ("capacity", json!({"storage": size_bytes.to_string()})),
+        ("volumeMode", json!(mode)),
+        ("persistentVolumeReclaimPolicy", json!("Retain")),
+        ("storageClassName", json!(volume.class.name)),
+        ("local", local),
+        ("nodeAffinity", json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}})),
+    ];
+    spec.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    if !volume.class.mount_options.is_empty() {
+        spec.insert("mountOptions".to_owned(), json!(volume.class.mount_options));
+    }
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec})
+}
