@@ -55,6 +55,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     // The agent gets it, and reports it.
     let token = server.token(ONE).await;
     server.register(ONE, &token).await;
+    assert_eq!(server.call(&token, "GET", "/v1/volumes", &Value::Null).await.status, 401, "it is the operator's");
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.volumes().unwrap()[0].name, "db-1");
     let path = format!("/dev/disk/by-uuid/{UID}");
@@ -86,7 +87,5 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
         assert_eq!(answer.status, status, "{name} {phase}: {}", answer.text());
     }
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending"]);
-    let token = server.token(ONE).await;
-    assert_eq!(server.call(&token, "GET", "/v1/volumes", &Value::Null).await.status, 401);
     server.stop().await;
 }

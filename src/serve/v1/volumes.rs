@@ -13,6 +13,7 @@ use crate::serve::operator::Operator;
 use crate::serve::state::Standing;
 use crate::volume::{self, Backed, Volume};
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use lifecycle::{Job, Phase, Seen, can_be_deleted, settle};
 use schemars::JsonSchema;
@@ -115,7 +116,7 @@ pub async fn add(
 pub async fn remove(
     Path((id, name)): Path<(String, String)>,
     _: Operator,
-    Query(Removing { persistent_volume }): Query<Removing>,
+    query: Result<Query<Removing>, QueryRejection>,
     turn: Turn,
 ) -> Answered<Json<Vec<VolumeShown>>> {
     let (id, Turn { app, peer, .. }) = (id.to_lowercase(), &turn);
@@ -124,7 +125,8 @@ pub async fn remove(
     let all = of_machine(app, machine).await?;
     let volume = all.iter().find(|volume| volume.name == name && !volume.kind.is_empty());
     let volume = volume.ok_or_else(|| Refused::unknown("volume", &name))?;
-    let phase = match persistent_volume {
+    let Query(asked) = query.map_err(|error| Refused::bad(error.to_string()))?;
+    let phase = match asked.persistent_volume {
         Backing::Backed(phase) => Some(phase),
         Backing::None(Nothing::None) => None,
     };
