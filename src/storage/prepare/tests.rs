@@ -151,9 +151,10 @@ fn vm_volumes_of_lvm_are_prepared() {
         assert!(!is_fs || is_prepared_filesystem(device.as_str()));
         // udev's link is made of the device mapper's own UUID.
         let path = path_of(&Persistent::Made(create)).unwrap();
-        let dm = std::fs::canonicalize(&device).unwrap();
-        let dm =
-            std::fs::read_to_string(format!("/sys/class/block/{}/dm/uuid", dm.file_name().unwrap().to_str().unwrap()));
+        // Nobody names it dm-0 here, so it is found by its number.
+        let number = std::fs::metadata(&device).unwrap().rdev();
+        let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+        let dm = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/dm/uuid"));
         assert_eq!(path, format!("/dev/disk/by-id/dm-uuid-{}", dm.unwrap().trim()));
         let error = prepare(&new).unwrap_err().to_string();
         assert!(error.contains("prepare volume db-1"), "{error}");
