@@ -2,8 +2,9 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `approved`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
+use crate::carried::Moving;
 use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
@@ -125,6 +126,9 @@ pub struct Allocation {
     /// The plan that the operator has approved: another one is refused. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approved>,
+    /// This machine's part in a move of a whole machine, which goes before all else. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<Moving>,
 }
 
 /// What the operator has approved of a plan: [`crate::plan::Verdicts`], and the hash of their canonical form.

@@ -14,6 +14,7 @@ pub mod bmc;
 pub mod boot;
 #[cfg(feature = "agent")]
 pub mod burn;
+pub mod carried;
 pub mod cli;
 #[cfg(any(feature = "survey", feature = "serve"))]
 pub mod command;

@@ -1,0 +1,115 @@
+//! What goes with a machine that is moved to another one's hardware: which filesystems, and the ids by which the system knows its
+//! partitions and arrays. The machine that has them says it, the control plane hands it on, and the other machine's plan takes it.
+
+use crate::device::LayoutPath;
+use crate::layout::Format;
+use crate::marker::{MarkedDisk, Marker};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A machine's part in a move, as the control plane tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Moving {
+    /// Id of the order.
+    pub order: String,
+    pub part: Part,
+    /// The receiving machine has passed its point of no return: bytes may travel.
+    #[serde(default)]
+    pub begun: bool,
+    /// The other machine, as it stands in its ramdisk now. It has another certificate after each boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
+    /// What comes; for the receiving machine alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
+    pub carried: Option<Carried>,
+    /// Which disk of the receiving machine each name of the layout means; for that machine alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<MarkedDisk>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Its disks are read, and no byte of them changes.
+    Send,
+    Receive,
+}
+
+/// The other end of the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Peer {
+    /// PEM, with a signature before it where both ramdisks have a secret.
+    pub certificate: String,
+    /// `HOST:PORT` where it listens; empty for the one that sends.
+    #[serde(default)]
+    pub address: String,
+}
+
+/// What a machine in a move tells of itself, after each boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Standing {
+    /// Id of the order.
+    pub order: String,
+    pub certificate: String,
+    /// Where the receiving machine listens; its address is the one that it calls from.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Of the sending machine.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
+    pub carried: Option<Carried>,
+}
+
+/// All that the sending machine's layout has, as it is on its disks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Of the installed system.
+    pub marker: Marker,
+    pub filesystems: Vec<CarriedFilesystem>,
+    #[serde(default)]
+    pub arrays: Vec<CarriedArray>,
+    #[serde(default)]
+    pub partitions: Vec<CarriedPartition>,
+    /// Network cards, in the order of the inventory.
+    #[serde(default)]
+    pub nics: Vec<CarriedNic>,
+}
+
+/// What is in one device of the layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedFilesystem {
+    /// As the layout calls it.
+    pub device: LayoutPath,
+    pub format: Format,
+    /// As blkid writes it; empty where it has none.
+    #[serde(default)]
+    pub uuid: String,
+    /// Of the device that it lies on.
+    pub size_bytes: u64,
+    /// Logical sector of that device.
+    pub sector_bytes: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedArray {
+    pub device: LayoutPath,
+    pub uuid: Uuid,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedPartition {
+    pub device: LayoutPath,
+    /// PARTUUID.
+    pub guid: Uuid,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedNic {
+    pub name: String,
+    pub mac: String,
+}
