@@ -316,6 +316,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             OfRun::BurnDisk(burn) => vec![&burn.device],
             OfRun::CreateSystem(create) => create.disks.iter().collect(),
             OfRun::GrowFilesystem(grow) => vec![&grow.device],
+            OfRun::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
             OfRun::ReachImage { .. }
             | OfRun::VerifyDefinition { .. }
             | OfRun::FindPrograms { .. }
@@ -331,6 +332,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::InjectFiles(_)
             | OfRun::Finish(_)
             | OfRun::AdaptImage(_)
+            | OfRun::AdaptMoved(_)
             | OfRun::WritePersistent(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)

@@ -81,7 +81,9 @@ pub fn waiver(order: &Order) -> Option<Waiver> {
 /// has forgotten it, or an earlier owner of the disk has written the marker. Only an operator can tell which.
 #[cfg(feature = "agent")]
 pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {
-    let claim = request.claim.as_ref().filter(|claim| request.mode == Mode::Install && !claim.is_installed())?;
+    // What is received brings the marker of the machine that sends it.
+    let is_first = request.mode == Mode::Install && request.receiving().is_none();
+    let claim = request.claim.as_ref().filter(|claim| is_first && !claim.is_installed())?;
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     markers.filter(|marker| claim.is_ours(marker)).max_by_key(|marker| &marker.time)
 }

@@ -26,6 +26,7 @@ mod alone;
 mod closing;
 mod created;
 mod disk;
+mod moved;
 mod paths;
 mod tree;
 mod undo;
@@ -229,6 +230,8 @@ impl Session {
                 self.burn_disk(burn)
             }
             OfRun::CreateSystem(create) => self.create_system(create),
+            OfRun::Receive(receive) => self.receive(receive),
+            OfRun::AdaptMoved(finishing) => self.adapt_moved(finishing),
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
             OfRun::InjectFiles(files) => target::inject::inject(&self.root()?, files),

@@ -338,6 +338,14 @@ impl Format {
             Format::None => "none",
         }
     }
+
+    /// Can it be made larger while it is mounted?
+    pub fn grows(self) -> bool {
+        match self {
+            Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs => true,
+            Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => false,
+        }
+    }
 }
 
 impl fmt::Display for Format {

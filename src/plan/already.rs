@@ -10,7 +10,7 @@ use super::{
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
 use crate::topology::{Match, Stack, find};
 use std::collections::BTreeSet;
@@ -21,15 +21,23 @@ use std::collections::BTreeSet;
 /// |---|---|---|
 /// | install | any, and the control plane says that the allocation is installed | a boot over PXE by accident |
 /// | install | written by the attempt that has begun, as the GUIDs of its new tables show | a cut between marker and report |
+/// | install, of a move | written by this machine when it had received all, as those GUIDs show | a cut between marker and report |
 /// | install | any other: not found here, and refused (`identity`) | an earlier owner of the disk may have written it |
 /// | reinstall | of this very order | a cut between marker and report |
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
     let is_believed = |marker: &Marker| match request.mode {
+        // What it receives has the marker of the machine that sends it.
+        Mode::Install if request.receiving().is_some() => claim.machine == marker.machine && is_of_new(claim, marker),
         Mode::Install => claim.is_installed() || is_of_begun(claim, marker),
         Mode::Reinstall => is_order(claim, marker),
     };
-    let is_it = |marker: &&Marker| claim.is_ours(marker) && is_believed(marker);
+    latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
+}
+
+/// The marker where the layout has its root goes first, then the latest one.
+pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Marker) -> bool) -> Option<Marked<'a>> {
+    let is_it = |marker: &&Marker| is_it(marker);
     let found = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(is_it)?;
         Some(Marked { device: &filesystem.device, marker })
@@ -39,24 +47,34 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
         let now = root.and_then(|root| by_marker(layout, inventory, marked.marker).now(&root.device));
         now.as_ref() == Some(marked.device)
     };
-    // Prefer the marker where the layout has its root, then the latest one. Times are RFC 3339 in UTC, so they sort as text.
+    // Times are RFC 3339 in UTC, so they sort as text.
     found.max_by_key(|marked| (root(marked), &marked.marker.time))
 }
 
 pub struct Marked<'a> {
     /// Current path of the filesystem with the marker.
-    device: &'a DevicePath,
-    marker: &'a Marker,
+    pub device: &'a DevicePath,
+    pub marker: &'a Marker,
 }
 
 /// Was the marker written by the attempt that has begun? That attempt reported the GUIDs of its new tables before it began: the
 /// marker must have them all. An image that brings its own tables leaves no such GUID; then any begun attempt will do.
 fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
-    let mut new = claim.begun_on.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before).peekable();
-    if new.peek().is_none() {
-        return !claim.begun_on.is_empty();
+    match new_tables(claim).next() {
+        None => !claim.begun_on.is_empty(),
+        Some(_) => is_of_new(claim, marker),
     }
-    new.all(|record| marker.disks.iter().any(|disk| disk.device == record.device && disk.guid == record.guid))
+}
+
+/// Does the marker have them all, and is there one?
+fn is_of_new(claim: &Claim, marker: &Marker) -> bool {
+    let has =
+        |record: &MarkedDisk| marker.disks.iter().any(|disk| disk.device == record.device && disk.guid == record.guid);
+    new_tables(claim).next().is_some() && new_tables(claim).all(has)
+}
+
+fn new_tables(claim: &Claim) -> impl Iterator<Item = &MarkedDisk> {
+    claim.begun_on.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }
 
 fn is_order(claim: &Claim, marker: &Marker) -> bool {
@@ -153,7 +171,7 @@ fn signatures<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Signatu
 }
 
 /// A disk is the one that the marker records, whatever the kernel calls it today.
-fn by_marker<'a>(layout: &'a Layout, inventory: &'a Inventory, marker: &Marker) -> Match<'a> {
+pub fn by_marker<'a>(layout: &'a Layout, inventory: &'a Inventory, marker: &Marker) -> Match<'a> {
     Match::by(layout, inventory, |listed| disk_now(listed, inventory, marker))
 }
 

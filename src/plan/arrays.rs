@@ -69,7 +69,7 @@ impl<'a> Deciding<'a> {
             device: raid.arrayname.as_device(),
             level: raid.level,
             metadata,
-            uuid: (self.ids)(),
+            uuid: self.carried_array(&raid.arrayname).unwrap_or_else(|| (self.ids)()),
             devices,
             spares,
             createoptions: raid.other_options(),

@@ -7,7 +7,16 @@ use crate::inventory::Firmware;
 /// Only where the agent makes the boot loader, or may have to: an installer of the image writes its own entries.
 pub fn entries(finishing: &Finishing) -> Option<Operation> {
     let made_here = matches!(finishing.way, Finish::Auto | Finish::Builtin);
-    if finishing.firmware != Firmware::Uefi || !made_here || finishing.esps.is_empty() {
+    if made_here { to(finishing, finishing.way == Finish::Auto) } else { None }
+}
+
+/// The firmware of this machine knows nothing of a system that was received, whoever has finished it.
+pub fn entries_of_moved(finishing: &Finishing) -> Option<Operation> {
+    to(finishing, false)
+}
+
+fn to(finishing: &Finishing, unless_installer: bool) -> Option<Operation> {
+    if finishing.firmware != Firmware::Uefi || finishing.esps.is_empty() {
         return None;
     }
     let allocation = &finishing.files.assigned.allocation;
@@ -17,7 +26,7 @@ pub fn entries(finishing: &Finishing) -> Option<Operation> {
         label: format!("drophammer: {name}"),
         esps: finishing.esps.clone(),
         order: allocation.boot_order,
-        unless_installer: finishing.way == Finish::Auto,
+        unless_installer,
     })))
 }
 

@@ -131,7 +131,8 @@ impl<'a> Deciding<'a> {
         if !disk.partitions.is_empty() {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();
-            let partitions = partitions.map(|(new, extent)| self.new_partition(new, found, *extent)).collect();
+            let partitions = partitions.map(|(new, extent)| self.new_partition(&disk.device, new, found, *extent));
+            let partitions = partitions.collect();
             let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
             let identity = DiskIdentity::of(found);
             self.decided.tables.push(PartitionTable { device, identity, guid, sector_bytes, partitions });
@@ -150,14 +151,21 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn new_partition(&mut self, new: &layout::Partition, disk: &inventory::Disk, extent: Extent) -> NewPartition {
+    fn new_partition(
+        &mut self,
+        listed: &LayoutPath,
+        new: &layout::Partition,
+        disk: &inventory::Disk,
+        extent: Extent,
+    ) -> NewPartition {
+        let carried = self.carried_partition(&listed.partition(new.number));
         NewPartition {
             number: new.number,
             device: disk.device.partition(new.number),
             first_lba: extent.first_lba,
             last_lba: extent.last_lba,
             kind: new.kind.unwrap_or(PartitionKind::Linux).guid(),
-            guid: (self.ids)(),
+            guid: carried.unwrap_or_else(|| (self.ids)()),
             name: new.label.clone().unwrap_or_default(),
         }
     }

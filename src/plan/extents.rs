@@ -134,6 +134,8 @@ impl Ground<'_> {
                 | OfRun::Mount(_)
                 | OfRun::MountReadOnly(_)
                 | OfRun::BurnDisk(_)
+                | OfRun::Receive(_)
+                | OfRun::AdaptMoved(_)
                 | OfRun::CreateSystem(_)
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }

@@ -73,7 +73,8 @@ impl Deciding<'_> {
         fill: bool,
     ) -> FilesystemFate {
         // The same UUID again: what is cut off once more is known by it still.
-        let uuid = cut_off.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
+        let uuid = cut_off.or_else(|| self.carried_filesystem(&filesystem.device));
+        let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
         let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
         match uuid {
             None => FilesystemFate::Unformatted { device, is_kept: false },

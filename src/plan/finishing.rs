@@ -21,6 +21,10 @@ use uuid::Uuid;
 
 /// Why the image cannot be finished on this machine.
 pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec<Problem> {
+    // What comes from another machine was finished there.
+    if request.receiving().is_some() {
+        return Vec::new();
+    }
     let allocation = &request.assigned.allocation;
     let esp = match (allocation.finish(), inventory.system.firmware) {
         (Finish::Builtin, Firmware::Uefi) => layout.without_esp(),

@@ -66,9 +66,10 @@ fn made(operation: &Operation) -> Option<&MakeFilesystem> {
 /// The words of a success: what was installed, or what was there.
 pub fn closing(request: &Request, already: Option<&Marker>) -> OfRun {
     let allocation = &request.assigned.allocation;
-    let message = match already {
-        Some(marker) => format!("{} is installed already; nothing was written", marker.image),
-        None => format!("{} is installed", request.subject.image),
+    let message = match (already, request.receiving()) {
+        (Some(marker), _) => format!("{} is installed already; nothing was written", marker.image),
+        (None, Some(_)) => format!("{} was received from another machine", request.subject.image),
+        (None, None) => format!("{} is installed", request.subject.image),
     };
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     OfRun::Report(Closing { allocation, order, message, already: already.cloned() })

@@ -36,7 +36,10 @@ impl<'a> Deciding<'a> {
             self.refuse_installed(claim, &marked);
         }
         for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
-            self.refuse_unbelieved(claim, found);
+            match request.receiving() {
+                None => self.refuse_unbelieved(claim, found),
+                Some(_) => self.say_copied(found),
+            }
         }
         self.refuse_others(&marked);
         self.compare_begun(&claim.begun_on);
@@ -91,6 +94,16 @@ impl<'a> Deciding<'a> {
             claim.machine
         );
         self.refuse("disks", message);
+    }
+
+    /// The allocation is the other machine's still, by the word of the control plane.
+    fn say_copied(&mut self, found: &Marked) {
+        self.warn(format!(
+            "{} on {} has the marker of {}: an earlier attempt to move it here has left it, and all begins again",
+            found.device,
+            listed(&found.disks),
+            whose(&found.marker.machine, &found.marker.allocation)
+        ));
     }
 
     fn marked(&self) -> Vec<Marked<'a>> {

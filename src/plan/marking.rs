@@ -1,6 +1,7 @@
 //! What the marker of this installation will say.
 
 use super::Request;
+use super::receiving;
 use super::verdict::Decided;
 use crate::inventory::{self, Inventory};
 use crate::layout;
@@ -33,7 +34,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         order: claim.order.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),
-        layout_digest: Some(layout::digest(layout)),
+        layout_digest: Some(receiving::digest(layout, request)),
         time: String::new(),
         disks: disks.collect(),
     })

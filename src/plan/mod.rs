@@ -6,6 +6,7 @@ pub mod approved;
 mod arrays;
 mod booting;
 mod capacity;
+mod carrying;
 mod contents;
 mod copies;
 mod defining;
@@ -34,6 +35,7 @@ mod placed;
 mod pooled;
 mod promise;
 mod reaching;
+mod receiving;
 mod recorded;
 mod release;
 mod returning;
@@ -53,6 +55,7 @@ mod whole;
 mod wipe;
 mod writing;
 
+pub use carrying::carry;
 pub use contents::Needs;
 pub use entering::enter;
 pub use erasing::erase;
@@ -104,6 +107,8 @@ pub fn make(
     request: Request,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<Refusal>> {
+    let meant = receiving::meant(layout, &request);
+    let layout = &*meant;
     if let Some(marked) = already::marked(layout, inventory, &request) {
         return already::arrange(layout, inventory, request, &marked);
     }
@@ -115,6 +120,7 @@ pub fn make(
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));
+    decided.problems.extend(receiving::taken(&request, inventory, &decided));
     let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
     // What is refused anyhow has no verdicts to compare.
     decided.problems.extend(verdicts.iter().flat_map(|verdicts| approved::refused(&request, verdicts)));

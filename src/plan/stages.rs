@@ -8,7 +8,8 @@ use super::{
     Stage, StageName, Summary, Verdict, WritePersistent,
 };
 use super::{
-    contents, defining, display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched,
+    contents, defining, display, extents, finishing, handing, image, kept, making, marking, receiving, steps, trying,
+    untouched,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
@@ -30,25 +31,36 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let returning = Returning::new(&meant, &decided, &filesystems);
     let rehearsal = returning.rehearsal();
     let identities = identities(inventory, &decided, rehearsal.as_ref());
-    let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
+    let (mut formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
     let files = Box::new(handing::files(&request, inventory, &decided, &formats, &root_uuid));
     let finishing = finishing::of(&meant, &decided, &filesystems, &fstab, files.clone());
-    let doubt = finishing::doubt(layout, &finishing);
-    let needs = contents::Needs::of(layout, inventory, &request);
-    let doubts = contents::judged(layout, inventory, &request).warnings.into_iter().chain(doubt);
-    let image = image::Way::of(&request.subject, &meant, &decided, &filesystems, &returning, &fstab, finishing);
-    let reach = defining::has_image(&request).then(|| handing::reach(&request, &image.first.1, needs));
-    let asked = defining::verify(&request).into_iter().chain(defining::programs(&request));
+    formats.retain(|operation| receiving::is_made_here(&request, operation));
+    let mut tries = trying::tries(&filesystems);
+    tries.retain(|operation| receiving::is_made_here(&request, operation));
+    let mut doubts = Vec::new();
+    let (mut reach, mut asked) = (None, Vec::new());
+    let image = match request.receiving() {
+        Some(moving) => receiving::way(moving, &decided, &returning, finishing),
+        None => {
+            doubts.extend(contents::judged(layout, inventory, &request).warnings);
+            doubts.extend(finishing::doubt(layout, &finishing));
+            let needs = contents::Needs::of(layout, inventory, &request);
+            let way = image::Way::of(&request.subject, &meant, &decided, &filesystems, &returning, &fstab, finishing);
+            reach = defining::has_image(&request).then(|| handing::reach(&request, &way.first.1, needs));
+            asked.extend(defining::verify(&request).into_iter().chain(defining::programs(&request)));
+            way
+        }
+    };
     let stages = [
         (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
-        (StageName::DefinitionVerify, asked.map(Operation::Run).collect()),
+        (StageName::DefinitionVerify, asked.into_iter().map(Operation::Run).collect()),
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,
             locks(&meant, &decided)
                 .into_iter()
                 .chain(array_trials(&decided))
-                .chain(trying::tries(&filesystems))
+                .chain(tries)
                 .chain(decided.persistent.trials.iter().cloned().map(OnDevice::TryFilesystem).map(Operation::Device))
                 .collect(),
         ),

@@ -22,6 +22,7 @@ fn of(stage: StageName) -> Option<&'static str> {
         | StageName::StorageFormat => Some("deploy.apply_layout"),
         StageName::ImageReach
         | StageName::DefinitionVerify
+        | StageName::MoveCopy
         | StageName::StorageMount
         | StageName::ImageBurn
         | StageName::StorageMountKept

@@ -9,6 +9,7 @@ mod injected;
 mod member;
 mod operation;
 mod persistent;
+mod received;
 mod request;
 mod stage;
 mod summary;
@@ -28,6 +29,7 @@ pub use persistent::{
     Filling, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared, SparseVolume,
     WritePersistent, mapping_path,
 };
+pub use received::{FromDevice, Receive, Received};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};

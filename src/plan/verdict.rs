@@ -9,8 +9,8 @@ use super::persistent::Decisions;
 use super::placed::FilesystemFate;
 use super::release::Release;
 use super::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Torn,
-    TryArray, Verdict, WipeDisk, display,
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Received, Request,
+    Torn, TryArray, Verdict, WipeDisk, display,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory};
@@ -43,6 +43,10 @@ pub struct Decided {
     pub filesystems: Vec<FilesystemFate>,
     /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
     pub filling: Vec<(LayoutPath, Making)>,
+    /// What another machine sends.
+    pub received: Vec<Received>,
+    /// Those of them that are larger than there, and so are the filesystems in the end.
+    pub larger: Vec<DevicePath>,
     /// Volumes of Kubernetes.
     pub persistent: Decisions,
     /// Disks that the layout does not name, and the volumes that are prepared on them.
@@ -134,6 +138,7 @@ pub fn decide(
     deciding.decide_groups();
     deciding.decide_volumes();
     deciding.decide_filesystems();
+    deciding.decide_receiving();
     deciding.decide_absent();
     deciding.decide_identity();
     deciding.decide_persistent();

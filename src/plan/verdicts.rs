@@ -5,7 +5,7 @@
 //! A table in docs/rack.md has the form. What is changed here gets another [`VERSION`].
 
 use super::verdict::{ArrayFate, Decided, GroupFate, of_disk};
-use super::{FilesystemFate, Mode, PersistentVerdict, PersistentVolume, Request, Verdict, finishing, steps};
+use super::{FilesystemFate, Mode, PersistentVerdict, PersistentVolume, Request, Verdict, finishing, receiving, steps};
 use crate::device::LayoutPath;
 use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
@@ -170,6 +170,8 @@ fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
 /// # Errors
 /// What is refused whatever the disks hold.
 pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<Verdicts, Vec<Problem>> {
+    let meant = receiving::meant(layout, request);
+    let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {
         let why = "what becomes of volumes of Kubernetes is not known before the disks are read again: start the machine into the ramdisk";
@@ -241,7 +243,7 @@ impl Head<'_> {
             disks,
             image: request.subject.image.clone(),
             layout: layout.id.clone(),
-            layout_digest: layout::digest(layout),
+            layout_digest: receiving::digest(layout, request),
             machine: request.subject.machine.to_lowercase(),
             mode: request.mode,
             things,

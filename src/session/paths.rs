@@ -51,6 +51,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
         // What it runs looks them up.
         OfRun::CreateSystem(create) => all(&create.disks),
+        OfRun::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
         // What the target does not mount is mounted for a moment.
         OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => {
             finishing.seed.iter().filter(|seed| seed.path.is_none()).map(|seed| &seed.device).collect()
@@ -68,6 +69,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
         | OfRun::InjectFiles(_)
+        | OfRun::AdaptMoved(_)
         | OfRun::WritePersistent(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)

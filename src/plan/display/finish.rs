@@ -32,6 +32,19 @@ fn by_way(finishing: &Finishing) -> Said {
     }
 }
 
+/// Of a system that comes from another machine.
+pub fn moved(finishing: &Finishing) -> Said {
+    let loader = match finishing.firmware {
+        Firmware::Uefi => "the boot loader on its EFI system partition stays".to_owned(),
+        Firmware::Bios => {
+            let disks: Vec<&str> = finishing.boot_disks.iter().map(|disk| short(&disk.device)).collect();
+            format!("GRUB for BIOS on {}", disks.join(", "))
+        }
+    };
+    Said::after("adapted to this hardware: initramfs where it needs that, MAC addresses, names of disks in fstab")
+        .with(vec![loader])
+}
+
 /// Of an image that was made for any machine.
 pub fn raw(finishing: &Finishing) -> Said {
     Said::after(raw_by_way(finishing.way)).and(seed(finishing))

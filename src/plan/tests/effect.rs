@@ -93,7 +93,10 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         // It gets the nodes of these.
         OfRun::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
-        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => destroying(&finishing.devices),
+        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) | OfRun::AdaptMoved(finishing) => {
+            destroying(&finishing.devices)
+        }
+        OfRun::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
         // More than files are written: what is kept must keep its size.
         OfRun::GrowFilesystem(mount) => destroying([&mount.device]),
         OfRun::Mount(mount) => {

@@ -111,6 +111,8 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::WritePersistent(_)
         | OfRun::Finish(_)
         | OfRun::AdaptImage(_)
+        | OfRun::AdaptMoved(_)
+        | OfRun::Receive(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::FindLoader

@@ -92,6 +92,7 @@ impl Machine {
                 assert_eq!(self.0, before, "{rehearsal:?}");
             }
             OfRun::WritePersistent(write) => self.write_files(write),
+            OfRun::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
             OfRun::Mount(mount) | OfRun::MountReadOnly(mount) | OfRun::GrowFilesystem(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
@@ -109,6 +110,7 @@ impl Machine {
             | OfRun::InjectFiles(_)
             | OfRun::Finish(_)
             | OfRun::AdaptImage(_)
+            | OfRun::AdaptMoved(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::FindLoader
@@ -120,6 +122,13 @@ impl Machine {
             | OfRun::FlushDisks { .. }
             | OfRun::Report(_)
             | OfRun::Kexec => {}
+        }
+    }
+
+    fn receive(&mut self, received: &Received) {
+        let Received { device, format, uuid, .. } = received.clone();
+        if format != Format::None {
+            self.make_filesystem(&MakeFilesystem { device, format, label: None, uuid, createoptions: Vec::new() });
         }
     }
 

@@ -5,7 +5,7 @@
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
     Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable,
-    PreparePersistent, Rehearsal, TryArray, TryFilesystem, WipeDisk, WritePersistent,
+    PreparePersistent, Receive, Rehearsal, TryArray, TryFilesystem, WipeDisk, WritePersistent,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -168,6 +168,8 @@ pub enum OfRun {
     MountReadOnly(MountFilesystem),
     /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
     BurnDisk(BurnDisk),
+    /// Fill devices with what another machine sends.
+    Receive(Receive),
     /// Run the `create` of the OS definition in place of writing a raw image; the rest is the same.
     CreateSystem(Box<CreateSystem>),
     /// Make a mounted filesystem as large as its partition.
@@ -196,6 +198,8 @@ pub enum OfRun {
     /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and
     /// `/etc/metal/boot-info.yaml` is made from the files of that.
     AdaptImage(Box<Finishing>),
+    /// Make a system that came from another machine boot on this one, and change nothing else of it.
+    AdaptMoved(Box<Finishing>),
     /// Files of the target for volumes of Kubernetes: those of sparse ones, units, and `/etc/metal/volumes.yaml`.
     WritePersistent(WritePersistent),
     /// `/etc/fstab`, in mount order.

@@ -54,6 +54,7 @@ stages! {
     StorageRaid = "storage.raid",
     StorageLvm = "storage.lvm",
     StorageFormat = "storage.format",
+    MoveCopy = "move.copy",
     StorageMount = "storage.mount",
     ImageBurn = "image.burn",
     StorageMountKept = "storage.mount_kept",
@@ -135,7 +136,8 @@ impl StageName {
             }
             // An array or group may lie on another one.
             StageName::StorageRaid | StageName::StorageLvm => (true, false, Leaves::HalfMade),
-            StageName::StorageMount
+            StageName::MoveCopy
+            | StageName::StorageMount
             | StageName::ImageBurn
             | StageName::StorageMountKept
             | StageName::StorageVolumes

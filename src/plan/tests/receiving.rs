@@ -1,0 +1,394 @@
+//! A machine that gets the system of another one.
+
+use super::carrying::{carried, moved};
+use super::identity::claim;
+use super::simulator::cut;
+use super::stacks::operations;
+use super::*;
+use crate::allocation::Allocation;
+use crate::carried::{Carried, Moving, Part};
+use crate::inventory::{Filesystem, Firmware};
+use crate::marker::{MarkedDisk, Marker};
+
+/// Larger disks of another kind, one of which is nobody's.
+pub(super) fn other() -> Inventory {
+    let names = ["nvme0n1", "nvme1n1", "nvme2n1", "nvme3n1", "nvme4n1", "nvme5n1", "sda"];
+    let mut other = Inventory { disks: names.map(|name| disk(name, 30_000)).into(), ..Inventory::default() };
+    for (index, disk) in other.disks.iter_mut().enumerate() {
+        disk.serial = format!("B{index}");
+    }
+    other.system.firmware = Firmware::Uefi;
+    other
+}
+
+/// What the control plane says to it.
+fn moving(layout: &Layout, other: &Inventory, carried: Carried) -> Moving {
+    let disk = |(listed, disk): (&Disk, &inventory::Disk)| MarkedDisk {
+        device: listed.device.to_string(),
+        serial: disk.serial.clone(),
+        size_bytes: disk.size_bytes,
+        ..MarkedDisk::default()
+    };
+    let disks = layout.disks.iter().zip(&other.disks).map(disk).collect();
+    Moving { order: "o-7".to_owned(), part: Part::Receive, begun: false, peer: None, carried: Some(carried), disks }
+}
+
+fn of_other() -> Claim {
+    Claim { machine: "m-2".to_owned(), order: None, former_machines: vec!["m-1".to_owned()], ..claim() }
+}
+
+fn receive(layout: &Layout, inventory: &Inventory, moving: Moving, claim: Claim) -> Result<Plan, Box<Refusal>> {
+    let allocation = Allocation {
+        id: "a-1".to_owned(),
+        hostname: "web-1".to_owned(),
+        moving: Some(moving),
+        ..Allocation::default()
+    };
+    let assigned = Assigned { allocation, ..Assigned::default() };
+    let (mode, subject) = (Mode::Install, Subject { machine: "m-2".to_owned(), ..subject() });
+    let request = Request { mode, steps: Steps::default(), subject, assigned, claim: Some(claim) };
+    super::super::make(layout, inventory, request, &mut counting_from(1 << 20))
+}
+
+fn planned() -> (Layout, Inventory, Moving, Plan) {
+    let (layout, inventory) = moved();
+    let other = other();
+    let moving = moving(&layout, &other, carried(&layout, &inventory).0);
+    let plan = receive(&layout, &other, moving.clone(), of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    (layout, other, moving, plan)
+}
+
+fn all(plan: &Plan) -> impl Iterator<Item = &Operation> {
+    plan.stages.iter().flat_map(|stage| &stage.operations)
+}
+
+#[test]
+fn a_moved_machine_is_an_installation_that_receives() {
+    let (_, other, _, plan) = planned();
+    assert_printed("moved", &plan);
+    properties::assert_sound(&plan, &other);
+    let after = after(&plan, other);
+    assert_eq!(after.disks[6].table, None);
+}
+
+#[test]
+fn each_filesystem_is_received_or_made_and_never_both() {
+    let (layout, _, moving, plan) = planned();
+    let [Operation::Run(OfRun::Receive(receive))] = operations(&plan, StageName::MoveCopy) else { panic!("{plan}") };
+    assert_eq!((receive.order.as_str(), receive.machine.as_str()), ("o-7", "m-1"));
+    let received: Vec<&str> = receive.devices.iter().map(|is| is.name.as_str()).collect();
+    let made = all(&plan).filter_map(|operation| match operation {
+        Operation::Device(OnDevice::MakeFilesystem(make)) => Some(make),
+        _ => None,
+    });
+    let made: Vec<(&str, &str)> = made.map(|make| (make.device.as_str(), make.uuid.as_str())).collect();
+    let swap = &moving.carried.as_ref().unwrap().filesystems[5];
+    assert_eq!(made, [("/dev/nvme5n1p2", swap.uuid.as_str())]);
+    for filesystem in layout.filesystems.iter().filter(|is| is.format != Format::Tmpfs) {
+        let is_made = filesystem.format == Format::Swap;
+        assert_ne!(received.contains(&filesystem.device.as_str()), is_made, "{}", filesystem.device);
+    }
+    assert_eq!(received.len() + made.len() + 1, layout.filesystems.len());
+}
+
+#[test]
+fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
+    let (_, _, _, plan) = planned();
+    for operation in all(&plan) {
+        let of_image = matches!(
+            operation,
+            Operation::Run(
+                OfRun::ReachImage { .. }
+                    | OfRun::BurnImage { .. }
+                    | OfRun::BurnDisk(_)
+                    | OfRun::CreateSystem(_)
+                    | OfRun::VerifyDefinition { .. }
+                    | OfRun::Finish(_)
+                    | OfRun::AdaptImage(_)
+                    | OfRun::WriteFstab(_)
+                    | OfRun::ExtendFstab(_)
+            )
+        );
+        assert!(!of_image, "{operation:?}");
+    }
+    let place = |name| plan.stages.iter().position(|stage| stage.name == name).unwrap();
+    assert_eq!(plan.point_of_no_return, place(StageName::ReportBegin) + 1);
+    assert!(place(StageName::MoveCopy) > place(StageName::StorageFormat));
+    assert!(place(StageName::MoveCopy) < place(StageName::StorageMount));
+    for extents in &plan.extents {
+        let is_before = extents.stages.iter().all(|stage| place(*stage) < plan.point_of_no_return);
+        let is_over = extents.stages.iter().all(|stage| stage.leaves().complete());
+        assert_eq!(extents.disks.is_empty(), is_before || is_over, "{extents:?}");
+        assert!(extents.disks.iter().all(|disk| disk.device != "/dev/sda"), "{extents:?}");
+    }
+}
+
+#[test]
+fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
+    let (_, _, moving, plan) = planned();
+    let carried = moving.carried.unwrap();
+    let guids: Vec<Uuid> = carried.partitions.iter().map(|is| is.guid).collect();
+    let arrays: Vec<Uuid> = carried.arrays.iter().map(|is| is.uuid).collect();
+    let (mut tables, mut parts, mut made) = (Vec::new(), Vec::new(), Vec::new());
+    for operation in all(&plan) {
+        match operation {
+            Operation::Device(OnDevice::WriteTable(table)) => {
+                tables.push(table.guid.to_string());
+                parts.extend(table.partitions.iter().map(|part| part.guid));
+            }
+            Operation::Device(OnDevice::CreateArray(array)) => made.push(array.uuid),
+            _ => {}
+        }
+    }
+    assert_eq!((parts, made), (guids, arrays));
+    let known: Vec<&String> = carried.marker.disks.iter().filter_map(|disk| disk.guid.as_ref()).collect();
+    assert!(tables.len() == 3 && tables.iter().all(|guid| !known.contains(&guid)));
+    let root = carried.filesystems.iter().find(|is| is.device == "/dev/md/root").unwrap();
+    assert_eq!(plan.root_uuid, root.uuid);
+    let sources: Vec<&str> = plan.fstab.iter().map(|entry| entry.source.as_str()).collect();
+    for filesystem in carried.filesystems.iter().filter(|is| is.format != Format::None) {
+        assert!(sources.contains(&format!("UUID={}", filesystem.uuid).as_str()), "{sources:?}");
+    }
+}
+
+/// By serial, whatever they are called here; the marker says where they are now.
+#[test]
+fn the_disks_are_those_of_the_move() {
+    let (layout, mut other, mut moving, _) = planned();
+    other.disks.reverse();
+    other.disks.iter_mut().for_each(|disk| disk.wwn = format!("0x5{}", disk.serial));
+    moving.disks[0] = MarkedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
+    let plan = receive(&layout, &other, moving, of_other()).unwrap();
+    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
+    let disks: Vec<(&str, &str)> = marker.disks.iter().map(|is| (is.device.as_str(), is.serial.as_str())).collect();
+    assert_eq!(disks[..2], [("/dev/sda", "B0"), ("/dev/sdb", "B1")]);
+    assert_eq!(plan.disks[0].verdict, Verdict::NotOurs);
+}
+
+/// The same size is no matter, and only what is larger grows.
+#[test]
+fn what_is_larger_grows_and_what_is_not_does_not() {
+    let grown = |plan: &Plan| -> Vec<String> {
+        let grown = operations(plan, StageName::StorageMount).iter().filter_map(|operation| match operation {
+            Operation::Run(OfRun::GrowFilesystem(mount)) => Some(mount.path.clone()),
+            _ => None,
+        });
+        grown.collect()
+    };
+    let (layout, mut same, moving, plan) = planned();
+    assert_eq!(grown(&plan), ["/", "/srv"]);
+    // As many bytes as the other machine has.
+    same.disks.iter_mut().for_each(|disk| disk.size_bytes = 20_000 * MIB);
+    let mut moving = moving;
+    moving.disks.iter_mut().for_each(|disk| disk.size_bytes = 20_000 * MIB);
+    let sizes = receive(&layout, &same, moving.clone(), of_other()).unwrap().sizes;
+    // md leaves more of its members than is known at least.
+    for device in ["/dev/md/root", "/dev/vg00/srv"] {
+        filesystem(&mut moving, device).size_bytes = sizes[&crate::device::DevicePath::from(device)] + 4 * MIB;
+    }
+    let plan = receive(&layout, &same, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(grown(&plan), Vec::<String>::new());
+}
+
+type Case = (&'static str, fn(&mut Inventory, &mut Moving, &mut Claim), &'static [&'static str]);
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let cases: [Case; 16] = [
+        (
+            "a smaller disk",
+            |other, moving, _| {
+                other.disks[0].size_bytes = 10_000 * MIB;
+                moving.disks[0].size_bytes = 10_000 * MIB;
+            },
+            &[
+                "filesystems[2]: /dev/md/root has 9.95 GB (",
+                "here, on /dev/nvme0n1 (10.5 GB), /dev/nvme1n1 (31.5 GB), and 20.4 GB (",
+            ],
+        ),
+        (
+            "one byte less",
+            |_, moving, _| filesystem(moving, "/dev/sdf1").size_bytes += 1,
+            &[
+                "filesystems[4]: /dev/sdf1 has 67.1 MB (67108864 bytes) here, on /dev/nvme5n1 (31.5 GB), and 67.1 MB (67108865 bytes) on the other machine: its none does not fit. Choose larger disks",
+            ],
+        ),
+        (
+            "larger sectors",
+            |other, _, _| other.disks[5].sector_bytes = 4096,
+            &[
+                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine",
+            ],
+        ),
+        (
+            "a filesystem that does not come",
+            |_, moving, _| moving.carried.as_mut().unwrap().filesystems.retain(|is| is.device != "/dev/vg00/srv"),
+            &["filesystems[3]: /dev/vg00/srv is to have btrfs by the layout, and the other machine brings none"],
+        ),
+        (
+            "one that comes as another",
+            |_, moving, _| filesystem(moving, "/dev/vg00/srv").format = Format::Ext4,
+            &["filesystems[3]: /dev/vg00/srv is to have btrfs by the layout"],
+        ),
+        (
+            "an id on a disk that stays",
+            |other, moving, _| {
+                let uuid = filesystem(moving, "/dev/md/efi").uuid.to_lowercase();
+                other.disks[6].signatures = vec![Signature { kind: "vfat".to_owned(), uuid, ..Signature::default() }];
+            },
+            &["moving: /dev/md/efi brings the id ", "which /dev/sda has too"],
+        ),
+        (
+            "an array on a disk that stays",
+            |other, moving, _| {
+                let uuid = moving.carried.as_ref().unwrap().arrays[2].uuid.to_string();
+                let kind = "linux_raid_member".to_owned();
+                other.disks[6].signatures = vec![Signature { kind, uuid, ..Signature::default() }];
+            },
+            &["moving: /dev/md/data brings the id "],
+        ),
+        (
+            "a disk that is not there",
+            |other, _, _| drop(other.disks.remove(3)),
+            &["disks[3].device: device:/dev/sdd does not exist on given hardware: no disk matches its hints"],
+        ),
+        (
+            "one disk twice",
+            |_, moving, _| moving.disks[1].serial = "B0".to_owned(),
+            &["disks[1].device: /dev/sdb is /dev/nvme0n1 again, which the layout lists already"],
+        ),
+        (
+            "two disks with one serial",
+            |other, _, _| other.disks[6].serial = "B1".to_owned(),
+            &["disks[1].device: device:/dev/sdb is ambiguous"],
+        ),
+        (
+            "another size than the control plane has seen",
+            |_, moving, _| moving.disks[2].size_bytes += MIB,
+            &["disks[2].device: /dev/sdc is to be a disk of "],
+        ),
+        ("a disk without a word", |_, moving, _| drop(moving.disks.remove(4)), &["disks[4].device: "]),
+        (
+            "a disk of the machine that is moved",
+            |other, moving, _| {
+                let guid = moving.carried.as_ref().unwrap().marker.disks[0].guid.as_ref().unwrap();
+                let guid = Uuid::parse_str(guid).ok();
+                other.disks[0].table = Some(Table { kind: "gpt".to_owned(), guid, partitions: Vec::new() });
+            },
+            &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is to be moved"],
+        ),
+        (
+            "nothing said yet",
+            |_, moving, _| moving.carried = None,
+            &["moving: the other machine has not said what comes"],
+        ),
+        (
+            "installed by the word of the control plane",
+            |_, _, claim| claim.succeeded = true,
+            &["disks: allocation a-1 is installed on this machine"],
+        ),
+        (
+            "another machine's installation",
+            |other, _, _| {
+                let marker =
+                    Some(Marker { machine: "m-9".to_owned(), allocation: "a-9".to_owned(), ..Marker::default() });
+                other.filesystems = vec![Filesystem { device: "/dev/nvme0n1".into(), marker, ..Filesystem::default() }];
+            },
+            &["holds the installation of machine m-9"],
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let (layout, mut other, mut moving, _) = planned();
+        let mut claim = of_other();
+        change(&mut other, &mut moving, &mut claim);
+        let reasons = reasons(receive(&layout, &other, moving, claim)).join("\n");
+        for expected in expected {
+            assert!(reasons.contains(expected), "{name}: {reasons}");
+        }
+    }
+}
+
+#[test]
+fn all_reasons_come_at_once() {
+    let (layout, mut other, mut moving, _) = planned();
+    filesystem(&mut moving, "/dev/sdf1").size_bytes += 1;
+    filesystem(&mut moving, "/dev/vg00/srv").format = Format::Ext4;
+    other.disks[4].read_only = true;
+    assert_eq!(reasons(receive(&layout, &other, moving, of_other())).len(), 3);
+}
+
+fn filesystem<'a>(moving: &'a mut Moving, device: &str) -> &'a mut crate::carried::CarriedFilesystem {
+    let carried = moving.carried.as_mut().unwrap();
+    carried.filesystems.iter_mut().find(|is| is.device == device).unwrap()
+}
+
+/// The power goes after each operation. What came from the other machine has its marker, and is neither booted nor in the way.
+#[test]
+fn after_a_cut_at_any_operation_all_begins_again() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let claim = Claim { begun_on: disks.clone(), ..of_other() };
+    let moving = Moving { begun: true, ..moving };
+    let received = all(&plan).position(|operation| matches!(operation, Operation::Run(OfRun::Receive(_)))).unwrap();
+    for done in 0..=all(&plan).count() {
+        let mut after = cut(&plan, other.clone(), done);
+        if done > received {
+            let root = after
+                .stacked
+                .iter()
+                .find(|is| is.device == "/dev/md/root" || is.signatures.iter().any(|is| is.uuid == plan.root_uuid));
+            let device = root.unwrap().device.clone();
+            let marker = Some(moving.carried.as_ref().unwrap().marker.clone());
+            after.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
+        }
+        let again = receive(&layout, &after, moving.clone(), claim.clone());
+        let again = again.unwrap_or_else(|refusal| panic!("{done} operations: {refusal}"));
+        assert_eq!(again.already, None, "{done}");
+        assert_eq!(verdicts(&again)[..6], [Verdict::Wipe; 6], "{done}");
+        assert_eq!(
+            again.warnings.iter().any(|line| line.contains("an earlier attempt to move it here")),
+            done > received
+        );
+        properties::assert_sound(&again, &after);
+    }
+}
+
+/// Its own marker is the last that it writes: then only the report was lost.
+#[test]
+fn a_marker_of_its_own_is_believed_once_it_has_begun() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let mut after = after(&plan, other);
+    let root = after.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let device = root.device.clone();
+    after.filesystems = vec![Filesystem { device, marker: Some(marker.clone()), ..Filesystem::default() }];
+    let begun = Claim { begun_on: disks.clone(), ..of_other() };
+    let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
+    assert_eq!(again.already.as_ref(), Some(marker));
+    // One of an earlier move is not: the tables are others.
+    let older =
+        |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
+    let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
+    assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
+    assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
+}
+
+#[test]
+fn a_plan_that_receives_is_approved_as_an_installation() {
+    let (layout, other, moving, plan) = planned();
+    let verdicts = plan.verdicts.unwrap();
+    assert_eq!((verdicts.mode, verdicts.disks.len()), (Mode::Install, 6));
+    assert!(verdicts.things.iter().all(|thing| thing.fate == verdicts::Kind::Made));
+    let again = receive(&layout, &other, moving, of_other()).unwrap().verdicts.unwrap();
+    assert_eq!(again.digest(), verdicts.digest());
+}
