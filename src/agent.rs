@@ -4,10 +4,12 @@
 //! that nothing half-written can boot.
 
 mod ending;
+mod moving;
 mod pool;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
+use crate::carried::Part;
 use crate::console::{self, say};
 use crate::control::{Control, FileControl, HttpControl, MetalControl};
 use crate::error::{Context, Error, Phase, Result};
@@ -16,6 +18,7 @@ use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
 use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
+use crate::moving::whole::Incoming;
 use crate::plan::{self, Plan, StageName};
 use crate::ready::{self, marked, remembered};
 use crate::report::Reporter;
@@ -62,7 +65,8 @@ pub fn run() -> Result<Next> {
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
     let failure = match agent.prepare(inventory) {
-        Ok(ready) => agent.install(ready),
+        Ok(Some(ready)) => agent.install(ready),
+        Ok(None) => return Ok(Next::BootAgain),
         Err(failure) => *failure,
     };
     agent.end(failure).map(|BootAgain| Next::BootAgain)
@@ -103,11 +107,14 @@ struct Ready {
     plan: Plan,
     text: String,
     trust: Trust,
+    /// Where another machine brings what was on its disks.
+    incoming: Option<Incoming>,
 }
 
 impl Agent {
     /// Registers, waits for the allocation, fetches it and makes the plan. No disk is written, but those of a pool that nobody has.
-    fn prepare(&mut self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
+    /// Without a plan the machine has stood in a move, which is over.
+    fn prepare(&mut self, inventory: Inventory) -> Result<Option<Ready>, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let control = self.control.clone();
         if control.pool().is_some() {
@@ -124,26 +131,35 @@ impl Agent {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
             if has_ended { Box::new(Failure::token_has_ended(error)) } else { at("control.wait")(error) }
         })?;
+        if let Some(moving) = allocation.moving.clone().filter(|moving| moving.part == Part::Send) {
+            let given = self.give(&machine, &allocation, &moving);
+            return given.map(|()| None).map_err(|failure| Box::new(Failure { allocation, ..*failure }));
+        }
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
         match self.look(&machine, &mut allocation) {
-            Ok((trust, plan)) => {
+            Ok((trust, incoming, plan)) => {
                 let text = plan.to_string();
                 say(&format!("\n{}", folded(&text, CONSOLE_COLUMNS)));
-                Ok(Ready { allocation, plan, text, trust })
+                Ok(Some(Ready { allocation, plan, text, trust, incoming }))
             }
             Err(failure) => Err(Box::new(Failure { allocation, ..*failure })),
         }
     }
 
     /// Checks the ramdisk, then makes the plan. No check comes earlier: a report of its failure has to name the order.
-    fn look(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Trust, Plan), Box<Failure>> {
+    fn look(
+        &self,
+        machine: &Machine,
+        allocation: &mut Allocation,
+    ) -> Result<(Trust, Option<Incoming>, Plan), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         let minimum = Minimum::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys);
         let minimum = minimum.map_err(at("keys"))?;
         ready::require_tools().map_err(at("tools"))?;
+        let incoming = self.stand(allocation).map_err(at("control.move"))?;
         let plan = self.plan(machine, allocation)?;
-        Ok((Trust { keys, minimum }, plan))
+        Ok((Trust { keys, minimum }, incoming, plan))
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {
@@ -191,8 +207,9 @@ impl Agent {
     }
 
     fn install(&self, ready: Ready) -> Failure {
-        let Ready { allocation, plan, text, trust } = ready;
+        let Ready { allocation, plan, text, trust, incoming } = ready;
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), trust);
+        incoming.into_iter().for_each(|incoming| session.awaits(incoming));
         let failure = match session.run(&plan) {
             Err(failure) => failure,
             Ok(facts) => session::Failure {
@@ -210,6 +227,9 @@ impl Agent {
 /// What the allocation asks for, in words for a person.
 fn purpose(allocation: &Allocation) -> String {
     let install = format!("{} as {}", allocation.image.id, allocation.hostname);
+    if allocation.moving.is_some() {
+        return format!("{}, from the disks of another machine", allocation.hostname);
+    }
     match &allocation.order {
         Some(Order { attempt, attempts, .. }) if allocation.reinstall => {
             format!("{install}: reinstall, attempt {attempt} of {attempts}")

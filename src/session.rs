@@ -9,6 +9,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
 use crate::marker::Marker;
+use crate::moving::whole::Incoming;
 use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Seed, Stage, StageName};
 use crate::report::Reporter;
 use crate::storage::identify::Held;
@@ -26,6 +27,7 @@ mod alone;
 mod closing;
 mod created;
 mod disk;
+mod incoming;
 mod moved;
 mod paths;
 mod tree;
@@ -49,6 +51,8 @@ pub struct Session {
     locks: Locks,
     mounts: Mounts,
     image: Option<image::Incoming>,
+    /// Where another machine brings what was on its disks.
+    incoming: Option<Incoming>,
     /// Of the filesystem with `/` that a raw image has brought.
     brought_root_uuid: Option<String>,
     /// The partition for cloud-init's seed that a raw image has brought.
@@ -101,6 +105,7 @@ impl Session {
             locks: Locks::default(),
             mounts: Mounts::new(TARGET),
             image: None,
+            incoming: None,
             brought_root_uuid: None,
             brought_seed: None,
             entries_wanted: Vec::new(),

@@ -8,12 +8,16 @@
 //! | while it waits, because its token has ended after a day | boots again at once, for a new token | the same |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
 //!
+//! A machine whose disks are read for another one boots again, as long as the other one has not begun: its disks are whole. The other
+//! one boots again when the control plane wants that. Else they wait for a person.
+//!
 //! Once an attempt has passed the point of no return, all later attempts count as after it from their first moment: the old
 //! system is gone. The exception is an attempt that finds the old system whole: see `correct_begun` in `assigned`.
 
 use super::{Agent, BootAgain};
 use crate::allocation::Allocation;
 use crate::boot::{back, kexec};
+use crate::carried::Part;
 use crate::console::say;
 use crate::control::Acknowledged;
 use crate::error::{Error, Result};
@@ -120,6 +124,13 @@ impl Failure {
         if self.token_has_ended {
             return Way::Renew;
         }
+        match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
+            // It is whole: the control plane says what it boots.
+            Some((Part::Send, false)) => return Way::Again,
+            Some((Part::Receive, _)) if answer.retry => return Way::Again,
+            Some(_) => return Way::Hold,
+            None => {}
+        }
         match self.allocation.reinstall {
             // Even when nothing was written, if the control plane wants another attempt.
             true if answer.retry => Way::Again,
@@ -169,7 +180,7 @@ impl Agent {
         asks_the_disks && !ready::assembled_inventory().is_ok_and(is_there)
     }
 
-    fn say_reboot(&self, why: &str) {
+    pub(super) fn say_reboot(&self, why: &str) {
         self.reporter.phase(EventName::PlannedReboot, why);
         self.reporter.flush(LAST_WORDS);
     }

@@ -4,6 +4,7 @@ use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
 use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Report};
 use super::{Acknowledged, Control};
 use crate::allocation::Machine;
+use crate::carried::Standing;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
 use crate::http;
@@ -217,6 +218,12 @@ impl Control for HttpControl {
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())
+    }
+
+    fn moving(&self, standing: &Standing) -> Result<()> {
+        let path = self.of_machine("/moving");
+        let request = || self.request(Method::POST, &path).json(standing);
+        self.ask(PATIENT, "take part in the move", ANSWER, request).map(drop)
     }
 
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {

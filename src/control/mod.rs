@@ -18,7 +18,8 @@ pub use http::HttpControl;
 pub use metal::MetalControl;
 
 use crate::allocation::Machine;
-use crate::error::Result;
+use crate::carried::Standing;
+use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event};
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
@@ -84,6 +85,14 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// It was not acknowledged within bounded retries.
     fn report(&self, ended: &Ended) -> Result<Acknowledged>;
+
+    /// Tells how this machine stands in a move: which certificate it shows, where it listens, what it has.
+    ///
+    /// # Errors
+    /// As [`Control::register`]; the order is no longer in force.
+    fn moving(&self, _: &Standing) -> Result<()> {
+        Err(Error::refusal(Phase::Control, "this control plane moves no machines"))
+    }
 
     /// Does the control plane remember what was installed? If not, only the marker on the disks tells.
     fn remembers(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `drophammer move key`: a key that stays on this machine, and its certificate, which goes to the other one.
+//! A key that stays on this machine, and its certificate, which goes to the other one: in files (`drophammer move key`), or in memory.
 
 use super::certificate::{Certificate, Secret};
 use crate::error::{Context, Error, Phase, Result};
@@ -20,11 +20,26 @@ const EARLIER: Duration = Duration::minutes(2);
 /// Ganeti's have as many.
 const SALT_BYTES: usize = 8;
 
+/// Both in PEM.
+pub struct Pair {
+    pub key: String,
+    /// With its signature, where there is a secret.
+    pub certificate: String,
+}
+
 /// Writes both files; none may be there yet.
 ///
 /// # Errors
 /// There are no random numbers, or a file cannot be written.
 pub fn write(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&Secret>) -> Result<()> {
+    let Pair { key, certificate } = make(hours, secret)?;
+    put(key_file, 0o600, &key)?;
+    put(certificate_file, 0o644, &certificate)
+}
+
+/// # Errors
+/// There are no random numbers.
+pub fn make(hours: u32, secret: Option<&Secret>) -> Result<Pair> {
     let what = || "make a certificate for a move";
     let key = KeyPair::generate().context(Phase::Move, what)?;
     let mut params = CertificateParams::default();
@@ -33,12 +48,11 @@ pub fn write(key_file: &Path, certificate_file: &Path, hours: u32, secret: Optio
     (params.not_before, params.not_after) = (now - EARLIER, now + Duration::hours(i64::from(hours)));
     let made = params.self_signed(&key).context(Phase::Move, what)?;
     let certificate = Certificate::of(made.der().clone()).ok_or_else(|| Error::new(Phase::Move, what()))?;
-    let text = match secret {
+    let certificate = match secret {
         None => certificate.pem(),
         Some(secret) => certificate.signed(secret, &salt()?),
     };
-    put(key_file, 0o600, &pem::armored("PRIVATE KEY", &key.serialize_der()))?;
-    put(certificate_file, 0o644, &text)
+    Ok(Pair { key: pem::armored("PRIVATE KEY", &key.serialize_der()), certificate })
 }
 
 fn salt() -> Result<String> {

@@ -1,7 +1,8 @@
 //! A disk goes to another machine, over TLS that both ends verify by the other's certificate, with nobody in the middle who could read or
 //! change it. The other end is Ganeti's `import-export`, or one of ours.
 //!
-//! Read [`sending`] and [`receiving`] first: each is one end, top to bottom.
+//! Read [`sending`] and [`receiving`] first: each is one end, top to bottom. [`whole`] is the same for the agents of two machines, one of
+//! which becomes the other.
 
 mod certificate;
 mod der;
@@ -16,6 +17,7 @@ mod sending;
 mod source;
 mod tls;
 mod used;
+pub mod whole;
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
@@ -47,17 +49,21 @@ fn ends(common: &Common) -> Result<Ends> {
     let secret = common.secret.as_deref().map(secret).transpose()?;
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let good = |path: &Path, signed_with: Option<&Secret>| {
-        let text = text(path)?;
-        let certificate = match signed_with {
-            Some(secret) => Certificate::read_signed(&text, secret),
-            None => Certificate::read(&text),
-        };
-        let good = certificate.and_then(|certificate| certificate.good_at(now).map(|()| certificate));
+        let good = good(&text(path)?, signed_with, now);
         good.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
     };
     let (own, peer) = (good(&common.cert, None)?, good(&common.peer, secret.as_ref())?);
     let ends = Ends::new(&text(&common.key)?, &own, peer);
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
+}
+
+/// The certificate in a PEM text, where it is good at that second and, if there is a secret, signed with it.
+fn good(text: &str, signed_with: Option<&Secret>, now: i64) -> Result<Certificate, String> {
+    let certificate = match signed_with {
+        Some(secret) => Certificate::read_signed(text, secret)?,
+        None => Certificate::read(text)?,
+    };
+    certificate.good_at(now).map(|()| certificate)
 }
 
 fn secret(path: &Path) -> Result<Secret> {

@@ -25,18 +25,22 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// A disk has not arrived whole.
 pub fn run(options: &Receive) -> Result<Exit> {
+    let ends = super::ends(&options.common)?;
     let waiting = Waiting::begin(options)?;
     let port = Port::open(&options.at)?;
     stdout::print(&format!("listening at {}\n", port.address))?;
-    waiting.until_whole(&port, options.common.patience())?;
+    let say = |line: &str| stdout::print(&format!("{line}\n"));
+    waiting.until_whole(&port, options.common.patience(), &say, || Ok(ends.clone()))?;
     Ok(Exit::Good)
 }
 
+/// How what has happened is told.
+type Say<'a> = &'a dyn Fn(&str) -> Result<()>;
+
 /// What all connections share.
-struct Waiting {
+pub(super) struct Waiting {
     disks: Vec<Disk>,
     terms: Terms,
-    ends: Ends,
     connections: AtomicUsize,
 }
 
@@ -53,7 +57,6 @@ enum News {
 impl Waiting {
     /// All disks are there and free.
     fn begin(options: &Receive) -> Result<Waiting> {
-        let ends = super::ends(&options.common)?;
         let refuse = |why: String| Error::refusal(Phase::Move, why);
         if !options.overwrite {
             return Err(refuse("what comes replaces all that is on these disks: say --overwrite".to_owned()));
@@ -70,17 +73,34 @@ impl Waiting {
         };
         let disks = named.into_iter().map(open).collect::<Result<_>>()?;
         let terms = Terms { magic, compression: options.common.compress, size_bytes: options.size };
-        Ok(Waiting { disks, terms, ends, connections: AtomicUsize::new(0) })
+        Ok(Waiting::of(disks, terms))
     }
 
-    fn until_whole(&self, port: &Port, patience: Duration) -> Result<()> {
+    pub(super) fn of(disks: Vec<Disk>, terms: Terms) -> Waiting {
+        Waiting { disks, terms, connections: AtomicUsize::new(0) }
+    }
+
+    /// How much of all disks has come.
+    pub(super) fn bytes(&self) -> u64 {
+        self.disks.iter().map(Disk::placed_bytes).sum()
+    }
+
+    /// `ends` says with whom, before each connection and now and then; an error of it ends the wait.
+    pub(super) fn until_whole(
+        &self,
+        port: &Port,
+        patience: Duration,
+        say: Say<'_>,
+        ends: impl Fn() -> Result<Ends>,
+    ) -> Result<()> {
         let (tell, news) = mpsc::channel();
         thread::scope(|scope| {
-            let ended = self.watch(port, patience, &news, |tcp| {
+            let serve = |tcp, ends: Ends| {
                 let tell = tell.clone();
                 // The receiver outlives all connections.
-                scope.spawn(move || drop(tell.send(self.serve(tcp))));
-            });
+                scope.spawn(move || drop(tell.send(self.serve(tcp, &ends))));
+            };
+            let ended = self.watch(port, patience, &news, say, ends, serve);
             if ended.is_err() {
                 self.disks.iter().for_each(Disk::cut);
             }
@@ -88,9 +108,18 @@ impl Waiting {
         })
     }
 
-    fn watch(&self, port: &Port, patience: Duration, news: &Receiver<News>, serve: impl Fn(TcpStream)) -> Result<()> {
+    fn watch(
+        &self,
+        port: &Port,
+        patience: Duration,
+        news: &Receiver<News>,
+        say: Say<'_>,
+        ends: impl Fn() -> Result<Ends>,
+        serve: impl Fn(TcpStream, Ends),
+    ) -> Result<()> {
         let (mut heard, mut whole) = (Instant::now(), 0);
         loop {
+            let ends = ends()?;
             while let Ok(news) = news.try_recv() {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
                 match news {
@@ -102,7 +131,7 @@ impl Waiting {
                     News::Whole(name) => {
                         heard = Instant::now();
                         whole += 1;
-                        stdout::print(&format!("{name}: whole\n"))?;
+                        say(&format!("{name}: whole"))?;
                     }
                     News::Over(error) => return Err(error),
                 }
@@ -114,7 +143,7 @@ impl Waiting {
             match port.next()? {
                 Some(tcp) if connections < CONNECTIONS => {
                     self.connections.fetch_add(1, Ordering::Relaxed);
-                    serve(tcp);
+                    serve(tcp, ends);
                 }
                 Some(too_many) => drop(too_many),
                 None if connections == 0 && heard.elapsed() > patience => {
@@ -126,9 +155,9 @@ impl Waiting {
         }
     }
 
-    fn serve(&self, tcp: TcpStream) -> News {
+    fn serve(&self, tcp: TcpStream, ends: &Ends) -> News {
         let peer = tcp.peer_addr().map_or_else(|_| "somebody".to_owned(), |address| address.to_string());
-        let mut link = match Link::accept(tcp, &self.ends) {
+        let mut link = match Link::accept(tcp, ends) {
             Ok(link) => link,
             Err(error) => return News::Stranger(format!("{peer}: {error}")),
         };

@@ -2,7 +2,7 @@
 
 use super::ganeti::{self, Terms};
 use super::link::Link;
-use super::options::{self, Send};
+use super::options::{self, Common, Send};
 use super::own::send::{Carried, Sent, send};
 use super::own::{Hello, Stop};
 use super::source::Source;
@@ -26,9 +26,12 @@ pub fn run(options: &Send) -> Result<Exit> {
     let named = options::named(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
     let open = |(name, path)| Source::open(path, options.whole).map(|source| (name, source));
     let disks: Vec<(String, Source)> = named.into_iter().map(open).collect::<Result<_>>()?;
+    let Common { magic, compress, .. } = &options.common;
+    let terms = Terms { magic: magic.clone(), compression: *compress, size_bytes: None };
+    let way = Way { to: &options.to, ends: &ends, terms, patience: options.common.patience() };
     let figures: Vec<Result<Figures>> = thread::scope(|scope| {
-        let (ends, count) = (&ends, disks.len());
-        let start = |(name, source)| scope.spawn(move || one(name, source, options, ends, count));
+        let (way, count) = (&way, disks.len());
+        let start = |(name, source)| scope.spawn(move || one(name, source, way, count));
         let running: Vec<_> = disks.iter().map(|(name, source)| (name.as_str(), source)).map(start).collect();
         let panicked = |_| Err(Error::new(Phase::Move, "a thread has panicked"));
         running.into_iter().map(|running| running.join().unwrap_or_else(panicked)).collect()
@@ -39,23 +42,33 @@ pub fn run(options: &Send) -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-fn one(name: &str, source: &Source, options: &Send, ends: &Ends, of: usize) -> Result<Figures> {
-    let common = &options.common;
-    let what = || format!("send {} to {}", source.path.display(), options.to);
-    let mut link = Link::connect(&options.to, ends, common.patience())?;
+/// To whom, and how.
+pub(super) struct Way<'w> {
+    /// `HOST:PORT`.
+    pub to: &'w str,
+    pub ends: &'w Ends,
+    pub terms: Terms,
+    /// So long without the other end is too long.
+    pub patience: Duration,
+}
+
+/// Sends one disk of so many, over as many connections as it takes.
+pub(super) fn one(name: &str, source: &Source, way: &Way<'_>, of: usize) -> Result<Figures> {
+    let Way { to, ends, terms, patience } = way;
+    let what = || format!("send {} to {to}", source.path.display());
+    let mut link = Link::connect(to, ends, *patience)?;
     if !link.is_own() {
         if of > 1 {
             return Err(Error::refusal(Phase::Move, "Ganeti's end takes one disk at a time"));
         }
-        let terms = Terms { magic: common.magic.clone(), compression: common.compress, size_bytes: None };
         let began = Instant::now();
         let sent =
-            source.stream().and_then(|stream| ganeti::send(&mut link, stream, &terms)).context(Phase::Move, what)?;
+            source.stream().and_then(|stream| ganeti::send(&mut link, stream, terms)).context(Phase::Move, what)?;
         return Ok(Figures::of_ganeti(name, sent, began.elapsed()));
     }
     let hello = Hello {
         name: name.to_owned(),
-        magic: common.magic.as_ref().map(|magic| magic.as_str().to_owned()),
+        magic: terms.magic.as_ref().map(|magic| magic.as_str().to_owned()),
         size_bytes: source.size_bytes,
         sector_bytes: source.sector_bytes,
         has_table: source.has_table(),
@@ -74,18 +87,18 @@ fn one(name: &str, source: &Source, options: &Send, ends: &Ends, of: usize) -> R
         };
         let since = if began.elapsed() > PROGRESS { began } else { *fruitless.get_or_insert(began) };
         fruitless = (began.elapsed() <= PROGRESS).then_some(since);
-        if since.elapsed() > common.patience().max(PROGRESS) && fruitless.is_some() {
+        if since.elapsed() > (*patience).max(PROGRESS) && fruitless.is_some() {
             return Err(Error::with_source(Phase::Move, what(), error));
         }
         tracing::warn!("{name} goes on with another connection: {error}");
         resumed += 1;
-        link = Link::connect(&options.to, ends, common.patience())?;
+        link = Link::connect(to, ends, *patience)?;
     }
 }
 
 /// What the sending of a disk was.
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(super) struct Figures {
     disk: String,
     /// What is on it.
     what: String,
@@ -134,7 +147,7 @@ impl Figures {
         }
     }
 
-    fn lines(&self) -> String {
+    pub fn lines(&self) -> String {
         let Figures { disk, what, sent, resumed, bytes, zero_bytes, unused_bytes, same_bytes, acknowledged } = self;
         let [bytes, zero, unused, same] =
             [bytes, zero_bytes, unused_bytes, same_bytes].map(|bytes| text::bytes(*bytes));

@@ -7,6 +7,7 @@ use crate::image::raw::Aligned;
 use crate::moving::link::{Cutter, Link};
 use crate::moving::onto::Onto;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -28,6 +29,8 @@ pub struct Disk {
     /// It may have part of it from before.
     compare: bool,
     state: Mutex<State>,
+    /// As its `position`, also while a connection brings it.
+    placed: AtomicU64,
     /// Of the connection that it comes by.
     current: Mutex<Option<Cutter>>,
 }
@@ -43,7 +46,16 @@ struct State {
 
 impl Disk {
     pub fn new(name: String, onto: Onto, magic: Option<String>, size: Option<u64>, compare: bool) -> Disk {
-        Disk { name, onto, magic, size, compare, state: Mutex::default(), current: Mutex::default() }
+        Disk {
+            name,
+            onto,
+            magic,
+            size,
+            compare,
+            state: Mutex::default(),
+            placed: AtomicU64::new(0),
+            current: Mutex::default(),
+        }
     }
 
     /// Takes it at once and whole, as Ganeti's end brings it.
@@ -55,6 +67,11 @@ impl Disk {
         let taken = take(&self.onto)?;
         state.is_whole = true;
         Ok(taken)
+    }
+
+    /// All before it has come.
+    pub fn placed_bytes(&self) -> u64 {
+        self.placed.load(Ordering::Relaxed)
     }
 
     pub fn is_whole(&self) -> bool {
@@ -205,6 +222,7 @@ fn read_pieces(
         match frames::read(link)? {
             Frame::Piece(piece, bytes) if piece.is_within(size_bytes) && piece.range().start == *position => {
                 *position = piece.range().end;
+                shared.disk.placed.store(*position, Ordering::Relaxed);
                 sum.add(&piece);
                 // The threads end after this one.
                 let _ = jobs.send((piece, bytes));

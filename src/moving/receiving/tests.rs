@@ -84,7 +84,8 @@ impl Room {
         let to = wire(&port.address);
         thread::scope(|scope| {
             let sending = scope.spawn(move || sending::run(&Send { to, ..send }));
-            let received = waiting.until_whole(&port, receive.common.patience());
+            let ends = super::super::ends(&receive.common).unwrap();
+            let received = waiting.until_whole(&port, receive.common.patience(), &|_| Ok(()), || Ok(ends.clone()));
             // A connection that nobody takes any more.
             drop(port);
             (sending.join().unwrap(), received)
@@ -261,7 +262,7 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
     let begin = |change: &dyn Fn(&mut Receive)| {
         let mut receive = room.receive(&[path(&b)]);
         change(&mut receive);
-        match Waiting::begin(&receive) {
+        match super::super::ends(&receive.common).and_then(|_| Waiting::begin(&receive)) {
             Ok(_) => panic!("it is not refused"),
             Err(error) => (error.is_refusal(), error.to_string()),
         }

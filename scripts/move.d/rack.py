@@ -1,0 +1,227 @@
+"""A server and two machines on one bridge. What a machine boots is what the server tells its firmware: the script for iPXE is fetched and
+read here, and QEMU starts with that kernel and ramdisk, or from the machine's disks.
+"""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ironic.d"))
+from machine import OVMF, SPARED, UP, accelerator  # noqa: E402
+
+SERVER = "10.77.0.1"
+URL = f"http://{SERVER}:8080"
+PATIENCE = 420 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
+PROOF_BYTES = 24 << 20
+
+
+class Failed(Exception):
+    pass
+
+
+def check(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+def shell(command, *arguments):
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command, "bash", *arguments], capture_output=True, text=True, timeout=PATIENCE)
+    check(done.returncode == 0, f"{command}: {done.stderr}{done.stdout}")
+    return done.stdout
+
+
+class Rack:
+    """A directory of `drophammer serve`, and the server."""
+
+    def __init__(self, program, directory, target, layout, proofs):
+        self.program, self.directory, self.target, self.machines, self.server = program, directory, target, [], None
+        for folder in ["machines", "layouts", "images"]:
+            os.makedirs(self.file(f"site/{folder}"))
+        self.write("layouts/mirrored.yaml", layout)
+        self.write("images/tiny-12.0.1.yaml", "id: tiny-12.0.1\nfile: tiny.tar\n")
+        self.image(proofs)
+        self.starts = 0
+        try:
+            shell('"$1" serve "$2" --boot "$3" --check >&2', program, self.file("site"), os.path.join(target, "ramdisk"))
+            self.serves()
+        except BaseException:
+            self.end()
+            raise
+
+    def file(self, name):
+        return os.path.join(self.directory, name)
+
+    def write(self, name, text):
+        with open(self.file(f"site/{name}"), "w") as file:
+            file.write(text)
+
+    def image(self, proofs):
+        """The tiny OS with the driver for SATA, and random bytes in each filesystem."""
+        image = self.file("site/images/tiny.tar")
+        shell('zstd -qdc "$1" >"$2"', os.path.join(self.target, "tiny/sata.tar.zst"), image)
+        self.samples = []
+        with tarfile.open(image, "a") as tar:
+            for proof in proofs:
+                content = os.urandom(PROOF_BYTES)
+                self.samples.append(content[PROOF_BYTES // 2 : PROOF_BYTES // 2 + 64])
+                member = tarfile.TarInfo("." + proof)
+                member.size = PROOF_BYTES
+                tar.addfile(member, io.BytesIO(content))
+
+    def allocation(self):
+        return ("allocation:\n  id: 00000000-0000-4000-8000-00000000000a\n  hostname: web-1\n  image: tiny-12.0.1\n"
+                "  filesystemlayout: mirrored\n")
+
+    def secrets(self):
+        """What nobody on the wire may read."""
+        return [*self.samples, b"PRIVATE KEY"]
+
+    def serves(self):
+        self.starts += 1
+        with open(self.file(f"serve.{self.starts}.log"), "wb") as log:
+            # QEMU gets kernel and ramdisk from files: what the server would hand over is the same.
+            command = [self.program, "serve", self.file("site"), "--boot", os.path.join(self.target, "ramdisk"), "--listen", f"{SERVER}:8080",
+                       "--cmdline", f"console=ttyS0,115200n8 {SPARED}"]
+            self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"{URL}/boot.ipxe?uuid=00000000-0000-4000-8000-0000000000ff", timeout=5):
+                    return
+            except urllib.error.HTTPError:
+                return
+            except OSError as why:
+                check(time.monotonic() < end and self.server.poll() is None, f"the server does not answer: {why}")
+                time.sleep(0.3)
+
+    def dies(self):
+        self.server.kill()
+        self.server.wait()
+
+    def cli(self, *words):
+        done = subprocess.run([self.program, *words, "--server", URL, "--token-file", self.file("site/operator.token")],
+                              capture_output=True, text=True, timeout=120)
+        check(done.returncode == 0, f"{' '.join(words)}: {done.stderr}{done.stdout}")
+        return f"$ drophammer {' '.join(words)}\n{done.stdout}"
+
+    def slow(self, machine, rate):
+        """So much may go to that machine."""
+        shell("tc qdisc replace dev $1 root tbf rate $2 burst 128k latency 100ms", machine.tap, rate)
+
+    def end(self):
+        for machine in self.machines:
+            machine.off()
+        if self.server and self.server.poll() is None:
+            self.dies()
+
+
+class Machine:
+    """With these disks, by name and MiB, on the bus `sata` or `nvme`. Its cable is the tap of its name."""
+
+    def __init__(self, rack, name, bus, **disks):
+        number = len(rack.machines) + 1
+        self.rack, self.name, self.bus, self.disks, self.tap = rack, name, bus, list(disks), f"tap-{name}"
+        self.uuid, self.mac = f"4c4c4544-0051-3010-8052-b4c04f4e000{number}", f"52:54:00:77:00:0{number}"
+        self.folder, self.boots, self.heard, self.qemu, self.from_disk = rack.file(name), 0, 0, None, False
+        os.makedirs(self.folder)
+        for disk, mib in disks.items():
+            with open(self.disk(disk), "wb") as file:
+                file.truncate(mib << 20)
+        shutil.copy(OVMF % "VARS", os.path.join(self.folder, "efivars.fd"))
+        rack.machines.append(self)
+
+    def file(self):
+        return f'id: {self.uuid}\nname: {self.name}\nmacs: ["{self.mac}"]\n'
+
+    def disk(self, name):
+        return os.path.join(self.folder, name + ".raw")
+
+    def digests(self):
+        return shell('sha256sum "$@"', *map(self.disk, self.disks))
+
+    def on(self, script=""):
+        """What its firmware would do: it asks the network first."""
+        self.off()
+        self.boots, self.heard = self.boots + 1, 0
+        with urllib.request.urlopen(f"{URL}/boot.ipxe?uuid={self.uuid}&mac={self.mac}", timeout=30) as answer:
+            words = answer.read().decode()
+        kernel = re.search(r"^kernel \S+ initrd=initrd (.*)$", words, re.MULTILINE)
+        self.from_disk = kernel is None
+        check(kernel or "starting its disk" in words, f"the server tells {self.name} neither ramdisk nor disk: {words}")
+        ramdisk = os.path.join(self.rack.target, "ramdisk")
+        boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", f"{ramdisk}/quick", "-append", kernel.group(1)] if kernel else []
+        command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", "1024",
+                   "-smp", "1,maxcpus=2", *accelerator(), "-uuid", self.uuid,
+                   "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={OVMF % 'CODE'}",
+                   "-drive", f"if=pflash,format=raw,unit=1,file={self.folder}/efivars.fd",
+                   "-netdev", f"tap,id=net,ifname={self.tap},script=no,downscript=no",
+                   "-device", f"virtio-net-pci,netdev=net,romfile=,mac={self.mac}",
+                   "-serial", f"file:{self.log('console')}", "-serial", f"file:{self.log('facts')}", *boot]
+        for index, disk in enumerate(self.disks):
+            device = f"ide-hd,bus=ide.{index}" if self.bus == "sata" else "nvme"
+            command += ["-drive", f"if=none,id={disk},format=raw,cache=unsafe,discard=unmap,file={self.disk(disk)}",
+                        "-device", f"{device},serial=DH-{self.name}-{disk},drive={disk}"]
+        if script:
+            with open(os.path.join(self.folder, "script"), "w") as file:
+                file.write(script)
+            command += ["-fw_cfg", f"name=opt/drophammer,file={self.folder}/script"]
+        with open(self.log("qemu"), "wb") as errors:
+            self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def off(self):
+        """As a cable that is pulled."""
+        if self.qemu:
+            self.qemu.kill()
+            self.qemu.wait()
+            self.qemu = None
+
+    def ends(self):
+        """Waits until it has switched itself off, or wants to boot again."""
+        self.qemu.wait(PATIENCE)
+        self.qemu = None
+
+    def log(self, kind):
+        return os.path.join(self.folder, f"{self.boots}.{kind}.log")
+
+    def read(self, kind):
+        try:
+            with open(self.log(kind), "rb") as file:
+                return file.read().decode(errors="replace").replace("\r", "")
+        except FileNotFoundError:
+            return ""
+
+    def says(self, text, patience=PATIENCE):
+        """Waits until this boot's console has that, after what was waited for before."""
+        end = time.monotonic() + patience
+        while True:
+            console = self.read("console")
+            at = console.find(text, self.heard)
+            if at >= 0:
+                self.heard = at + len(text)
+                return
+            if time.monotonic() > end or self.qemu.poll() is not None:
+                raise Failed(f"no {text!r} in {self.log('console')}: " + "\n".join(console.splitlines()[-30:]))
+            time.sleep(0.2)
+
+    def copies(self):
+        """Waits until more has come."""
+        self.heard = max(self.heard, len(self.read("console")))
+        self.says("/s, ")
+
+    def address(self):
+        found = re.findall(r"10\.77\.0\.\d+", self.read("console"))
+        found = [one for one in found if one != SERVER]
+        check(found, f"{self.name} has no address")
+        return found[0]
+
+    def is_up(self):
+        """Waits until the tiny OS is up; what it has told."""
+        self.says(UP)
+        return self.read("facts").replace("\r", "")

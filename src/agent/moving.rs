@@ -1,0 +1,177 @@
+//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from the moment they are
+//! assembled, and no stage of a plan runs here.
+//!
+//! | the control plane says | |
+//! |---|---|
+//! | the other machine has not begun | waits |
+//! | it has begun, at this address, with this certificate | sends all; once for each boot of the other machine |
+//! | nothing of a move any more | boots again: it is whole, and the control plane says what it boots |
+//! | nothing, there is no allocation | waits: the system runs on the other machine, and this one is free |
+
+use super::Agent;
+use super::ending::Failure;
+use crate::allocation::{Allocation, Machine};
+use crate::assigned::request;
+use crate::carried::{Carried, Moving, Part, Standing};
+use crate::console::say;
+use crate::device::KernelName;
+use crate::error::{Error, Phase, Result};
+use crate::facts::EventName;
+use crate::inventory::Inventory;
+use crate::moving::whole::{self, Device, Incoming, Own, SECRET_FILE};
+use crate::plan::{self, FromDevice};
+use crate::storage::lock::Locks;
+use crate::topology::Stack;
+use crate::{problem, ready, text};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// Between two questions whether the other machine has begun.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// A machine that is to send waits so long before it tries again what has failed.
+const AGAIN: Duration = Duration::from_secs(15);
+
+impl Agent {
+    /// Sends what is on the disks for as long as the control plane wants it. Then the machine boots again.
+    pub(super) fn give(&self, machine: &Machine, allocation: &Allocation, moving: &Moving) -> Result<(), Box<Failure>> {
+        let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
+        ready::require_tools().map_err(at("tools"))?;
+        let refuse = |problems: &[_]| Error::refusal(Phase::Plan, problem::lines(problems));
+        let layout = allocation.layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
+        ready::late_disks(&layout).map_err(at("move.carry"))?;
+        let inventory = ready::assembled_inventory().map_err(at("move.carry"))?;
+        // They stay so until the machine boots again.
+        let mut locks = Locks::default();
+        let disks = inventory.disks.iter().filter(|disk| !disk.read_only);
+        disks.map(|disk| &disk.device).try_for_each(|disk| locks.lock(disk)).map_err(at("move.carry"))?;
+
+        let claim = request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
+        let carried = plan::carry(&layout, &inventory, &claim);
+        let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
+        let own = Own::make(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
+        say(&format!(
+            "\nThe disks of this machine are read for another one, and no byte of them changes.\n{}\n{}\n",
+            own.trust(),
+            in_words(&from, &carried)
+        ));
+        let standing = Standing {
+            order: moving.order.clone(),
+            certificate: own.certificate().to_owned(),
+            port: None,
+            carried: Some(carried),
+        };
+        self.control.moving(&standing).map_err(at("control.move"))?;
+        self.reporter.phase(EventName::Waiting, "for the machine that takes what is on these disks");
+        self.send(&own, &moving.order, &side_by_side(&inventory, &from));
+        Ok(())
+    }
+
+    fn send(&self, own: &Own, order: &str, groups: &[Vec<FromDevice>]) {
+        let mut sent_to = String::new();
+        let mut is_released = false;
+        loop {
+            thread::sleep(PAUSE);
+            let moving = match self.control.machine().map(|machine| machine.allocation) {
+                Ok(Some(Allocation { moving: Some(moving), .. })) if moving.order == order => moving,
+                Ok(None) if is_released => continue,
+                Ok(None) => {
+                    is_released = true;
+                    self.reporter
+                        .phase(EventName::Waiting, "the other machine has the system now, and this one is free");
+                    continue;
+                }
+                Ok(Some(_)) => return self.say_reboot("the move is over, and its disks are as they were"),
+                // A boot's token ends after a day.
+                Err(error) if error.is_refusal() => return self.say_reboot(&format!("for a new token: {error}")),
+                Err(error) => {
+                    self.reporter.say(&format!("{error}"));
+                    continue;
+                }
+            };
+            let Some(peer) = moving.peer.filter(|peer| moving.begun && peer.certificate != sent_to) else { continue };
+            self.reporter.say(&format!("to {}", peer.address));
+            let groups: Vec<Vec<Device>> = groups.iter().map(|group| group.iter().map(device).collect()).collect();
+            match whole::send(own, &peer, order, &groups, &|line| self.reporter.say(line)) {
+                Ok(()) => {
+                    sent_to = peer.certificate;
+                    self.reporter.phase(EventName::Waiting, "all is sent and acknowledged; the other machine goes on");
+                }
+                Err(error) => {
+                    self.reporter.say(&format!("{error}. It goes on where it was"));
+                    thread::sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Makes this machine's end of the wire, and tells the control plane of it.
+    pub(super) fn stand(&self, allocation: &Allocation) -> Result<Option<Incoming>> {
+        let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == Part::Receive) else {
+            return Ok(None);
+        };
+        let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?)?;
+        say(&format!("\nThis machine becomes another one, whose disks are read over TLS: {}", incoming.own().trust()));
+        if let Some(peer) = &moving.peer {
+            incoming.hear(peer)?;
+        }
+        let certificate = incoming.own().certificate().to_owned();
+        let order = moving.order.clone();
+        self.control.moving(&Standing { order, certificate, port: incoming.port(), carried: None })?;
+        Ok(Some(incoming))
+    }
+}
+
+fn device(from: &FromDevice) -> Device {
+    Device { name: from.name.to_string(), path: from.device.clone() }
+}
+
+/// Devices with a disk in common are in one group.
+fn side_by_side(inventory: &Inventory, from: &[FromDevice]) -> Vec<Vec<FromDevice>> {
+    let stack = Stack::new(inventory);
+    let mut groups: Vec<(BTreeSet<KernelName>, Vec<FromDevice>)> = Vec::new();
+    for device in from {
+        let disks = stack.disks(&stack.name(&device.device));
+        let (same, others) = groups.into_iter().partition(|(below, _)| !below.is_disjoint(&disks));
+        groups = others;
+        let mut group = (disks, Vec::new());
+        for (below, devices) in same as Vec<(BTreeSet<KernelName>, Vec<FromDevice>)> {
+            group.0.extend(below);
+            group.1.extend(devices);
+        }
+        group.1.push(device.clone());
+        groups.push(group);
+    }
+    groups.into_iter().map(|(_, devices)| devices).collect()
+}
+
+fn in_words(from: &[FromDevice], carried: &Carried) -> String {
+    let size = |from: &FromDevice| {
+        let found = carried.filesystems.iter().find(|filesystem| filesystem.device == from.name);
+        found.map_or_else(String::new, |filesystem| text::bytes(filesystem.size_bytes))
+    };
+    let line =
+        |from: &FromDevice| format!("  {:<24} {:<6} {:>10}  {}", from.name, from.format, size(from), from.device);
+    from.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Disk;
+    use crate::layout::Format;
+
+    #[test]
+    fn what_shares_a_disk_is_read_one_after_the_other() {
+        let disk =
+            |name: &str| Disk { name: name.into(), device: format!("/dev/{name}").as_str().into(), ..Disk::default() };
+        let inventory = Inventory { disks: vec![disk("sda"), disk("sdb")], ..Inventory::default() };
+        let from = |device: &str| FromDevice { name: device.into(), device: device.into(), format: Format::Ext4 };
+        let groups = side_by_side(&inventory, &[from("/dev/sda"), from("/dev/sdb"), from("/dev/sda")]);
+        let names: Vec<Vec<&str>> =
+            groups.iter().map(|group| group.iter().map(|from| from.device.as_str()).collect()).collect();
+        assert_eq!(names, [vec!["/dev/sdb"], vec!["/dev/sda", "/dev/sda"]]);
+    }
+}

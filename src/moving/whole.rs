@@ -1,0 +1,211 @@
+//! A machine that becomes another one, in the words of its two agents: what was on the devices of its layout comes over the wire of
+//! `drophammer move`. Each agent makes its key at its boot, and the key never leaves its memory.
+
+use super::certificate::{Certificate, Secret};
+use super::ganeti::{Compression, Terms};
+use super::key::{self, Pair};
+use super::link::Port;
+use super::onto::Onto;
+use super::own::receive::Disk;
+use super::receiving::Waiting;
+use super::sending::{self, Way};
+use super::source::Source;
+use super::tls::Ends;
+use crate::carried::Peer;
+use crate::device::DevicePath;
+use crate::error::{Error, Phase, Result};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// Where a ramdisk has the secret of both machines, if it has one. One line.
+pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
+
+/// A copy that was cut after days goes on.
+const HOURS: u32 = 24 * 7;
+
+/// So long the sender looks for the other end, before it asks the control plane where that is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The key and the certificate of this boot.
+pub struct Own {
+    pair: Pair,
+    certificate: Certificate,
+    secret: Option<Secret>,
+}
+
+impl Own {
+    /// # Errors
+    /// There are no random numbers, or there is a file for the secret and no secret in it.
+    pub fn make(secret_file: &Path) -> Result<Own> {
+        let secret = secret_file.exists().then(|| super::secret(secret_file)).transpose()?;
+        let pair = key::make(HOURS, secret.as_ref())?;
+        let certificate = Certificate::read(&pair.certificate).map_err(|why| Error::new(Phase::Move, why))?;
+        Ok(Own { pair, certificate, secret })
+    }
+
+    /// For the other end.
+    pub fn certificate(&self) -> &str {
+        &self.pair.certificate
+    }
+
+    /// What stands behind the exchange of certificates, for people.
+    pub fn trust(&self) -> &'static str {
+        match self.secret {
+            Some(_) => {
+                "both certificates are signed with the secret of the ramdisks, which the control plane does not know"
+            }
+            None => {
+                "the control plane is trusted to hand on the certificates: the ramdisks have no secret (/etc/drophammer/move-secret)"
+            }
+        }
+    }
+
+    fn ends(&self, peer: &Peer) -> Result<Ends> {
+        let refuse = |why: String| Error::refusal(Phase::Move, format!("the other machine's certificate: {why}"));
+        let now = OffsetDateTime::now_utc().unix_timestamp();
+        let peer = super::good(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
+        Ends::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
+    }
+}
+
+/// One device of the layout, at this end.
+pub struct Device {
+    /// What both ends call it.
+    pub name: String,
+    pub path: DevicePath,
+}
+
+/// Sends devices that are only read. Each group has disks of its own: groups go side by side, and the devices of one after each other,
+/// since a disk that is read at two places at once is slow.
+///
+/// # Errors
+/// A device is not whole at the other end.
+pub fn send(own: &Own, peer: &Peer, order: &str, groups: &[Vec<Device>], say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    let ends = own.ends(peer)?;
+    let way = Way { to: &peer.address, ends: &ends, terms: terms(order)?, patience: PATIENCE };
+    let group = |devices: &[Device]| {
+        devices.iter().try_for_each(|Device { name, path }| {
+            let source = Source::open(path.as_ref(), false)?;
+            let figures = sending::one(name, &source, &way, usize::MAX)?;
+            figures.lines().lines().for_each(say);
+            Ok(())
+        })
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = groups.iter().map(|devices| scope.spawn(|| group(devices))).collect();
+        let panicked = |_| Err(Error::new(Phase::Move, "a thread has panicked"));
+        let ended: Vec<Result<()>> =
+            running.into_iter().map(|running| running.join().unwrap_or_else(panicked)).collect();
+        ended.into_iter().collect()
+    })
+}
+
+fn terms(order: &str) -> Result<Terms> {
+    let magic = order.parse().map_err(|why| Error::new(Phase::Move, format!("the order's id {order:?}: {why}")))?;
+    Ok(Terms { magic: Some(magic), compression: Compression::None, size_bytes: None })
+}
+
+/// The receiving end, which listens from before the plan on.
+pub struct Incoming {
+    own: Own,
+    port: Port,
+    news: Mutex<News>,
+}
+
+/// The last that the control plane has said.
+#[derive(Default)]
+struct News {
+    peer: Option<(Peer, Ends)>,
+    over: Option<String>,
+}
+
+impl Incoming {
+    /// # Errors
+    /// There is no port left.
+    pub fn open(own: Own) -> Result<Incoming> {
+        // The first takes IPv4 too, where the kernel has IPv6 at all.
+        let port = Port::open("[::]:0").or_else(|_| Port::open("0.0.0.0:0"))?;
+        Ok(Incoming { own, port, news: Mutex::default() })
+    }
+
+    pub fn own(&self) -> &Own {
+        &self.own
+    }
+
+    pub fn port(&self) -> Option<u16> {
+        self.port.address.rsplit(':').next()?.parse().ok()
+    }
+
+    /// Who may connect from now on.
+    ///
+    /// # Errors
+    /// A refusal: that is no certificate, or not one that is signed as it must be.
+    pub fn hear(&self, peer: &Peer) -> Result<()> {
+        let mut news = self.news();
+        if news.peer.as_ref().is_some_and(|(known, _)| known.certificate == peer.certificate) {
+            return Ok(());
+        }
+        news.peer = Some((peer.clone(), self.own.ends(peer)?));
+        Ok(())
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self, why: &str) {
+        self.news().over = Some(why.to_owned());
+    }
+
+    /// Opens the devices. Nothing is written yet.
+    ///
+    /// # Errors
+    /// A device is not there, or in use.
+    pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
+        let open = |Device { name, path }: Device| {
+            let onto = Onto::open(path.as_ref())?;
+            Ok(Disk::new(name, onto, Some(order.to_owned()), None, false))
+        };
+        let disks = devices.into_iter().map(open).collect::<Result<_>>()?;
+        Ok(Arriving { incoming: self, waiting: Waiting::of(disks, terms(order)?) })
+    }
+
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ends(&self) -> Result<Ends> {
+        let news = self.news();
+        match (&news.over, &news.peer) {
+            (Some(why), _) => Err(Error::new(Phase::Move, why.clone())),
+            (None, Some((_, ends))) => Ok(ends.clone()),
+            (None, None) => Err(Error::new(Phase::Move, "the control plane names no machine that sends")),
+        }
+    }
+}
+
+/// Devices that are awaited.
+pub struct Arriving<'i> {
+    incoming: &'i Incoming,
+    waiting: Waiting,
+}
+
+impl Arriving<'_> {
+    /// How much of them is there.
+    pub fn bytes(&self) -> u64 {
+        self.waiting.bytes()
+    }
+
+    /// # Errors
+    /// A device is not whole, and will not be: it cannot be written, or the control plane has ended the move.
+    pub fn until_whole(&self, say: &dyn Fn(&str)) -> Result<()> {
+        let say = |line: &str| {
+            say(line);
+            Ok(())
+        };
+        self.waiting.until_whole(&self.incoming.port, Duration::MAX, &say, || self.incoming.ends())
+    }
+}
+
+#[cfg(test)]
+mod tests;
