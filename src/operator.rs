@@ -3,6 +3,7 @@
 mod adopt;
 pub mod images;
 pub mod layouts;
+mod moves;
 mod options;
 mod power;
 mod server;
@@ -45,6 +46,7 @@ pub fn run(options: &Options) -> Result<Exit> {
         MachineCommand::Add(asked) => add(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
         MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
+        MachineCommand::Move(asked) => moves::run(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
@@ -72,7 +74,7 @@ pub fn run(options: &Options) -> Result<Exit> {
                         false if asked.now => print(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
                         false => print(&text)?,
                     }
-                    if asked.now { power::now(&server, &listed, options.json) } else { Ok(Exit::Good) }
+                    if asked.now { power::now(&server, &listed, "reinstall", options.json) } else { Ok(Exit::Good) }
                 }
             }
         }
@@ -167,7 +169,7 @@ fn table(all: &[Listed]) -> String {
             or_none(machine.size.as_deref()),
             or_none(machine.image.as_deref()),
             or_none(machine.wanted.as_deref()),
-            or_none(Some(&what_is_ordered(machine))),
+            or_none(Some(&what_is_ordered(machine, all))),
             or_none(machine.last_seen.as_deref()),
             or_none(event.as_deref()),
             or_none(machine.outcome.as_ref().map(how_it_ended).as_deref()),
@@ -176,7 +178,10 @@ fn table(all: &[Listed]) -> String {
     text::columns(&rows)
 }
 
-fn what_is_ordered(machine: &Listed) -> String {
+fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
+    if let Some(moving) = &machine.moving {
+        return moving.in_words(name(all, &moving.other));
+    }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} given up", order.image),
         (Some(order), _) => {
@@ -188,6 +193,12 @@ fn what_is_ordered(machine: &Listed) -> String {
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),
     }
+}
+
+/// What a machine with that id is called.
+fn name<'a>(all: &'a [Listed], id: &'a str) -> &'a str {
+    let named = all.iter().find(|machine| machine.id == id && !machine.name.is_empty());
+    named.map_or(id, |machine| machine.name.as_str())
 }
 
 /// One line of it: the rest is in the server's output.

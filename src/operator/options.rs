@@ -36,6 +36,8 @@ pub enum MachineCommand {
     Reinstall(Order),
     /// Switch a machine through its management controller, or have it boot over PXE next.
     Power(Switch),
+    /// Move a machine to another one's hardware: order it, show how far it is, take it back, or say that its system runs there.
+    Move(Move),
     /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
     Adopt(Adopt),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
@@ -201,6 +203,33 @@ pub struct Controller {
     /// Take any certificate: whoever is on the way can read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("done").args(["cancel", "finish"])))]
+pub struct Move {
+    /// The machine that is moved, by its id or its name.
+    #[arg(value_name = "A")]
+    pub machine: String,
+    /// The machine that receives, by its id or its name. Without it the newest move of A is shown.
+    #[arg(value_name = "B", conflicts_with = "done")]
+    pub to: Option<String>,
+    /// Which disk of B a name of the layout means, by its serial number or its name; may be given several times [default: those with
+    /// the same names, or as many as there are, in the order of their names].
+    #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
+    pub disks: Vec<String>,
+    /// Have both machines carry it out now: they boot over PXE next, and are switched off and on, as `bmc:` of their files says.
+    #[arg(long, requires = "to")]
+    pub now: bool,
+    /// Take it back: A boots its disks.
+    #[arg(long)]
+    pub cancel: bool,
+    /// With --cancel, when B has received all: B is switched off, by your word.
+    #[arg(long, value_name = "B", requires = "cancel")]
+    pub off: Option<String>,
+    /// The system runs on B, by your word: A is released.
+    #[arg(long)]
+    pub finish: bool,
 }
 
 #[derive(Debug, Args)]

@@ -59,12 +59,13 @@ pub fn switch(server: &Server, all: &[Listed], asked: &Switch, json: bool) -> Re
     }
 }
 
-/// An order was placed: has the machine carry it out now. The order stands, whatever becomes of this.
-pub fn now(server: &Server, machine: &Listed, json: bool) -> Result<Exit> {
+/// Something was ordered: has the machine carry it out now. The order stands, whatever becomes of this.
+pub fn now(server: &Server, machine: &Listed, ordered: &str, json: bool) -> Result<Exit> {
     for action in [Action::Pxe, Action::Cycle] {
         match ask(server, machine, action)? {
             Answer::Refused(why) => {
-                return Ok(refused(&format!("the reinstall is ordered, and the machine goes on running: {why}")));
+                let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
+                return Ok(refused(&format!("the {ordered} is ordered, and {name} goes on as it is: {why}")));
             }
             Answer::Good(Power { action }) if !json => drop(said(&machine.name, action, json)?),
             Answer::Good(_) => {}

@@ -6,6 +6,7 @@ use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
 use super::metrics::Ordered;
+use super::moves::agents::{self, Given, Told};
 use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
@@ -14,7 +15,7 @@ use super::{App, approved, ipxe, tidy, wanted};
 use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
-use crate::facts::Event;
+use crate::facts::{Event, EventName};
 use crate::steps::Steps;
 use axum::Json;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -116,7 +117,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
         let now = directory.borrow_and_update().clone();
-        if assigned(app, &now, id).await?.is_some() {
+        if given(app, &now, id).await?.is_some() {
             return Ok(());
         }
         if directory.changed().await.is_err() {
@@ -136,6 +137,14 @@ async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
+/// What the machine is told of an allocation. A move goes before all else.
+async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
+    let moved = agents::told(app, directory, id).await?;
+    let Told::AsEver = moved else { return Ok(moved.given()) };
+    let assigned = assigned(app, directory, id).await?;
+    Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
+}
+
 pub async fn machine(
     State(app): State<Arc<App>>,
     base: Base,
@@ -143,8 +152,11 @@ pub async fn machine(
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
-    let allocation = match assigned(&app, &directory, &id).await? {
-        Some((assigned, mut standing)) => {
+    let allocation = match given(&app, &directory, &id).await? {
+        Some(Given { assigned, standing, moving: Some(moving) }) => {
+            Some(agents::on_the_wire(&assigned, standing, moving, &base.calls, !boot.begun))
+        }
+        Some(Given { assigned, mut standing, moving: None }) => {
             let Assigned { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {
                 let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
@@ -221,7 +233,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
 
 pub async fn event(
     State(app): State<Arc<App>>,
-    Teller(Caller { id, peer, .. }): Teller,
+    Teller(Caller { id, boot, peer }): Teller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
@@ -229,6 +241,9 @@ pub async fn event(
     // Progress comes every second and is only of interest now.
     if event.progress.is_none() {
         app.state.event(&id, &event).await?;
+    }
+    if event.event == EventName::PhonedHome {
+        agents::phoned_home(&app, &id, boot.hash).await?;
     }
     app.watch.event(Who::new(&id, app.directory().name(&id), peer), event);
     Ok(Json(json!({})))
@@ -244,6 +259,11 @@ pub async fn point_of_no_return(
         read(&app, peer, body, DOCUMENT_BYTES).await?;
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
+    if let Some(answer) =
+        agents::begins(&app, &directory, &boot, peer, (&allocationuuid, &disks, said.as_deref())).await?
+    {
+        return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
+    }
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
     match current {
@@ -307,6 +327,9 @@ pub async fn report(
         report.allocationuuid = current.id.to_string();
     }
     let who = Who::new(&id, directory.name(&id), peer);
+    if let Some(acknowledged) = agents::reports(&app, &who, &boot, &report).await? {
+        return Ok(Json(acknowledged));
+    }
     let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);
     if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
         return foreign(&app, who, &report);

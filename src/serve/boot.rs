@@ -3,10 +3,12 @@
 
 use super::api_error::ApiError;
 use super::base::Base;
+use super::moves::MoveState;
 use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
 use super::watch::Who;
 use super::{App, caller, input, ipxe, token};
+use crate::carried::Part;
 use crate::control::wire;
 use crate::facts::{Event, EventName};
 use axum::Json;
@@ -48,6 +50,8 @@ pub async fn script(
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
+        NextBoot::Moving(part, state) => (moving(*part, *state), Some(false)),
+        NextBoot::Released => (RELEASED.to_owned(), Some(false)),
         NextBoot::Disk => ("is installed, boots its disk".to_owned(), None),
         NextBoot::Dropped(order) => (dropped(order), None),
         NextBoot::Elsewhere(other) => (elsewhere(&asking.id, other), None),
@@ -87,9 +91,13 @@ pub async fn without_firmware(
     say_the_end(&app, &asking.id, &next, peer);
     let id = &asking.id;
     let refusal = match &next {
-        NextBoot::Attempt(order) => {
-            tell(&app, id, peer, EventName::PlannedReboot, &format!("{}, without its firmware", attempt(order)))
-                .await?;
+        NextBoot::Attempt(_) | NextBoot::Moving(..) => {
+            let what = match &next {
+                NextBoot::Moving(part, state) => moving(*part, *state),
+                NextBoot::Attempt(order) => attempt(order),
+                _ => String::new(),
+            };
+            tell(&app, id, peer, EventName::PlannedReboot, &format!("{what}, without its firmware")).await?;
             let ramdisk = asking.ramdisk(&app, &base, &token, false);
             return Ok(Json(wire::NextBoot {
                 kernel: ramdisk.kernel(),
@@ -97,6 +105,7 @@ pub async fn without_firmware(
                 cmdline: ramdisk.arguments(),
             }));
         }
+        NextBoot::Released => format!("machine {id} {RELEASED}"),
         NextBoot::Install => format!("machine {id} has no allocation that this server knows to be installed"),
         NextBoot::Disk => format!(
             "no reinstall of machine {id} is ordered: `drophammer machine reinstall {id} --image IMAGE` orders one"
@@ -173,6 +182,17 @@ fn attempt(order: &Order) -> String {
         "gets kernel and ramdisk, attempt {} of {ATTEMPTS} of the reinstall with image {}",
         order.attempts, order.image
     )
+}
+
+const RELEASED: &str = "gets kernel and ramdisk, and waits: what its disks hold was moved to another machine, or copied onto them for a move";
+
+fn moving(part: Part, state: MoveState) -> String {
+    let what = match (part, state) {
+        (Part::Send, MoveState::Booting) => "waits: another machine has received its system, and may run it",
+        (Part::Send, _) => "its system is to be moved to another machine",
+        (Part::Receive, _) => "it is to receive another machine's system",
+    };
+    format!("gets kernel and ramdisk: {what} ({state})")
 }
 
 fn dropped(order: &Order) -> String {

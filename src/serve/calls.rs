@@ -1,6 +1,8 @@
 //! The calls that speak JSON, in one table: the routers are made of it, and so is `/openapi.json`.
 
 use super::adding::{Add, Added};
+use super::moves::agents;
+use super::moves::calls::{self as moving, MoveShown};
 use super::openapi::{Schemas, asked, list, nothing, of, openapi};
 use super::operator::{Listed, Reinstall, Rename};
 use super::power::Power;
@@ -10,6 +12,7 @@ use super::states::States;
 use super::v1::{images, layouts, machines, sizes, states, volumes};
 use super::{App, adding, api, boot, log, metrics, operator, power, preview, templates};
 use crate::allocation::Machine;
+use crate::carried::Standing;
 use crate::control::Acknowledged;
 use crate::control::wire::{LogPart, NextBoot, PointOfNoReturn, Register, Report};
 use crate::facts::Event;
@@ -92,6 +95,9 @@ pub fn of_machines() -> Vec<Call> {
         post("/v1/machine/{id}/point-of-no-return", api::point_of_no_return, "An installation is about to destroy")
             .asks(asked::<PointOfNoReturn>)
             .gives(nothing),
+        post("/v1/machine/{id}/moving", agents::stands, "A machine of a move stands in its ramdisk")
+            .asks(asked::<Standing>)
+            .gives(nothing),
         post("/v1/machine/{id}/report", api::report, "The end of an installation")
             .asks(asked::<Report>)
             .gives(of::<Acknowledged>),
@@ -158,7 +164,7 @@ fn of_directory() -> Vec<Call> {
 }
 
 fn about_machines() -> Vec<Call> {
-    let (machine, reinstall) = ("/v1/machine", "/v1/machine/{id}/reinstall");
+    let (machine, reinstall, moves) = ("/v1/machine", "/v1/machine/{id}/reinstall", "/v1/machine/{id}/move");
     vec![
         get(machine, machines::list, "Machines as metal-api shows them").gives(list::<machines::MachineShown>),
         post("/v1/machine/find", machines::find, "Machines of which all of it is true")
@@ -181,6 +187,13 @@ fn about_machines() -> Vec<Call> {
         post("/v1/machine/{id}/rename", operator::rename, "A machine has another id now")
             .asks(asked::<Rename>)
             .gives(of::<Listed>),
+        get(moves, moving::show, "The newest move of a machine").gives(of::<MoveShown>),
+        post(moves, moving::place, "Order a move of a machine to another one's hardware")
+            .asks(asked::<moving::Ask>)
+            .gives(of::<MoveShown>),
+        delete(moves, moving::cancel, "Take a move back").query(&["off"]).gives(of::<MoveShown>),
+        post("/v1/machine/{id}/move/finish", moving::finish, "The system of a move runs, by the operator's word")
+            .gives(of::<MoveShown>),
         post("/v1/machine/{id}/file", adding::add, "Make a file of a machine that has registered")
             .asks(asked::<Add>)
             .gives(of::<Added>),

@@ -8,6 +8,7 @@ use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
+use super::moves::overlay::Overlay;
 use super::one_file::OneFile;
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
@@ -269,8 +270,15 @@ impl Loader {
 
     fn add_machines(&mut self, directory: &mut Directory, problems: &mut Vec<String>, said: &mut Vec<String>) {
         let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
+        let moves = state.live_moves_blocking().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
+        });
+        let files = self.machines.entries.values();
+        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.in_force.as_ref()).cloned());
+        let overlay = Overlay::new(&moves, files);
         let mut settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
-            let (machine, note) = with_definition(definitions, machine);
+            let (machine, note) = with_definition(definitions, &overlay.of(machine).0);
             let standing = standing(state, &machine, known)?;
             resolve(&machine, &standing, known)?;
             let notes = notes(&machine, &standing, known).into_iter().chain(note).collect();
@@ -279,6 +287,8 @@ impl Loader {
         self.machines.say_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
+            let hidden = entry.newest.as_ref().ok().and_then(|machine| overlay.of(machine).1);
+            problems.extend(hidden.map(|why| say(path, &why, false)));
             let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
             let machine = match newest {
                 Ok((notes, broken)) => {
@@ -295,7 +305,9 @@ impl Loader {
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
         }
-        let all = all.into_iter().map(|(path, machine)| (path, with_definition(definitions, &machine).0)).collect();
+        let counts = |machine: &Machine| overlay.of(machine).0;
+        let all = all.into_iter().map(|(path, machine)| (path, with_definition(definitions, &counts(&machine)).0));
+        let all = all.collect();
         for (id, (path, machine)) in unique("machine", all, |machine| &machine.id, problems) {
             for mac in &machine.macs {
                 if let Some(other) = directory.macs.insert(mac.clone(), id.clone()).filter(|other| *other != id) {

@@ -34,6 +34,7 @@ pub(crate) mod ipxe;
 mod keeper;
 mod log;
 mod metrics;
+pub mod moves;
 mod neighbours;
 mod one_file;
 pub mod openapi;
@@ -220,6 +221,8 @@ struct Server {
     wake: mpsc::Sender<Wake>,
     state: State,
     pxe: Option<Pxe>,
+    /// Brings the files to say what moves have come to.
+    files: tokio::task::JoinHandle<()>,
     /// Held as long as the server runs.
     _lock: Option<backup::Lock>,
 }
@@ -291,7 +294,8 @@ impl Server {
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);
-        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, _lock: lock })
+        let files = tokio::spawn(moves::files::keep_right(app));
+        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, files, _lock: lock })
     }
 
     /// Accepts until `ended`, then lets running answers go out for a moment.
@@ -325,6 +329,7 @@ impl Server {
         drop(self.fronts);
         let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
         self.closing.send_replace(true);
+        self.files.abort();
         let _ = self.wake.send(Wake::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.end().await;

@@ -7,6 +7,7 @@ use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;
 use super::metrics;
+use super::moves::MoveState;
 use super::peers::Peer;
 use super::promise::{contradiction, remedy};
 use super::resolve::{created, resolve};
@@ -16,6 +17,7 @@ use super::token;
 use super::wanted;
 use super::watch::Who;
 use crate::allocation::Allocation;
+use crate::carried::Part;
 use crate::facts::Event;
 use crate::layout;
 use axum::Json;
@@ -52,12 +54,37 @@ pub struct Listed {
     /// Why nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
+    /// Its part in a move that is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<PartOfMove>,
     /// As many attempts an order has.
     pub attempts: u32,
     pub last_seen: Option<String>,
     pub last_event: Option<Event>,
     /// How the last reinstall ended.
     pub outcome: Option<Outcome>,
+}
+
+/// A machine's part in a move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PartOfMove {
+    /// Id of the order.
+    pub id: String,
+    pub part: Part,
+    /// Id of the other machine.
+    pub other: String,
+    pub state: MoveState,
+}
+
+impl PartOfMove {
+    /// In a few words. `name` is that of the other machine.
+    pub fn in_words(&self, name: &str) -> String {
+        let way = match self.part {
+            Part::Send => "moves to",
+            Part::Receive => "receives",
+        };
+        format!("{way} {name}, {}", self.state)
+    }
 }
 
 /// What the marker says that a machine waits with.
@@ -142,6 +169,12 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         None => Standing::default(),
     };
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
+    let moving = app.state.live_move(&machine.id).await?.map(|is| PartOfMove {
+        part: is.part(&machine.id),
+        other: is.other(&machine.id).to_owned(),
+        id: is.id,
+        state: is.state,
+    });
     let waits = standing.waits.as_ref().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let waits = waits.map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
@@ -159,6 +192,7 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         waits,
         locked: machine.locked.clone(),
         order: standing.order,
+        moving,
         attempts: ATTEMPTS,
         last_seen,
         // One that a newer version has written may have another shape.
@@ -197,6 +231,7 @@ pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, A
         }
         Ordered::NotInstalled => Err(invalid(not_installed(id, &allocation))),
         Ordered::Begun(order) => Err(begun(&order)),
+        Ordered::Moves(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 

@@ -65,6 +65,14 @@ pub struct Assigned {
 /// Everything that is missing, one line each, with its place in the machine's file.
 pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
+    if standing.barred {
+        let message = format!(
+            "allocation {} was moved to another machine, or something was copied over it: machine {} must not have it from its disks; \
+             give it an allocation id of its own",
+            *allocation.id, machine.id
+        );
+        return Err(at(&allocation.id, &message));
+    }
     if let Some(other) = &standing.elsewhere {
         let message = format!(
             "allocation {} is installed under machine {other}, and is for no other. If this is that machine with another id, \

@@ -3,7 +3,7 @@
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
 //! `registered` what a machine has reported about itself, `next` what it boots. `strangers` are machines without a file,
-//! `renamed` those with a new id. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
+//! `renamed` those with a new id, `moves` those that move to other hardware. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
 //! what the operator reports as installed.
 
 mod adopted;
@@ -12,6 +12,7 @@ mod first;
 mod history;
 pub mod identity;
 mod log;
+mod moves;
 mod next;
 mod orders;
 mod registered;
@@ -27,11 +28,12 @@ pub use adopted::Adopted;
 pub use boots::{Boot, Enrolled, Heard};
 pub use first::BegunFirst;
 pub use log::LogKept;
+pub use moves::{Heard as MoveHeard, Placed, in_a_move};
 pub use next::{Asked, Files, Handed, NextBoot};
 pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
 pub use registered::Registered;
 pub use renamed::Renamed;
-pub use standing::{HandedOut, Order, Outcome, Standing, Words};
+pub use standing::{First, HandedOut, Order, Outcome, Standing, Words};
 
 use super::metrics::Metrics;
 use super::token::Hash;

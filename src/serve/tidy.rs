@@ -17,6 +17,8 @@ pub fn tidy(value: &mut Value) {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match (name.as_str(), value) {
             ("message", Value::String(text)) => *text = lines(cut(text, TEXT_BYTES)),
             ("plan", Value::String(text)) => *text = lines(cut(text, PLAN_BYTES)),
+            // To the last line end: a signature may be over it.
+            ("certificate", Value::String(text)) => *text = said(cut(text, PLAN_BYTES)),
             (_, value) => tidy(value),
         }),
         _ => {}
@@ -41,10 +43,12 @@ mod tests {
     #[test]
     fn texts_are_cut_and_steer_nothing() {
         let long = "ä".repeat(TEXT_BYTES);
-        let mut value = json!({"message": "a\u{1b}[2J\nb", "plan": "x\n\u{202e}y", "disks": [{"serial": "s\nt", "size": 1}], "name": long});
+        let mut value = json!({"message": "a\u{1b}[2J\nb", "plan": "x\n\u{202e}y", "disks": [{"serial": "s\nt", "size": 1}], "name": long,
+                               "certificate": "X: 1\n---\u{1b}\nMIIB\n"});
         tidy(&mut value);
         assert_eq!(value["message"], "a [2J\nb");
         assert_eq!(value["plan"], "x\n y");
+        assert_eq!(value["certificate"], "X: 1\n---\nMIIB\n");
         assert_eq!(said("a \u{1b}b \n\nc"), "a  b\n\nc");
         assert_eq!(value["disks"], json!([{"serial": "s t", "size": 1}]));
         assert_eq!(value["name"].as_str().map(str::len), Some(TEXT_BYTES));

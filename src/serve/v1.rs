@@ -6,7 +6,7 @@
 mod answer;
 mod change;
 pub mod images;
-mod kept;
+pub mod kept;
 pub mod layouts;
 pub mod machines;
 pub mod sizes;
@@ -14,4 +14,5 @@ pub mod states;
 mod users;
 pub mod volumes;
 
-pub use answer::Refusal;
+pub use answer::{Refusal, Refused};
+pub use change::{Change, Turn};

@@ -1,9 +1,8 @@
 //! The operator reports an allocation as installed, because the server has forgotten it. Then the agent believes the marker on
 //! the machine's disks, boots what is installed and reports it.
 
-use super::State;
-use super::now;
 use super::standing::read;
+use super::{State, moves, now};
 use crate::error::Result;
 use rusqlite::params;
 
@@ -23,6 +22,13 @@ impl State {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| {
             let standing = read(transaction, &machine, &allocation)?;
+            if let Some(why) = moves::blocked(transaction, &machine)? {
+                return Ok(Adopted::No(why));
+            }
+            if standing.barred {
+                let why = format!("allocation {allocation} was moved, and is not for machine {machine} any more");
+                return Ok(Adopted::No(why));
+            }
             if standing.succeeded {
                 return Ok(Adopted::No(format!(
                     "allocation {allocation} of machine {machine} is known to be installed"

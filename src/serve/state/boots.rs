@@ -3,10 +3,10 @@
 //!
 //! A stranger on the boot network can ask for a boot too. So nobody at another address can end a boot that is still heard.
 
-use super::next::{NextBoot, decide};
-use super::{Hash, State, now, registered};
+use super::next::{Files, NextBoot, decide};
+use super::{Hash, State, moves, now, registered};
 use crate::error::Result;
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -133,7 +133,13 @@ impl State {
                 return Ok(other.and_then(|other| other.address).map_or(Enrolled::Yes(None), Enrolled::Moved));
             }
             let next = match allocation.filter(|_| boot.while_heard) {
-                Some(allocation) => Some(decide(transaction, &boot.machine, &allocation, heard.quiet)?),
+                Some(allocation) => {
+                    let files = Files::Allocated(allocation.clone());
+                    Some(match moves::next(transaction, &boot.machine, &files)? {
+                        Some(next) => next,
+                        None => decide(transaction, &boot.machine, &allocation, heard.quiet)?,
+                    })
+                }
                 None => None,
             };
             transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
@@ -185,9 +191,9 @@ fn row(row: &Row) -> rusqlite::Result<Boot> {
 }
 
 /// The machine's boot: the last one that has registered.
-pub fn current(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Boot>> {
+pub fn current(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Boot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
-    transaction.query_row(&select, [machine], row).optional()
+    connection.query_row(&select, [machine], row).optional()
 }
 
 /// Keeps a boot that somebody at this address has asked for. The machine's boot ends now, unless it is heard at another address.

@@ -3,7 +3,7 @@
 
 use super::orders::column;
 use super::standing::{First, read};
-use super::{Hash, State, boots};
+use super::{Hash, State, boots, moves};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
@@ -34,6 +34,12 @@ impl State {
         self.durably(move |transaction| {
             let standing = read(transaction, &machine, &allocation)?;
             let no = |why: String| Ok(BegunFirst::No(why));
+            if let Some(why) = moves::blocked(transaction, &machine)? {
+                return no(why);
+            }
+            if standing.barred {
+                return no(format!("allocation {allocation} was moved, and is not for this machine any more"));
+            }
             if standing.succeeded {
                 return no(format!("allocation {allocation} is installed: only an order reinstalls it"));
             }

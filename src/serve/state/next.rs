@@ -3,8 +3,10 @@
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
 use super::standing::{Order, Outcome, read};
-use super::{Hash, State, now, strangers};
+use super::{Hash, State, moves, now, strangers};
+use crate::carried::Part;
 use crate::error::Result;
+use crate::serve::moves::MoveState;
 use rusqlite::{OptionalExtension, Transaction};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -38,6 +40,10 @@ pub enum NextBoot {
     NoFile,
     /// The ramdisk without the agent: this order has begun and is given up. A person has to look.
     Stop(Order),
+    /// The ramdisk, for its part in a move.
+    Moving(Part, MoveState),
+    /// The ramdisk, where it waits: what is on its disks is not its own any more.
+    Released,
     /// Nothing: it has no file, and there is no room for one more such machine.
     Crowded,
 }
@@ -74,11 +80,14 @@ impl State {
         self.durably(move |transaction| {
             let is_at = |boot: &Boot| boot.address.as_ref() == Some(&asked.by) || boot.asked_by == asked.by;
             let other = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot) && !is_at(boot));
-            let next = match &files {
-                Files::Allocated(allocation) if other.is_some() => as_it_is(transaction, &machine, allocation)?,
-                Files::Allocated(allocation) => decide(transaction, &machine, allocation, heard.quiet)?,
-                Files::Free => NextBoot::Install,
-                Files::Nothing => without_file(transaction, &machine)?,
+            let files = moves::files(transaction, &machine, files)?;
+            let moved = moves::next(transaction, &machine, &files)?;
+            let next = match (&files, moved) {
+                (_, Some(next)) => next,
+                (Files::Allocated(allocation), None) if other.is_some() => as_it_is(transaction, &machine, allocation)?,
+                (Files::Allocated(allocation), None) => decide(transaction, &machine, allocation, heard.quiet)?,
+                (Files::Free, None) => NextBoot::Install,
+                (Files::Nothing, None) => without_file(transaction, &machine)?,
             };
             match (&files, &next) {
                 (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
@@ -88,8 +97,9 @@ impl State {
                 _ => strangers::is_known(transaction, &machine)?,
             }
             let ramdisk = match next {
-                NextBoot::Attempt(_) => true,
-                NextBoot::Install | NextBoot::Stop(_) => !asked.ordered_only,
+                // Also a system that runs may go there for its move.
+                NextBoot::Attempt(_) | NextBoot::Moving(..) => true,
+                NextBoot::Install | NextBoot::Stop(_) | NextBoot::Released => !asked.ordered_only,
                 NextBoot::Disk
                 | NextBoot::Dropped(_)
                 | NextBoot::Elsewhere(_)

@@ -4,7 +4,7 @@
 //! that it was done.
 
 use super::standing::{Order, Outcome, Words, read};
-use super::{State, first, json, now};
+use super::{State, first, json, moves, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
@@ -24,6 +24,8 @@ pub enum Ordered {
     NotInstalled,
     /// The older order has passed the point of no return, and stays.
     Begun(Order),
+    /// The machine is part of a move.
+    Moves(String),
 }
 
 /// The answer to an operator who takes an order back.
@@ -64,6 +66,9 @@ impl State {
     pub async fn order(&self, machine: &str, allocation: &str, image: &str, words: Words) -> Result<Ordered> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         self.durably(move |transaction| {
+            if let Some(why) = moves::blocked(transaction, &machine)? {
+                return Ok(Ordered::Moves(why));
+            }
             let standing = read(transaction, &machine, &allocation)?;
             if !standing.succeeded {
                 return Ok(Ordered::NotInstalled);
@@ -118,7 +123,10 @@ impl State {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
             let open = read(transaction, &machine, &allocation)?.order;
-            let Some(mut open) = open.filter(|open| open.id == order) else { return Ok(Begun::NotInForce) };
+            let is_moved = moves::blocked(transaction, &machine)?.is_some();
+            let Some(mut open) = open.filter(|open| open.id == order && !is_moved) else {
+                return Ok(Begun::NotInForce);
+            };
             let news = !std::mem::replace(&mut open.begun, true);
             open.disks = disks;
             keep(transaction, &machine, &allocation, &open)?;
@@ -142,12 +150,13 @@ impl State {
             let before = read(transaction, &machine, &allocation)?;
             let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
             let mut reported = Reported { order: order.clone(), ..Reported::default() };
+            let is_moved = before.barred || moves::blocked(transaction, &machine)?.is_some();
             let is_about_it = order.is_some() || before.order.is_none();
             match order {
                 Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
                 Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
                 // An order that is open is not what this report is about, and stays.
-                None if report.success && !before.succeeded && before.elsewhere.is_none() => {
+                None if report.success && !before.succeeded && before.elsewhere.is_none() && !is_moved => {
                     installed(transaction, &machine, &allocation, &report, None)?
                 }
                 None if report.order.is_none() && !report.success => {
@@ -202,6 +211,8 @@ fn installed(
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
+    // Its disks hold this one, whatever was copied onto them before.
+    moves::free(transaction, machine, None)?;
     // What was only found and booted says nothing of volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(

@@ -1,6 +1,6 @@
 //! A machine gets a new id with a new mainboard or firmware. Everything that is known of it moves to the new id.
 
-use super::State;
+use super::{State, moves};
 use crate::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -19,6 +19,11 @@ impl State {
     pub async fn rename(&self, old: &str, new: &str) -> Result<Renamed> {
         let (old, new) = (old.to_owned(), new.to_owned());
         self.durably(move |transaction| {
+            for machine in [&old, &new] {
+                if let Some(why) = moves::blocked(transaction, machine)? {
+                    return Ok(Renamed::Refused(why));
+                }
+            }
             let has = |machine: &str, which: &str| -> rusqlite::Result<Option<String>> {
                 let select = format!("SELECT id FROM allocations WHERE machine = ?1 AND {which} LIMIT 1");
                 transaction.query_row(&select, [machine], |row| row.get(0)).optional()
@@ -43,6 +48,7 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
+    transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
     // What the machine has reported under its new id is newer, and stays. So does a boot of the new id.

@@ -31,13 +31,20 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS identity (
         one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, transactions INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS former (former TEXT PRIMARY KEY, machine TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS moves (
+        id TEXT PRIMARY KEY, a TEXT NOT NULL, b TEXT NOT NULL, allocation TEXT NOT NULL, state TEXT NOT NULL,
+        live INTEGER NOT NULL, created TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS moves_live ON moves (live);
+    CREATE TABLE IF NOT EXISTS barred (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, move TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
 ";
 
 /// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
 /// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
-/// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since.
-const LATER: [(&str, &str); 17] = [
+/// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since. `moves`:
+/// all of it, which is also how a database from before there were moves is told.
+const LATER: [(&str, &str); 18] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -55,6 +62,7 @@ const LATER: [(&str, &str); 17] = [
     ("machines", "stranger"),
     ("machines", "registered_at"),
     ("machines", "begun_since"),
+    ("moves", "document"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

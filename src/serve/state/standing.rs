@@ -1,6 +1,6 @@
 //! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
 
-use super::{Hash, State, now, strangers};
+use super::{Hash, State, moves, now, strangers};
 use crate::error::Result;
 use crate::facts::PreparedVolume;
 use crate::inventory::Inventory;
@@ -40,6 +40,9 @@ pub struct Standing {
     pub volumes: Vec<PreparedVolume>,
     /// The other machine id under which this allocation is installed. Then this machine must not have it.
     pub elsewhere: Option<String>,
+    /// The allocation has been moved away from this machine, or something else has been copied over it: it is not to be had from its
+    /// disks any more.
+    pub barred: bool,
     /// Ids that the machine had before.
     pub former: Vec<String>,
     /// What the machine has registered, where its layout is made of that.
@@ -247,6 +250,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     if !standing.succeeded {
         standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
     }
+    standing.barred = moves::is_barred(connection, machine, allocation)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     let select =
@@ -274,7 +278,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
 }
 
 /// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.
-fn parsed<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
+pub fn parsed<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);
     value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))

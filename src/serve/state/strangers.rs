@@ -12,7 +12,8 @@ const MOST: u32 = 256;
 const KEPT: Duration = Duration::hours(24);
 
 /// A machine with an allocation in the database is no stranger, whatever became of its file.
-const ALL: &str = "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations)";
+const ALL: &str =
+    "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
 /// Makes room for the machine; false if there is none, because all the others are heard.
 pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlite::Result<bool> {

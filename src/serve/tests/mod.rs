@@ -23,6 +23,7 @@ mod lost;
 mod machine_calls;
 mod machines;
 mod metrics;
+mod moved;
 mod openapi;
 mod operator;
 mod page;

@@ -66,6 +66,11 @@ impl Refused {
         Refused { conflict: Some(conflict), ..Refused::taken(message) }
     }
 
+    /// For the output.
+    pub fn words(self) -> String {
+        self.message
+    }
+
     /// What a person may want to know beside that.
     pub fn beside(self, problems: Vec<Problem>) -> Refused {
         Refused { problems, ..self }

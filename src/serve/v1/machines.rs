@@ -14,7 +14,7 @@ use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
 use crate::serve::preview::{Preview, preview};
 use crate::serve::resolve::resolve;
-use crate::serve::state::Standing;
+use crate::serve::state::{Standing, in_a_move};
 use crate::yaml::edit;
 use axum::Json;
 use axum::body::Body;
@@ -30,7 +30,8 @@ use uuid::Uuid;
 const KIND: &str = "machine";
 /// An allocation may have user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
-const FIELDS: [&str; 9] =
+/// All that a machine's file may have, in the order in which it is written.
+pub const FIELDS: [&str; 9] =
     ["id", "name", "macs", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
 /// What a search looks at.
 const SEARCHED: [&str; 12] = [
@@ -192,6 +193,7 @@ pub async fn allocate(
         )));
     }
     let id = choose(app, &asked).await?;
+    not_in_a_move(app, &id).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
     for (name, ours) in ASKED {
@@ -215,6 +217,7 @@ pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Js
     if let Some(reason) = &machine.locked {
         return Err(Refused::unprocessable(format!("machine is locked: {reason}")));
     }
+    not_in_a_move(app, &id).await?;
     let Some(allocation) = &machine.allocation else { return Ok(Json(one(app, &id, &base).await?)) };
     let standing = app.state.standing(&id, &allocation.id).await?;
     let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
@@ -233,6 +236,11 @@ pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Js
         directory.name(&id)
     ));
     Ok(Json(one(app, &id, &base).await?))
+}
+
+async fn not_in_a_move(app: &App, id: &str) -> Answered<()> {
+    let is = app.state.live_move(id).await?;
+    is.map_or(Ok(()), |is| Err(Refused::taken(in_a_move(id, &is))))
 }
 
 /// The machine that is named, or one of that size that has registered and has no allocation.
@@ -259,7 +267,7 @@ async fn choose(app: &App, asked: &Map<String, Value>) -> Answered<String> {
     let mut free: Vec<&str> = directory.machines().filter(is_free).map(|machine| machine.id.as_str()).collect();
     free.sort_unstable();
     for id in free {
-        if app.state.registered(id).await?.is_some() {
+        if app.state.registered(id).await?.is_some() && app.state.live_move(id).await?.is_none() {
             return Ok(id.to_owned());
         }
     }

@@ -1,0 +1,165 @@
+//! A machine is moved to another one's hardware: ordered, shown, taken back, finished.
+
+use super::options::Move;
+use super::{Answer, Server, find, name, power, print_json, refused};
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::serve::moves::MoveState;
+use crate::serve::moves::calls::{Ask, MoveShown};
+use crate::serve::operator::Listed;
+use crate::stdout::print;
+use crate::text;
+use reqwest::Method;
+use std::collections::BTreeMap;
+
+pub fn run(server: &Server, all: &[Listed], asked: &Move, json: bool) -> Result<Exit> {
+    let machine = match find(all, &asked.machine) {
+        Ok(machine) => machine,
+        Err(why) => return Ok(refused(&why)),
+    };
+    let path = format!("/v1/machine/{}/move", machine.id);
+    let request = match (&asked.to, asked.cancel, asked.finish) {
+        (Some(to), ..) => {
+            let ask = find(all, to).and_then(|to| Ok(Ask { to: to.id.clone(), disks: disks(&asked.disks)? }));
+            match ask {
+                Ok(ask) => server.request(Method::POST, &path).json(&ask),
+                Err(why) => return Ok(refused(&why)),
+            }
+        }
+        (None, true, _) => {
+            let off = asked.off.as_ref().map(|off| find(all, off)).transpose();
+            match off {
+                Ok(None) => server.request(Method::DELETE, &path),
+                Ok(Some(off)) => server.request(Method::DELETE, &format!("{path}?off={}", off.id)),
+                Err(why) => return Ok(refused(&why)),
+            }
+        }
+        (None, _, true) => server.request(Method::POST, &format!("{path}/finish")),
+        (None, false, false) => server.request(Method::GET, &path),
+    };
+    let shown = match server.ask::<MoveShown>(request)? {
+        Answer::Refused(why) => return Ok(refused(&why)),
+        Answer::Good(shown) => shown,
+    };
+    match json {
+        true => drop(print_json(&shown)?),
+        false => print(&in_words(all, &shown))?,
+    }
+    for id in [&shown.to, &shown.from].into_iter().filter(|_| asked.now) {
+        let Some(machine) = all.iter().find(|machine| machine.id == *id) else { continue };
+        match power::now(server, machine, "move", json)? {
+            Exit::Good => {}
+            bad => return Ok(bad),
+        }
+    }
+    Ok(Exit::Good)
+}
+
+/// `/dev/sda=S45NNE0M01`.
+fn disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
+    let mut all = BTreeMap::new();
+    for one in said {
+        let both = one.split_once('=').filter(|(name, disk)| !name.is_empty() && !disk.is_empty());
+        let (name, disk) =
+            both.ok_or_else(|| format!("--disk {one:?} is not NAME=DISK, such as /dev/sda=S45NNE0M01"))?;
+        if all.insert(name.to_owned(), disk.to_owned()).is_some() {
+            return Err(format!("--disk says twice which disk {name} is to be"));
+        }
+    }
+    Ok(all)
+}
+
+/// How far it is, and what happens next.
+fn in_words(all: &[Listed], shown: &MoveShown) -> String {
+    let (a, b) = (name(all, &shown.from), name(all, &shown.to));
+    let stands = |stands: bool| if stands { "stands in its ramdisk" } else { "does not stand in its ramdisk" };
+    let mut text = format!("{a} moves to {b}: {}; order {}.\n", shown.state, shown.id);
+    for disk in &shown.disks {
+        let serial =
+            if disk.serial.is_empty() { String::new() } else { format!(", serial {}", text::clean(&disk.serial)) };
+        text += &format!("  {} is {} of {b}{serial}\n", disk.device, text::bytes(disk.size_bytes));
+    }
+    if shown.state.is_open() && shown.state != MoveState::Booting {
+        text += &format!("{a} {}, {b} {}.\n", stands(shown.from_stands), stands(shown.to_stands));
+    }
+    for (machine, says) in [(a, &shown.from_says), (b, &shown.to_says)] {
+        if !says.is_empty() {
+            text += &format!("{machine} has said: {}\n", text::clean(says));
+        }
+    }
+    text += &match shown.state {
+        MoveState::Ordered | MoveState::Planned | MoveState::Copying => format!(
+            "Both boot the ramdisk when they next come over PXE. Take it back:\n  drophammer machine move {a} --cancel\n"
+        ),
+        MoveState::Booting => format!(
+            "{b} has received all, and boots it. {a} waits, and is released when {b} phones home, or by:\n  drophammer machine move {a} --finish\n\
+             If {b} is no good, switch it off, and:\n  drophammer machine move {a} --cancel --off {b}\n"
+        ),
+        MoveState::Done => format!("{b} has the allocation. {a} is free; its disks are as they were.\n"),
+        MoveState::Cancelled => format!("{a} has the allocation, and boots its disks. {b} is free.\n"),
+        MoveState::Refused => format!("Nothing was written. {a} has the allocation, and boots its disks.\n"),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marker::MarkedDisk;
+
+    fn shown(state: MoveState) -> MoveShown {
+        let text = |text: &str| text.to_owned();
+        let disk = MarkedDisk {
+            device: text("/dev/sda"),
+            serial: text("N\u{1b}1"),
+            size_bytes: 1_000_000_000,
+            ..MarkedDisk::default()
+        };
+        MoveShown {
+            id: text("o1"),
+            from: text("4c-1"),
+            to: text("4c-2"),
+            allocation: text("a1"),
+            state,
+            created: text("2026-01-01T00:00:00Z"),
+            disks: vec![disk],
+            from_stands: true,
+            to_stands: false,
+            failures: 0,
+            from_says: String::new(),
+            to_says: text("storage.partition: no"),
+        }
+    }
+
+    #[test]
+    fn a_state_is_shown_with_what_can_be_done() {
+        let one = Listed { id: "4c-1".to_owned(), name: "one".to_owned(), ..Listed::default() };
+        for (state, words) in [
+            (MoveState::Ordered, "one stands in its ramdisk, 4c-2 does not stand in its ramdisk."),
+            (MoveState::Copying, "drophammer machine move one --cancel\n"),
+            (MoveState::Booting, "drophammer machine move one --cancel --off 4c-2\n"),
+            (MoveState::Done, "one is free; its disks are as they were."),
+            (MoveState::Cancelled, "one has the allocation, and boots its disks. 4c-2 is free."),
+            (MoveState::Refused, "Nothing was written."),
+        ] {
+            let text = in_words(&[one.clone()], &shown(state));
+            assert!(text.starts_with(&format!("one moves to 4c-2: {state}; order o1.\n")), "{text}");
+            assert!(text.contains(words) && text.contains("4c-2 has said: storage.partition: no\n"), "{text}");
+            assert!(text.contains("  /dev/sda is 1.00 GB of 4c-2, serial N") && !text.contains('\u{1b}'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn disks_are_said_once_each() {
+        let said = |all: &[&str]| disks(&all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+        assert_eq!(said(&["/dev/sda=S1", "os=nvme0n1"]).unwrap().len(), 2);
+        for (bad, words) in [
+            (&["/dev/sda"][..], "is not NAME=DISK"),
+            (&["=S1"], "is not NAME=DISK"),
+            (&["a="], "is not NAME=DISK"),
+            (&["a=1", "a=2"], "twice"),
+        ] {
+            assert!(said(bad).unwrap_err().contains(words), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What the two machines of a move say and are told, each by its own agent.
+
+use super::{End, Hands, Move, MoveState, Word};
+use crate::allocation::Allocation;
+use crate::carried::{Moving, Part, Peer as OnTheWire, Standing as Stands};
+use crate::control::Acknowledged;
+use crate::control::wire::Report;
+use crate::marker::MarkedDisk;
+use crate::serve::api::{self, read};
+use crate::serve::api_error::ApiError;
+use crate::serve::caller::Caller;
+use crate::serve::directory::Directory;
+use crate::serve::input::Machine;
+use crate::serve::peers::Peer;
+use crate::serve::resolve::{Assigned, resolve};
+use crate::serve::state::{Boot, MoveHeard, Standing};
+use crate::serve::token::Hash;
+use crate::serve::watch::Who;
+use crate::serve::{App, approved, wanted};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+const CERTIFICATE_BYTES: usize = 64 << 10;
+const CARRIED_BYTES: usize = 1 << 20;
+/// Both as strings of JSON.
+const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES);
+
+/// What a machine is told of an allocation.
+pub struct Given {
+    pub assigned: Assigned,
+    pub standing: Standing,
+    pub moving: Option<Moving>,
+}
+
+/// What a move makes of that.
+pub enum Told {
+    /// It has no say in it.
+    AsEver,
+    Nothing,
+    Something(Box<Given>),
+}
+
+impl Told {
+    pub fn given(self) -> Option<Given> {
+        match self {
+            Told::AsEver | Told::Nothing => None,
+            Told::Something(given) => Some(*given),
+        }
+    }
+}
+
+/// `POST /v1/machine/{id}/moving`.
+pub async fn stands(
+    State(app): State<Arc<App>>,
+    Caller { id, boot, peer }: Caller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Stands { order, certificate, port, carried } = read(&app, peer, body, STANDING_BYTES).await?;
+    let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
+    if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
+        let message = format!(
+            "the certificate has {} bytes of at most {CERTIFICATE_BYTES}, and what is carried {carried_bytes} of {CARRIED_BYTES}",
+            certificate.len()
+        );
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    if order.is_empty() || certificate.trim().is_empty() {
+        return Err(ApiError::bad("a machine of a move stands with the id of its order and with a certificate"));
+    }
+    let none = || conflict(format!("machine {id} is part of no open move with the id {order:?}"));
+    let is = app.state.live_move(&id).await?.filter(|is| is.id == order).ok_or_else(none)?;
+    let part = is.part(&id);
+    let address = match (part, port) {
+        (Part::Send, _) => String::new(),
+        (Part::Receive, Some(port)) => address(peer, port),
+        (Part::Receive, None) => return Err(ApiError::bad("the machine that receives says on which port")),
+    };
+    let word = Word::Stands(part, End { certificate, address, boot: boot.hash }, carried);
+    let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
+    let MoveHeard { is, news } = heard.map_err(conflict)?;
+    if news {
+        let directory = app.directory();
+        app.watch.note(format!(
+            "{} stands in its ramdisk for the move {} ({peer})",
+            directory.name(&id),
+            in_words(&directory, &is)
+        ));
+        app.state_has_changed();
+    }
+    Ok(Json(json!({})))
+}
+
+fn address(Peer(address): Peer, port: u16) -> String {
+    match address {
+        IpAddr::V4(address) => format!("{address}:{port}"),
+        IpAddr::V6(address) => format!("[{address}]:{port}"),
+    }
+}
+
+fn conflict(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why)
+}
+
+/// `of one to two (copying)`.
+pub fn in_words(directory: &Directory, is: &Move) -> String {
+    format!("of {} to {} ({})", directory.name(&is.a), directory.name(&is.b), is.state)
+}
+
+/// What the machine is told because of a move.
+///
+/// # Errors
+/// The database's.
+pub async fn told(app: &App, directory: &Directory, id: &str) -> Result<Told, ApiError> {
+    let Some(is) = app.state.live_move(id).await? else { return Ok(Told::AsEver) };
+    let now = app.state.present(&is).await?;
+    let part = match is.hands(id, now) {
+        Hands::AsEver => return Ok(Told::AsEver),
+        Hands::Nothing => return Ok(Told::Nothing),
+        Hands::Sends => Part::Send,
+        Hands::Receives => Part::Receive,
+    };
+    let Some((assigned, standing)) = moved(app, directory, &is, part).await? else { return Ok(Told::Nothing) };
+    let other = if part == Part::Send { Part::Receive } else { Part::Send };
+    let peer = is.peer(other, now);
+    let peer = peer.map(|end| OnTheWire { certificate: end.certificate.clone(), address: end.address.clone() });
+    let begun = is.state == MoveState::Copying;
+    let moving = match part {
+        Part::Send => Moving { order: is.id, part, begun, peer, carried: None, disks: Vec::new() },
+        Part::Receive => Moving { order: is.id, part, begun, peer, carried: is.carried, disks: is.disks },
+    };
+    let begun_on = is.begun.map(|begun| begun.disks).unwrap_or_default();
+    let standing = match part {
+        Part::Send => standing,
+        Part::Receive => received(&is.a, begun_on, standing),
+    };
+    Ok(Told::Something(Box::new(Given { assigned, standing, moving: Some(moving) })))
+}
+
+/// The allocation as the machine that is moved has it: only what is installed is moved, and nothing of it is to be installed.
+async fn moved(
+    app: &App,
+    directory: &Directory,
+    is: &Move,
+    part: Part,
+) -> Result<Option<(Assigned, Standing)>, ApiError> {
+    let has_it = |machine: &&Machine| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
+    let Some(machine) = directory.machine(&is.a).filter(has_it) else { return Ok(None) };
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let standing = wanted::standing(app, &is.a, allocation, &directory.known).await?;
+    if !standing.succeeded || standing.order.is_some() {
+        return Ok(None);
+    }
+    let Some(mut assigned) = resolve(machine, &standing, &directory.known).ok().flatten() else { return Ok(None) };
+    if assigned.installs {
+        return Ok(None);
+    }
+    if part == Part::Receive {
+        let own = wanted::approved(app, &is.b, &is.allocation, Standing::default(), &directory.known).await?;
+        let Ok(approved) = directory.known.approvals.told(&is.b, &own) else { return Ok(None) };
+        assigned.approved = approved;
+        let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
+        assigned.image.finish = image.and_then(|image| image.finish);
+    }
+    Ok(Some((assigned, standing)))
+}
+
+/// To the machine that receives it is a first installation.
+fn received(sender: &str, begun_on: Vec<MarkedDisk>, of_sender: Standing) -> Standing {
+    let first = crate::serve::state::First { disks: begun_on, ..Default::default() };
+    let former = of_sender.former.into_iter().chain([sender.to_owned()]).collect();
+    Standing { created: of_sender.created, first: Some(first), former, ..Standing::default() }
+}
+
+/// As an agent is told it.
+pub fn on_the_wire(
+    assigned: &Assigned,
+    standing: Standing,
+    moving: Moving,
+    base: &str,
+    has_not_begun: bool,
+) -> Allocation {
+    let with_secrets = has_not_begun && moving.part == Part::Receive;
+    Allocation { moving: Some(moving), ..api::on_the_wire(assigned, standing, base, with_secrets) }
+}
+
+/// The receiving machine asks to pass its point of no return. None: the machine receives nothing. The inner error is why it may not.
+///
+/// # Errors
+/// The database's.
+pub async fn begins(
+    app: &App,
+    directory: &Directory,
+    boot: &Boot,
+    peer: Peer,
+    (allocation, disks, said): (&str, &[MarkedDisk], Option<&str>),
+) -> Result<Option<Result<(), String>>, ApiError> {
+    let id = &boot.machine;
+    let of = app.state.live_move(id).await?.filter(|is| is.b == *id && is.allocation == allocation);
+    let Some(MoveState::Ordered | MoveState::Planned | MoveState::Copying) = of.map(|is| is.state) else {
+        return Ok(None);
+    };
+    if let Err(why) = approved::compared(app, directory, id, allocation, said).await? {
+        return Ok(Some(Err(why)));
+    }
+    let Some(heard) = app.state.move_begins(id, boot.hash, disks.to_vec()).await? else {
+        return Ok(Some(Err("the move has ended".to_owned())));
+    };
+    let MoveHeard { is, news } = match heard {
+        Ok(heard) => heard,
+        Err(why) => return Ok(Some(Err(why))),
+    };
+    app.state.boot_begins(boot.hash).await?;
+    if news {
+        app.watch.note(format!(
+            "{} begins to receive: its disks are erased; the move {} ({peer})",
+            directory.name(id),
+            in_words(directory, &is)
+        ));
+        app.state_has_changed();
+    }
+    Ok(Some(Ok(())))
+}
+
+/// A report of a machine in a move. None: it is about something else.
+///
+/// # Errors
+/// The database's; its success does not count, so that it must not boot what it has.
+pub async fn reports(app: &App, who: &Who, boot: &Boot, report: &Report) -> Result<Option<Acknowledged>, ApiError> {
+    if boot.address.is_none() {
+        return Ok(None);
+    }
+    let id = &boot.machine;
+    let Some(heard) = app.state.move_report(id, boot.hash, report).await? else { return Ok(None) };
+    let MoveHeard { is, news } = heard.map_err(conflict)?;
+    let retry = !report.success && is.b == *id && is.retries();
+    if report.success || !retry {
+        app.state.boot_ends(boot.hash, report.success).await?;
+    }
+    if news {
+        app.state.metrics.reported(report);
+        app.watch.report(who.clone(), report);
+        app.watch.note(format!("the move {}", in_words(&app.directory(), &is)));
+        app.state_has_changed();
+    }
+    Ok(Some(Acknowledged { retry }))
+}
+
+/// The system runs, by the word of the boot that has received it.
+///
+/// # Errors
+/// The database's.
+pub async fn phoned_home(app: &App, id: &str, boot: Hash) -> Result<(), ApiError> {
+    if let Some(Ok(MoveHeard { is, news: true })) = app.state.move_hears(id, "", Word::PhonedHome(boot)).await? {
+        app.watch.note(format!("the move {}: {} is released", in_words(&app.directory(), &is), is.a));
+        app.state_has_changed();
+    }
+    Ok(())
+}

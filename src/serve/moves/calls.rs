@@ -1,0 +1,272 @@
+//! The operator's side of a move: ordered, shown, taken back, finished. Everything that speaks against it is said at once, before
+//! anything is kept.
+
+use super::agents::in_words;
+use super::{Move, MoveState, Word, pairing};
+use crate::allocation::Allocation;
+use crate::marker::MarkedDisk;
+use crate::problem;
+use crate::serve::App;
+use crate::serve::api::EVENT_BYTES;
+use crate::serve::api_error::ApiError;
+use crate::serve::input::Machine;
+use crate::serve::operator::Operator;
+use crate::serve::peers::Peer;
+use crate::serve::state::{MoveHeard, Placed, now};
+use crate::serve::v1::{Change, Refused, Turn};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is to be moved where.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// Id of the machine that receives.
+    pub to: String,
+    /// Its disks, by the names of the layout: serial numbers, or names of its own.
+    #[serde(default)]
+    pub disks: BTreeMap<String, String>,
+}
+
+/// A move as people are shown it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MoveShown {
+    /// Id of the order.
+    pub id: String,
+    /// Id of the machine that is moved.
+    pub from: String,
+    /// Id of the machine that receives.
+    pub to: String,
+    /// Id of the allocation.
+    pub allocation: String,
+    pub state: MoveState,
+    /// RFC 3339, UTC.
+    pub created: String,
+    /// Which disk of the machine that receives each name of the layout means.
+    pub disks: Vec<MarkedDisk>,
+    /// Each of them stands in its ramdisk now.
+    pub from_stands: bool,
+    pub to_stands: bool,
+    /// Number of boots that have begun to receive and failed.
+    pub failures: u32,
+    /// What each of them has said last of what went wrong.
+    pub from_says: String,
+    pub to_says: String,
+}
+
+async fn shown(app: &App, is: Move) -> Result<MoveShown, ApiError> {
+    let now = app.state.present(&is).await?;
+    let stands = |part| is.state.is_open() && is.peer(part, now).is_some();
+    Ok(MoveShown {
+        from_stands: stands(crate::carried::Part::Send),
+        to_stands: stands(crate::carried::Part::Receive),
+        id: is.id,
+        from: is.a,
+        to: is.b,
+        allocation: is.allocation,
+        state: is.state,
+        created: is.created,
+        disks: is.disks,
+        failures: is.failures,
+        from_says: is.words_a,
+        to_says: is.words_b,
+    })
+}
+
+fn no_move(id: &str) -> ApiError {
+    ApiError::not_found(format!("machine {id} is part of no move"))
+}
+
+/// `GET /v1/machine/{id}/move`: the open one, else the newest.
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+) -> Result<Json<MoveShown>, ApiError> {
+    let id = id.to_lowercase();
+    let is = app.state.last_move(&id).await?.ok_or_else(|| no_move(&id))?;
+    shown(&app, is).await.map(Json)
+}
+
+/// `POST /v1/machine/{id}/move`.
+pub async fn place(
+    Path(id): Path<String>,
+    Change { asked, turn }: Change<Ask, EVENT_BYTES>,
+) -> Result<Json<MoveShown>, Refused> {
+    let Turn { app, peer, .. } = &turn;
+    let new = judged(&turn, &id.to_lowercase(), &asked).await.map_err(Refused::from)?;
+    match app.state.place_move(new.clone()).await? {
+        Placed::Yes => {}
+        Placed::No(why) => return Err(Refused::taken(format!("not moved: {why}"))),
+    }
+    app.watch.note(format!("{peer} has ordered the move {}", in_words(&app.directory(), &new)));
+    app.state_has_changed();
+    Ok(Json(shown(app, new).await?))
+}
+
+/// The order, when nothing speaks against it.
+async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
+    let Turn { app, directory, .. } = turn;
+    let (to, mut problems) = (asked.to.to_lowercase(), Vec::new());
+    let unknown = |id: &str| ApiError::not_found(format!("there is no machine {id} in machines/"));
+    let a = directory.machine(id).ok_or_else(|| unknown(id))?;
+    let b = directory.machine(&to).ok_or_else(|| unknown(&to))?;
+    if a.id == b.id {
+        return Err(ApiError::bad("not moved: a machine cannot be moved to itself"));
+    }
+    for machine in [a, b] {
+        problems.extend(machine.locked.as_ref().map(|why| format!("machine {} is locked: {why}", machine.id)));
+        problems
+            .extend(app.state.live_move(&machine.id).await?.map(|is| crate::serve::state::in_a_move(&machine.id, &is)));
+    }
+    if let Some(allocation) = &b.allocation {
+        problems.push(format!("the file of machine {to} gives it allocation {}: take it out first", *allocation.id));
+    }
+    let inventory = app.state.inventory(&to).await?;
+    if inventory.is_none() {
+        problems.push(format!("machine {to} has not registered what it has: boot it over PXE once"));
+    }
+    let Some(allocation) = &a.allocation else {
+        problems.push(format!("machine {id} has no allocation in its file"));
+        return Err(refused(&problems));
+    };
+    let standing = app.state.standing(id, &allocation.id).await?;
+    if !standing.succeeded {
+        problems.push(format!(
+            "allocation {} of machine {id} is not installed, as far as this server knows",
+            *allocation.id
+        ));
+    }
+    if standing.order.is_some() {
+        problems.push(format!("a reinstall of machine {id} is ordered"));
+    }
+    if has_volumes(a) || !standing.volumes.is_empty() {
+        problems.push(format!("allocation {} has volumes of Kubernetes, which stay on their machine", *allocation.id));
+    }
+    let marker = standing.marker.clone();
+    if standing.succeeded && marker.is_none() {
+        problems.push(format!("this server has no marker of machine {id}: it reports one with its next installation"));
+    }
+    let disks = match (&standing.layout, inventory) {
+        (Some(layout), Some(inventory)) => {
+            let layout = layout.clone();
+            let of = Allocation { filesystemlayout: layout, ..Allocation::default() };
+            match of.layout() {
+                Ok(parsed) => {
+                    let raw = parsed.layout.disks.iter().filter(|disk| disk.image);
+                    problems.extend(raw.map(|disk| {
+                        format!(
+                            "the layout {} writes a raw image onto {}, whose parts are not known",
+                            parsed.layout.id, disk.device
+                        )
+                    }));
+                    pairing::pair(&parsed.layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
+                        problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
+                        Vec::new()
+                    })
+                }
+                Err(wrong) => {
+                    problems.push(format!("the layout of machine {id} is not understood: {}", problem::lines(&wrong)));
+                    Vec::new()
+                }
+            }
+        }
+        (None, _) => {
+            problems.extend(
+                standing
+                    .succeeded
+                    .then(|| format!("this server has not the layout that machine {id} was installed with")),
+            );
+            Vec::new()
+        }
+        (_, None) => Vec::new(),
+    };
+    if !problems.is_empty() {
+        return Err(refused(&problems));
+    }
+    Ok(Move {
+        id: uuid::Uuid::new_v4().to_string(),
+        a: a.id.clone(),
+        b: b.id.clone(),
+        allocation: allocation.id.to_string(),
+        state: MoveState::Ordered,
+        created: now(),
+        marker,
+        disks,
+        carried: None,
+        sender: None,
+        receiver: None,
+        begun: None,
+        failures: 0,
+        failed: None,
+        words_a: String::new(),
+        words_b: String::new(),
+        files: false,
+    })
+}
+
+fn has_volumes(machine: &Machine) -> bool {
+    let volumes = machine.allocation.as_ref().and_then(|allocation| allocation.passed_on.get("volumes"));
+    volumes.and_then(Value::as_array).is_some_and(|all| !all.is_empty())
+}
+
+fn refused(problems: &[String]) -> ApiError {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("not moved: {problem}")).collect();
+    ApiError::new(axum::http::StatusCode::CONFLICT, lines.join("\n"))
+}
+
+#[derive(Deserialize)]
+pub struct Cancelling {
+    #[serde(default)]
+    off: Option<String>,
+}
+
+/// `DELETE /v1/machine/{id}/move`. Once the machine that receives may run the system, `off` names it: it is switched off, by the
+/// operator's word.
+pub async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+    peer: Peer,
+    query: Result<Query<Cancelling>, QueryRejection>,
+) -> Result<Json<MoveShown>, ApiError> {
+    let Query(Cancelling { off }) = query.map_err(|error| ApiError::bad(error.to_string()))?;
+    let id = id.to_lowercase();
+    let is = app.state.live_move(&id).await?.ok_or_else(|| no_move(&id))?;
+    let off = off.map(|off| off.to_lowercase());
+    if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
+        return Err(ApiError::bad(format!("it is machine {} that must be off, and not {other}", is.b)));
+    }
+    hears(&app, &is, Word::Cancel { off: off.is_some() }, peer).await
+}
+
+/// `POST /v1/machine/{id}/move/finish`: the system runs on the machine that has received it, by the operator's word.
+pub async fn finish(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+    peer: Peer,
+) -> Result<Json<MoveShown>, ApiError> {
+    let id = id.to_lowercase();
+    let is = app.state.last_move(&id).await?.ok_or_else(|| no_move(&id))?;
+    if is.state == MoveState::Done {
+        return shown(&app, is).await.map(Json);
+    }
+    hears(&app, &is, Word::Finish, peer).await
+}
+
+async fn hears(app: &App, is: &Move, word: Word, peer: Peer) -> Result<Json<MoveShown>, ApiError> {
+    let heard = app.state.move_hears(&is.a, &is.id, word).await?.ok_or_else(|| no_move(&is.a))?;
+    let conflict = |why| ApiError::new(axum::http::StatusCode::CONFLICT, why);
+    let MoveHeard { is, news } = heard.map_err(conflict)?;
+    if news {
+        app.watch.note(format!("the move {}, by the word of {peer}", in_words(&app.directory(), &is)));
+        app.state_has_changed();
+    }
+    shown(app, is).await.map(Json)
+}

@@ -1,0 +1,201 @@
+//! Which disk of the receiving machine each name of the layout means: as the operator says, by the same names, or as many as there are
+//! in the order of their names. Pure.
+
+use crate::inventory::Disk as Found;
+use crate::layout::{Disk, Layout};
+use crate::marker::MarkedDisk;
+use crate::text::{by_numbers, bytes};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The disks of the machine, by the names of the layout.
+///
+/// # Errors
+/// All that is wrong, a line each.
+pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -> Result<Vec<MarkedDisk>, Vec<String>> {
+    let names: BTreeSet<&str> = layout.disks.iter().map(|disk| disk.device.as_str()).collect();
+    let unknown = said.keys().filter(|name| !names.contains(name.as_str()));
+    let unknown = unknown.map(|name| format!("the layout {} has no disk {name}", layout.id));
+    let mut problems: Vec<String> = unknown.collect();
+    let by_rule = if said.is_empty() { by_rule(&layout.disks, found) } else { BTreeMap::new() };
+    let mut pairs: Vec<(&str, &Found)> = Vec::new();
+    for name in names {
+        let disk = match said.get(name) {
+            Some(wanted) => one(found, wanted).map_err(|why| problems.push(why)).ok(),
+            None => by_rule.get(name).copied(),
+        };
+        match disk {
+            Some(disk) => pairs.push((name, disk)),
+            None if said.contains_key(name) => {}
+            None => problems.push(format!("nothing says which of its disks is to be {name}")),
+        }
+    }
+    let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, disk) in &pairs {
+        if let Some(other) = taken.insert(disk.device.as_str(), name) {
+            problems.push(format!("{} cannot be {other} and {name}", disk.device.as_str()));
+        }
+        if disk.read_only {
+            problems.push(format!("{} is read-only", disk.device.as_str()));
+        }
+    }
+    if problems.is_empty() {
+        return Ok(pairs.into_iter().map(|(name, disk)| marked(name, disk)).collect());
+    }
+    problems.push(choices(layout, found));
+    Err(problems)
+}
+
+/// By the very names, or as many as the layout has.
+fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
+    let same = |disk: &'a Disk| {
+        let name = disk.device.as_str();
+        let is_it = |found: &&Found| {
+            disk.hints.is_empty()
+                && (found.device.as_str() == name
+                    || found.by_path == name
+                    || found.by_id.iter().any(|other| other == name))
+        };
+        Some((name, found.iter().find(is_it)?))
+    };
+    let by_name: BTreeMap<&str, &Found> = listed.iter().filter_map(same).collect();
+    if by_name.len() == listed.len() {
+        return by_name;
+    }
+    let mut fixed: Vec<&Found> = found.iter().filter(|disk| !disk.removable).collect();
+    fixed.sort_by(|one, other| by_numbers(one.device.as_str()).cmp(&by_numbers(other.device.as_str())));
+    if fixed.len() != listed.len() {
+        return BTreeMap::new();
+    }
+    let mut names: Vec<&str> = listed.iter().map(|disk| disk.device.as_str()).collect();
+    names.sort_by(|one, other| by_numbers(one).cmp(&by_numbers(other)));
+    names.into_iter().zip(fixed).collect()
+}
+
+/// The disk with that serial number or that name.
+fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
+    let is_it = |disk: &&Found| {
+        disk.device.as_str() == wanted || disk.name.as_str() == wanted || (disk.serial == wanted && !wanted.is_empty())
+    };
+    let all: Vec<&Found> = found.iter().filter(is_it).collect();
+    match all[..] {
+        [one] => Ok(one),
+        [] => Err(format!("it has no disk {wanted:?}")),
+        _ => Err(format!("{wanted:?} is more than one of its disks: say it by its name")),
+    }
+}
+
+fn marked(name: &str, disk: &Found) -> MarkedDisk {
+    MarkedDisk {
+        device: name.to_owned(),
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        size_bytes: disk.size_bytes,
+        sector_bytes: disk.sector_bytes,
+        model: disk.model.clone(),
+        by_path: disk.by_path.clone(),
+        ..MarkedDisk::default()
+    }
+}
+
+/// What it has, and how it is said.
+fn choices(layout: &Layout, found: &[Found]) -> String {
+    let serial = |disk: &Found| if disk.serial.is_empty() { String::new() } else { format!(" serial {}", disk.serial) };
+    let has = found.iter().map(|disk| {
+        let removable = if disk.removable { ", removable" } else { "" };
+        format!("{} ({}{}{removable})", disk.device.as_str(), bytes(disk.size_bytes), serial(disk))
+    });
+    let has = has.collect::<Vec<_>>().join(", ");
+    let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
+    format!(
+        "its disks: {}. Say it with: {}",
+        if has.is_empty() { "none" } else { &has },
+        flags.collect::<Vec<_>>().join(" ")
+    )
+}
+
+/// The first disk that is not the one that it was.
+pub fn other_disks(then: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
+    now.iter().find_map(|now| {
+        let then = then.iter().find(|then| then.device == now.device)?;
+        let is_other = |then: &str, now: &str| !then.is_empty() && !now.is_empty() && then != now;
+        let differs = is_other(&then.serial, &now.serial)
+            || is_other(&then.wwn, &now.wwn)
+            || then.size_bytes != now.size_bytes;
+        differs.then(|| {
+            let words = |disk: &MarkedDisk| format!("serial {:?}, {}", disk.serial, bytes(disk.size_bytes));
+            format!(
+                "{} is to be the disk with {}, and is that with {} now: put the disk back, or cancel the move and order it anew",
+                now.device,
+                words(then),
+                words(now)
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::read_yaml;
+
+    const TWO: &str = "id: two
+disks:
+- {device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}
+- {device: /dev/sdb, wipe: true, partitions: [{number: 1, label: srv, size: 0, type: GPTLinux}]}
+filesystems:
+- {path: /, device: /dev/sda1, format: ext4, label: root}
+- {path: /srv, device: /dev/sdb1, format: ext4, label: srv}
+";
+
+    fn disk(name: &str, serial: &str, removable: bool) -> Found {
+        let device = format!("/dev/{name}");
+        serde_json::from_value(serde_json::json!({
+            "name": name, "device": device, "size_bytes": 1_000_000_000u64, "sector_bytes": 512, "serial": serial,
+            "removable": removable,
+        }))
+        .unwrap()
+    }
+
+    fn said(words: &[(&str, &str)]) -> BTreeMap<String, String> {
+        words.iter().map(|(name, disk)| ((*name).to_owned(), (*disk).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_disks_are_those_that_are_said_or_the_same_names_or_as_many() {
+        let layout = read_yaml(TWO).unwrap().layout;
+        let sata = [disk("sda", "A", false), disk("sdb", "B", false), disk("sdc", "C", false)];
+        let nvme = [disk("nvme10n1", "N10", false), disk("nvme2n1", "N2", false), disk("sda", "U", true)];
+        let paired = |found: &[Found], words: &[(&str, &str)]| {
+            let all = pair(&layout, found, &said(words)).unwrap();
+            all.into_iter().map(|disk| (disk.device, disk.serial)).collect::<Vec<_>>()
+        };
+        let both = |one: &str, two: &str| {
+            vec![("/dev/sda".to_owned(), one.to_owned()), ("/dev/sdb".to_owned(), two.to_owned())]
+        };
+        assert_eq!(paired(&sata, &[]), both("A", "B"));
+        assert_eq!(paired(&nvme, &[]), both("N2", "N10"), "in the order of their numbers, and no stick");
+        assert_eq!(paired(&sata, &[("/dev/sda", "C"), ("/dev/sdb", "/dev/sda")]), both("C", "A"));
+        assert_eq!(paired(&nvme, &[("/dev/sda", "nvme10n1"), ("/dev/sdb", "N2")]), both("N10", "N2"));
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_refused_with_the_disks_and_the_flags() {
+        let layout = read_yaml(TWO).unwrap().layout;
+        let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
+        for (words, wrong) in [
+            (vec![], vec!["nothing says which of its disks is to be /dev/sda", "to be /dev/sdb"]),
+            (vec![("/dev/sda", "C")], vec!["to be /dev/sdb"]),
+            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be /dev/sda and /dev/sdb"]),
+            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" is more than one of its disks"]),
+            (vec![("/dev/sdz", "C")], vec!["the layout two has no disk /dev/sdz", "to be /dev/sda"]),
+            (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["it has no disk \"X\"", "it has no disk \"\""]),
+        ] {
+            let problems = pair(&layout, &three, &said(&words)).unwrap_err();
+            let text = problems.join("\n");
+            assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{words:?}: {text}");
+            let last = problems.last().unwrap();
+            assert!(last.contains("/dev/nvme2n1 (1.00 GB serial C)"), "{last}");
+            assert!(last.ends_with("Say it with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Each row of the two tables of `docs/move-machine.md`.
+
+use super::*;
+
+const A: &str = "a";
+const B: &str = "b";
+/// Boots: of A, of B, and the next ones.
+const A1: Hash = [1; 32];
+const A2: Hash = [2; 32];
+const B1: Hash = [11; 32];
+const B2: Hash = [12; 32];
+
+pub fn ordered() -> Move {
+    let disk =
+        MarkedDisk { device: "/dev/sda".to_owned(), serial: "N1".to_owned(), size_bytes: 1, ..MarkedDisk::default() };
+    Move {
+        id: "o1".to_owned(),
+        a: A.to_owned(),
+        b: B.to_owned(),
+        allocation: "a1".to_owned(),
+        state: MoveState::Ordered,
+        created: String::new(),
+        marker: None,
+        disks: vec![disk],
+        carried: None,
+        sender: None,
+        receiver: None,
+        begun: None,
+        failures: 0,
+        failed: None,
+        words_a: String::new(),
+        words_b: String::new(),
+        files: false,
+    }
+}
+
+pub fn carried() -> Carried {
+    let marker = Marker { machine: A.to_owned(), allocation: "a1".to_owned(), ..Marker::default() };
+    Carried { marker, ..Carried::default() }
+}
+
+pub fn end(boot: Hash) -> End {
+    End { certificate: format!("certificate {}", boot[0]), address: String::new(), boot }
+}
+
+fn a_stands(boot: Hash) -> Word {
+    Word::Stands(Part::Send, end(boot), Some(carried()))
+}
+
+fn b_stands(boot: Hash) -> Word {
+    Word::Stands(Part::Receive, end(boot), None)
+}
+
+fn begins(boot: Hash) -> Word {
+    Word::Begins { boot, disks: ordered().disks, now: Present { a: Some(A1), b: Some(boot) } }
+}
+
+fn fails(part: Part, boot: Hash, untouched: bool) -> Word {
+    Word::Fails { part, boot, untouched, message: "why".to_owned() }
+}
+
+fn after(words: &[Word]) -> Move {
+    words.iter().fold(ordered(), |is, word| is.after(word).unwrap_or_else(|why| panic!("{word:?}: {why}")))
+}
+
+/// How each state is come to.
+fn in_state(state: MoveState) -> Move {
+    let copying = [a_stands(A1), b_stands(B1), begins(B1)];
+    let mut words = copying.to_vec();
+    match state {
+        MoveState::Ordered => words.clear(),
+        MoveState::Planned => drop(words.pop()),
+        MoveState::Copying => {}
+        MoveState::Booting => words.push(Word::Succeeds(Part::Receive, B1)),
+        MoveState::Done => words.extend([Word::Succeeds(Part::Receive, B1), Word::Finish]),
+        MoveState::Cancelled => words.push(Word::Cancel { off: false }),
+        MoveState::Refused => words[2] = fails(Part::Receive, B1, true),
+    }
+    let is = after(&words);
+    assert_eq!(is.state, state);
+    is
+}
+
+/// The table of states, row by row: who may run the system, and by what each ends.
+#[test]
+fn the_table_of_states() {
+    use Boots::{AsEver, Disk, Ramdisk};
+    use MoveState::*;
+    for (state, of_a, of_b, owner, is_open) in [
+        (Ordered, Ramdisk, Ramdisk, Part::Send, true),
+        (Planned, Ramdisk, Ramdisk, Part::Send, true),
+        (Copying, Ramdisk, Ramdisk, Part::Send, true),
+        (Booting, Ramdisk, Disk, Part::Receive, true),
+        (Done, AsEver, AsEver, Part::Receive, false),
+        (Cancelled, AsEver, AsEver, Part::Send, false),
+        (Refused, AsEver, AsEver, Part::Send, false),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.boots(A), is.boots(B)), (of_a, of_b), "{state}");
+        assert_eq!((state.owner(), state.is_open()), (owner, is_open), "{state}");
+    }
+    let ends = |state, word: Word| in_state(state).after(&word).map(|is| is.state);
+    for (state, word, to) in [
+        // Both have registered, or the operator cancels.
+        (Ordered, a_stands(A1), Ordered),
+        (Ordered, Word::Cancel { off: false }, Cancelled),
+        (Ordered, fails(Part::Send, A1, true), Refused),
+        // The point of no return, a refusal, or a cancellation.
+        (Planned, begins(B1), Copying),
+        (Planned, fails(Part::Receive, B1, true), Refused),
+        (Planned, fails(Part::Send, A1, true), Refused),
+        (Planned, Word::Cancel { off: false }, Cancelled),
+        // All is received, or the operator cancels.
+        (Copying, Word::Succeeds(Part::Receive, B1), Booting),
+        (Copying, Word::Cancel { off: false }, Cancelled),
+        // It has phoned home, or the operator says that it is bad.
+        (Booting, Word::PhonedHome(B1), Done),
+        (Booting, Word::Finish, Done),
+        (Booting, Word::Cancel { off: true }, Cancelled),
+    ] {
+        assert_eq!(ends(state, word.clone()), Ok(to), "{state} {word:?}");
+    }
+    assert_eq!(after(&[a_stands(A1), b_stands(B1)]).state, Planned);
+}
+
+/// What is told of the allocation, with and without the other machine in its ramdisk.
+#[test]
+fn nothing_is_received_before_the_other_stands() {
+    use MoveState::*;
+    let both = Present { a: Some(A1), b: Some(B1) };
+    let only_b = Present { a: Some(A2), b: Some(B1) };
+    let stood = after(&[a_stands(A1)]);
+    assert_eq!((ordered().hands(A, both), ordered().hands(B, both)), (Hands::Sends, Hands::Nothing));
+    assert_eq!((stood.hands(B, both), stood.hands(B, only_b)), (Hands::Receives, Hands::Nothing));
+    for (state, of_a, of_b) in [
+        (Planned, Hands::Sends, Hands::Receives),
+        (Copying, Hands::Sends, Hands::Receives),
+        (Booting, Hands::Nothing, Hands::AsEver),
+        (Done, Hands::AsEver, Hands::AsEver),
+        (Cancelled, Hands::AsEver, Hands::AsEver),
+        (Refused, Hands::AsEver, Hands::AsEver),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.hands(A, both), is.hands(B, both)), (of_a, of_b), "{state}");
+        assert_eq!((is.hands(A, only_b), is.hands(B, only_b)), (of_a, of_b), "{state}");
+    }
+    let is = in_state(Copying);
+    assert_eq!(is.peer(Part::Send, both).unwrap().certificate, "certificate 1");
+    assert_eq!((is.peer(Part::Send, only_b), is.peer(Part::Receive, only_b).is_some()), (None, true));
+}
+
+/// The table of cuts, row by row. What a restarted server knows is the same: `state/moves` keeps all of a move in one transaction.
+#[test]
+fn the_table_of_cuts() {
+    use MoveState::*;
+    let again = |is: &Move, word: Word| is.after(&word).unwrap();
+    // A's power, in `ordered`: another key of another boot.
+    let is = again(&after(&[a_stands(A1)]), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot), (Ordered, A2));
+    // A's power, in `copying`: the copy is resumed with it.
+    let is = again(&in_state(Copying), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot, &is.begun), (Copying, A2, &in_state(Copying).begun));
+    // B's power, in `planned`: nothing was written, and it plans anew.
+    let is = again(&in_state(Planned), b_stands(B2));
+    assert_eq!((is.state, is.begun.is_none()), (Planned, true));
+    assert!(is.after(&begins(B1)).is_err(), "the boot that was cut off cannot begin any more");
+    assert_eq!(again(&is, begins(B2)).state, Copying);
+    // B's power, in `copying`: what it has begun stays begun, whatever the next boot says.
+    let is = again(&in_state(Copying), b_stands(B2));
+    assert!(is.after(&Word::Succeeds(Part::Receive, B2)).is_err() && is.boots(B) == Boots::Ramdisk);
+    let is = again(&is, begins(B2));
+    assert!(!is.begun.as_ref().unwrap().only);
+    assert_eq!(again(&is, fails(Part::Receive, B2, true)).state, Copying, "the first boot has written");
+    // B's power, between its report and its boot, or later: it boots from its disk, and nothing gives A its system back.
+    let is = in_state(Booting);
+    for word in [a_stands(A2), b_stands(B2), Word::Cancel { off: false }, Word::Succeeds(Part::Send, A2)] {
+        assert!(is.after(&word).is_err(), "{word:?}");
+    }
+    for word in [fails(Part::Receive, B1, false), fails(Part::Send, A1, true), Word::PhonedHome(B2)] {
+        assert_eq!(again(&is, word).state, Booting);
+    }
+    // The server, between B's report and its answer: a repeated report is no news.
+    assert_eq!(again(&is, Word::Succeeds(Part::Receive, B1)), is);
+    assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
+    // A and B at once.
+    let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
+    assert_eq!(is.state, Copying);
+    // A's disk cannot be read: the words are kept, and nothing else changes.
+    let is = again(&in_state(Copying), fails(Part::Send, A1, true));
+    assert_eq!((is.state, is.words_a.as_str()), (Copying, "why"));
+}
+
+#[test]
+fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
+    let is = in_state(MoveState::Planned);
+    let with = |boot, disks: &[MarkedDisk], now| {
+        is.after(&Word::Begins { boot, disks: disks.to_vec(), now }).map(|is| is.state)
+    };
+    let disks = ordered().disks;
+    let both = Present { a: Some(A1), b: Some(B1) };
+    assert_eq!(with(B1, &disks, both), Ok(MoveState::Copying));
+    assert!(with(B2, &disks, Present { b: Some(B2), ..both }).is_err());
+    assert!(with(B1, &disks, Present { a: Some(A2), ..both }).is_err());
+    assert!(with(B1, &disks, Present { a: None, ..both }).is_err());
+    let other = [MarkedDisk { serial: "N2".to_owned(), ..disks[0].clone() }];
+    assert!(with(B1, &other, both).unwrap_err().contains("put the disk back"));
+    for state in MoveState::ALL.into_iter().filter(|state| !matches!(state, MoveState::Planned | MoveState::Copying)) {
+        assert!(in_state(state).after(&begins(B1)).is_err(), "{state}");
+    }
+}
+
+#[test]
+fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not_stand() {
+    let other = Carried { marker: Marker { allocation: "a0".to_owned(), ..Marker::default() }, ..carried() };
+    assert!(ordered().after(&Word::Stands(Part::Send, end(A1), Some(other))).unwrap_err().contains("\"a0\""));
+    assert!(ordered().after(&Word::Stands(Part::Send, end(A1), None)).is_err());
+    assert!(ordered().after(&b_stands(B1)).is_err());
+}
+
+#[test]
+fn failures_are_counted_once_a_boot_and_end() {
+    let mut is = in_state(MoveState::Copying);
+    for number in 1..=ATTEMPTS {
+        let boot = [100 + number as u8; 32];
+        is = is.after(&b_stands(boot)).unwrap();
+        is = is.after(&begins(boot)).unwrap();
+        for _ in 0..2 {
+            is = is.after(&fails(Part::Receive, boot, false)).unwrap();
+        }
+        assert_eq!((is.failures, is.retries()), (number, number < ATTEMPTS));
+    }
+    assert_eq!((is.state, is.words_b.as_str()), (MoveState::Copying, "why"));
+    // Whoever has written without having asked has begun.
+    let is = in_state(MoveState::Planned).after(&fails(Part::Receive, B1, false)).unwrap();
+    assert_eq!((is.state, is.boots(B)), (MoveState::Copying, Boots::Ramdisk));
+}

@@ -1,0 +1,361 @@
+//! Moves of whole machines, each a row; what follows from them for allocations; and allocations that a machine must not boot any more.
+//!
+//! Each step is one durable transaction. The allocation's rows go to the machine that receives in the transaction that notes its
+//! success, and the answer comes after it.
+
+use super::boots;
+use super::next::{Files, NextBoot};
+use super::orders::column;
+use super::standing::parsed;
+use super::{Hash, State, json};
+use crate::control::wire::Report;
+use crate::error::Result;
+use crate::serve::moves::{Boots, Move, MoveState, Present, Word};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+/// The answer to an operator who orders a move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    Yes,
+    /// Something has changed since it was judged.
+    No(String),
+}
+
+/// What has become of a move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    pub is: Move,
+    pub news: bool,
+}
+
+impl State {
+    /// Orders a move, if neither machine has anything else open.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn place_move(&self, new: Move) -> Result<Placed> {
+        self.durably(move |transaction| place(transaction, &new)).await
+    }
+
+    /// The move that has a say in what this machine does.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn live_move(&self, machine: &str) -> Result<Option<Move>> {
+        let machine = machine.to_owned();
+        self.run(move |connection| live(connection, &machine)).await
+    }
+
+    /// All that have a say, or where the operator's files are behind.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn live_moves(&self) -> Result<Vec<Move>> {
+        self.run(|connection| all_live(connection)).await
+    }
+
+    /// [`State::live_moves`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn live_moves_blocking(&self) -> Result<Vec<Move>> {
+        self.run_blocking(|connection| all_live(connection))
+    }
+
+    /// The newest move of this machine, also one that has ended.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn last_move(&self, machine: &str) -> Result<Option<Move>> {
+        let machine = machine.to_owned();
+        self.run(move |connection| {
+            let select = "SELECT document FROM moves WHERE a = ?1 OR b = ?1 ORDER BY live DESC, rowid DESC LIMIT 1";
+            let found = connection.query_row(select, [&machine], |row| parsed(row, 0)).optional()?;
+            Ok(found.flatten())
+        })
+        .await
+    }
+
+    /// The boots that the two machines are in.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn present(&self, of: &Move) -> Result<Present> {
+        let (a, b) = (of.a.clone(), of.b.clone());
+        self.run(move |connection| present(connection, &a, &b)).await
+    }
+
+    /// Notes what is heard of the machine's move, with all that follows from it. None: it has none with this id; any, if the id is
+    /// empty. The inner error is why it does not count.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn move_hears(&self, machine: &str, id: &str, word: Word) -> Result<Option<Result<Heard, String>>> {
+        let (machine, id) = (machine.to_owned(), id.to_owned());
+        self.durably(move |transaction| {
+            let Some(is) = live(transaction, &machine)?.filter(|is| id.is_empty() || is.id == id) else {
+                return Ok(None);
+            };
+            hear(transaction, &is, &word).map(Some)
+        })
+        .await
+    }
+
+    /// Notes that the receiving machine asks to pass its point of no return. None: it receives nothing of that allocation.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn move_begins(
+        &self,
+        machine: &str,
+        boot: Hash,
+        disks: Vec<crate::marker::MarkedDisk>,
+    ) -> Result<Option<Result<Heard, String>>> {
+        let machine = machine.to_owned();
+        self.durably(move |transaction| {
+            let Some(is) = live(transaction, &machine)?.filter(|is| is.b == machine) else { return Ok(None) };
+            let now = present(transaction, &is.a, &is.b)?;
+            hear(transaction, &is, &Word::Begins { boot, disks, now }).map(Some)
+        })
+        .await
+    }
+
+    /// Keeps a report of a machine in a move, and notes what follows from it. None: it is about something else.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn move_report(
+        &self,
+        machine: &str,
+        boot: Hash,
+        report: &Report,
+    ) -> Result<Option<Result<Heard, String>>> {
+        let (machine, report, text) = (machine.to_owned(), report.clone(), json(report)?);
+        self.durably(move |transaction| {
+            let of = live(transaction, &machine)?.filter(|is| is.allocation == report.allocationuuid);
+            // What has ended leaves its machines to themselves, but for the success that is repeated.
+            let Some(is) = of else { return repeated(transaction, &machine, boot, &report) };
+            let part = is.part(&machine);
+            let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+            let word = match report.success {
+                true => Word::Succeeds(part, boot),
+                false => Word::Fails {
+                    part,
+                    boot,
+                    untouched: report.untouched,
+                    message: format!("{step}{}", report.message),
+                },
+            };
+            let heard = hear(transaction, &is, &word)?;
+            if let Ok(Heard { is: Move { state: MoveState::Booting, .. }, news: true }) = &heard
+                && report.success
+            {
+                let marker = report.marker.as_ref().map(column).transpose()?;
+                transaction.execute(
+                    "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
+                    params![machine, is.allocation, text, marker],
+                )?;
+            }
+            Ok(Some(heard))
+        })
+        .await
+    }
+
+    /// Notes that the operator's files say what the move has come to.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn move_files_are_right(&self, id: &str, state: MoveState) -> Result<()> {
+        let id = id.to_owned();
+        self.durably(move |transaction| {
+            let select = "SELECT document FROM moves WHERE id = ?1";
+            let is: Option<Move> = transaction.query_row(select, [&id], |row| parsed(row, 0)).optional()?.flatten();
+            match is.filter(|is| is.state == state) {
+                Some(is) => keep(transaction, &Move { files: false, ..is }),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+}
+
+/// A report about a move that is over: the success of the boot that has ended it, again. Everything else is as it is for any machine.
+fn repeated(
+    transaction: &Transaction,
+    machine: &str,
+    boot: Hash,
+    report: &Report,
+) -> rusqlite::Result<Option<Result<Heard, String>>> {
+    let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
+    let key = [machine, report.allocationuuid.as_str()];
+    let is: Option<Move> = transaction.query_row(select, key, |row| parsed(row, 0)).optional()?.flatten();
+    let Some(is) = is.filter(|_| report.success && !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
+    match is.part(machine) {
+        crate::carried::Part::Receive if has_begun => {
+            let word = Word::Succeeds(crate::carried::Part::Receive, boot);
+            Ok(Some(is.after(&word).map(|after| Heard { is: after, news: false })))
+        }
+        _ => Ok(None),
+    }
+}
+
+pub fn place(transaction: &Transaction, new: &Move) -> rusqlite::Result<Placed> {
+    let no = |why: String| Ok(Placed::No(why));
+    for machine in [&new.a, &new.b] {
+        if let Some(other) = live(transaction, machine)? {
+            return no(in_a_move(machine, &other));
+        }
+        let open = "SELECT 1 FROM orders WHERE machine = ?1 LIMIT 1";
+        if transaction.query_row(open, [machine], |_| Ok(())).optional()?.is_some() {
+            return no(format!("a reinstall of machine {machine} is ordered"));
+        }
+    }
+    let installed = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2 AND succeeded = 1";
+    if transaction.query_row(installed, [&new.a, &new.allocation], |_| Ok(())).optional()?.is_none() {
+        return no(format!("allocation {} of machine {} is not installed", new.allocation, new.a));
+    }
+    keep(transaction, new)?;
+    Ok(Placed::Yes)
+}
+
+/// Why something else cannot be ordered.
+pub fn in_a_move(machine: &str, is: &Move) -> String {
+    let what = format!("machine {machine} is part of a move of {} to {} ({})", is.a, is.b, is.state);
+    match is.state.is_open() {
+        true => format!("{what}: it has to end first, or `drophammer machine move {} --cancel`", is.a),
+        false => format!("{what}, and the files of the two do not say so yet: see the server's output"),
+    }
+}
+
+/// Why nothing else may be ordered for this machine now.
+pub fn blocked(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+    Ok(live(connection, machine)?.map(|is| in_a_move(machine, &is)))
+}
+
+pub fn live(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Move>> {
+    let select = "SELECT document FROM moves WHERE live = 1 AND (a = ?1 OR b = ?1) LIMIT 1";
+    let found = connection.prepare_cached(select)?.query_row([machine], |row| parsed(row, 0)).optional()?;
+    Ok(found.flatten())
+}
+
+fn all_live(connection: &Connection) -> rusqlite::Result<Vec<Move>> {
+    let mut all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
+    let all: Vec<Option<Move>> = all.query_map([], |row| parsed(row, 0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+pub fn present(connection: &Connection, a: &str, b: &str) -> rusqlite::Result<Present> {
+    let [a, b] = [boots::current(connection, a)?, boots::current(connection, b)?];
+    Ok(Present { a: a.map(|boot| boot.hash), b: b.map(|boot| boot.hash) })
+}
+
+/// The move after that word is kept, with all that follows from it.
+pub fn hear(transaction: &Transaction, is: &Move, word: &Word) -> rusqlite::Result<Result<Heard, String>> {
+    let after = match is.after(word) {
+        Ok(after) => after,
+        Err(why) => return Ok(Err(why)),
+    };
+    let news = after != *is;
+    if news {
+        follow(transaction, is, &after)?;
+        keep(transaction, &after)?;
+    }
+    Ok(Ok(Heard { is: after, news }))
+}
+
+/// What another state means for the rows of the allocation, and for what the machines may boot.
+fn follow(transaction: &Transaction, before: &Move, after: &Move) -> rusqlite::Result<()> {
+    let Move { id, a, b, allocation, .. } = after;
+    match (before.state, after.state) {
+        (before, after) if before == after => Ok(()),
+        (_, MoveState::Copying) => bar(transaction, b, allocation, id),
+        (_, MoveState::Booting) => {
+            hand_over(transaction, allocation, a, b)?;
+            free(transaction, b, Some(allocation))?;
+            bar(transaction, a, allocation, id)
+        }
+        (MoveState::Booting, MoveState::Cancelled) => {
+            hand_over(transaction, allocation, b, a)?;
+            let marker = after.marker.as_ref().map(column).transpose()?;
+            let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
+            transaction.execute(update, params![a, allocation, marker])?;
+            // What A was barred from because of this move.
+            transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
+            bar(transaction, b, allocation, id)
+        }
+        // Nothing was written.
+        (_, MoveState::Refused) => transaction.execute("DELETE FROM barred WHERE move = ?1", [id]).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// All that is known of the allocation goes to another machine.
+fn hand_over(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
+    for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
+        let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");
+        transaction.execute(&delete, [to, allocation])?;
+        let update = format!("UPDATE {table} SET machine = ?3 WHERE machine = ?1 AND {column} = ?2");
+        transaction.execute(&update, [from, allocation, to])?;
+    }
+    Ok(())
+}
+
+/// The machine's disks hold this allocation's system, or what was begun of it: nothing that it had before is to be booted from there.
+fn bar(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT OR IGNORE INTO barred (machine, allocation, move)
+         SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1",
+        [machine, allocation, by],
+    )?;
+    Ok(())
+}
+
+/// The machine has this allocation, or has been installed anew.
+pub fn free(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
+    transaction.execute(delete, params![machine, allocation]).map(drop)
+}
+
+/// Must the machine not boot this allocation from its disks?
+pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<bool> {
+    let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
+    select.exists([machine, allocation])
+}
+
+/// What the files say of a machine, or are about to say: its move has ended, and they are behind.
+pub fn files(connection: &Connection, machine: &str, files: Files) -> rusqlite::Result<Files> {
+    let ended = live(connection, machine)?.filter(|is| !is.state.is_open() && is.part(machine) == is.state.owner());
+    Ok(ended.map_or(files, |is| Files::Allocated(is.allocation)))
+}
+
+/// Something is barred, and nothing is installed beside that.
+const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
+         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
+
+/// What the machine boots because of a move. None: moves have no say in it.
+pub fn next(connection: &Connection, machine: &str, files: &Files) -> rusqlite::Result<Option<NextBoot>> {
+    if let Some(is) = live(connection, machine)? {
+        match is.boots(machine) {
+            Boots::Ramdisk => return Ok(Some(NextBoot::Moving(is.part(machine), is.state))),
+            Boots::Disk => return Ok(Some(NextBoot::Disk)),
+            Boots::AsEver => {}
+        }
+    }
+    let is_barred = match files {
+        Files::Allocated(allocation) => is_barred(connection, machine, allocation)?,
+        Files::Free => false,
+        Files::Nothing => connection.prepare_cached(NOTHING_OF_ITS_OWN)?.exists([machine])?,
+    };
+    Ok(is_barred.then_some(NextBoot::Released))
+}
+
+fn keep(transaction: &Transaction, is: &Move) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT INTO moves (id, a, b, allocation, state, live, created, document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (id) DO UPDATE SET state = ?5, live = ?6, document = ?8",
+        params![is.id, is.a, is.b, is.allocation, is.state.name(), is.is_live(), is.created, column(is)?],
+    )?;
+    Ok(())
+}
