@@ -78,6 +78,55 @@ mod tests {
         }
     }
 
+    /// A filesystem that was copied as it is to a larger device, as that of a moved machine is.
+    fn grows_after_a_copy(small: &DevicePath, large: &DevicePath, format: Format) {
+        let make = if format == Format::Ext4 {
+            format!("mkfs.ext4 -q {small}")
+        } else {
+            format!("mkfs.{format} -f -q {small}")
+        };
+        let mut words = make.split(' ');
+        Command::new(words.next().unwrap()).args(words).run().unwrap();
+        let point = tempfile::tempdir().unwrap();
+        let mount = |device: &DevicePath| {
+            let builder = sys_mount::Mount::builder().fstype(format.name());
+            builder.mount_autodrop(device, point.path(), sys_mount::UnmountFlags::empty()).unwrap()
+        };
+        let mounted = mount(small);
+        fs::write(point.path().join("file"), "there").unwrap();
+        drop(mounted);
+        let before = size_bytes(&File::open(small).unwrap()).unwrap();
+        Command::new("dd")
+            .args([&format!("if={small}"), &format!("of={large}"), "bs=1M", "conv=fsync", "status=none"])
+            .run()
+            .unwrap();
+        // Of two with one UUID the kernel would not know which is meant.
+        Command::new("wipefs").args(["-aq", small.as_str()]).run().unwrap();
+        let mounted = mount(large);
+        let all = size_bytes(&File::open(large).unwrap()).unwrap();
+        let bytes = grow(large, format, point.path()).unwrap();
+        assert!(bytes > before && bytes > all * 8 / 10 && bytes <= all, "{format}: {bytes} of {all}, {before} before");
+        assert_eq!(fs::read_to_string(point.path().join("file")).unwrap(), "there");
+        drop(mounted);
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_xfs_and_btrfs_grow_after_a_copy_to_a_larger_device() {
+        for format in [Format::Xfs, Format::Btrfs] {
+            let (small, large) = (LoopDevice::new(320 * MIB, 512), LoopDevice::new(600 * MIB, 512));
+            grows_after_a_copy(small.path(), large.path(), format);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
+    fn vm_grow_ext4_after_a_copy_to_a_larger_device() {
+        let disks = Disks::take("vda");
+        let [small, large] = &disks.partition(&[64, 200]).concat()[..] else { panic!("two partitions") };
+        grows_after_a_copy(small, large, Format::Ext4);
+    }
+
     /// In a container the kernel may refuse what root may do elsewhere: ext4 wants CAP_SYS_RESOURCE.
     #[test]
     #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]

@@ -1,7 +1,9 @@
 //! A machine that gets the system of another one.
 
 use super::carrying::{carried, moved};
-use super::identity::claim;
+use super::drawn::{any_layout, blank};
+use super::identity::{claim, install};
+use super::judged::Judged;
 use super::simulator::cut;
 use super::stacks::operations;
 use super::*;
@@ -9,6 +11,8 @@ use crate::allocation::Allocation;
 use crate::carried::{Carried, Moving, Part};
 use crate::inventory::{Filesystem, Firmware};
 use crate::marker::{MarkedDisk, Marker};
+use crate::topology::Match;
+use proptest::prelude::*;
 
 /// Larger disks of another kind, one of which is nobody's.
 pub(super) fn other() -> Inventory {
@@ -69,6 +73,90 @@ fn a_moved_machine_is_an_installation_that_receives() {
     properties::assert_sound(&plan, &other);
     let after = after(&plan, other);
     assert_eq!(after.disks[6].table, None);
+}
+
+/// What is received, and what is made, by path.
+fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
+    let (mut received, mut made) = (Vec::new(), Vec::new());
+    for operation in all(plan) {
+        match operation {
+            Operation::Run(OfRun::Receive(receive)) => {
+                received.extend(receive.devices.iter().map(|is| is.device.as_str()));
+            }
+            Operation::Device(OnDevice::MakeFilesystem(make)) => made.push(make.device.as_str()),
+            _ => {}
+        }
+    }
+    (received, made)
+}
+
+/// Hardware of the same kind takes whatever goes: nothing is refused for a guess of what md or LVM leaves.
+#[test]
+fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
+    let judged = Judged::new("whatever_goes_is_received_by_the_same_hardware_with_its_ids");
+    proptest!(ProptestConfig::with_cases(300), |(layout in any_layout())| {
+        judged.case();
+        let with_serials = |kind: &str| {
+            let mut machine = blank();
+            machine.disks.iter_mut().enumerate().for_each(|(index, disk)| disk.serial = format!("{kind}{index}"));
+            machine
+        };
+        let Ok(first) = install(&layout, &with_serials("A"), claim()) else { return Ok(()) };
+        let mut there = after(&first, with_serials("A"));
+        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap();
+        let device = Match::new(&layout, &there).now(&root.device).unwrap();
+        let marker = all(&first).find_map(|operation| match operation {
+            Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+            _ => None,
+        });
+        there.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
+        let Ok((carried, from)) = carry(&layout, &there, &claim()) else {
+            judged.note("stays", true);
+            return Ok(());
+        };
+        judged.note("moved", true);
+        judged.note("moved with arrays", !carried.arrays.is_empty());
+        let other = with_serials("B");
+        let meant = Match::new(&layout, &other);
+        let disk = |(index, listed): (usize, &Disk)| {
+            let found = meant.disk(index).unwrap();
+            let (device, serial) = (listed.device.to_string(), found.serial.clone());
+            MarkedDisk { device, serial, size_bytes: found.size_bytes, ..MarkedDisk::default() }
+        };
+        let disks = layout.disks.iter().enumerate().map(disk).collect();
+        let (order, carried) = ("o-7".to_owned(), Some(carried));
+        let moving = Moving { order, part: Part::Receive, begun: false, peer: None, carried, disks };
+        let plan = receive(&layout, &other, moving.clone(), of_other());
+        let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
+        properties::assert_sound(&plan, &other);
+        assert_receives(&plan, from.len());
+        let here = after(&plan, other);
+        let carried = moving.carried.unwrap();
+        let uuids = |inventory: &Inventory| -> Vec<Uuid> { inventory.arrays.iter().map(|array| array.uuid).collect() };
+        prop_assert_eq!(uuids(&here), uuids(&there));
+        for filesystem in carried.filesystems.iter().filter(|is| !is.uuid.is_empty()) {
+            let has = |signatures: &[Signature]| signatures.iter().any(|is| is.uuid == filesystem.uuid);
+            prop_assert!(here.all_signatures().any(|(_, signatures)| has(signatures)), "{:?}", filesystem);
+        }
+        let parts = |inventory: &Inventory| -> Vec<Option<Uuid>> {
+            let tables = inventory.disks.iter().filter_map(|disk| disk.table.as_ref());
+            tables.flat_map(|table| &table.partitions).map(|part| part.guid).collect()
+        };
+        prop_assert_eq!(parts(&here), parts(&there));
+    });
+    judged.assert_shares(&[("moved", 20), ("moved with arrays", 5), ("stays", 0)]);
+}
+
+/// Nothing of an image; each device once; nothing before the point of no return.
+fn assert_receives(plan: &Plan, count: usize) {
+    let (received, made) = filled(plan);
+    assert_eq!(received.len(), count);
+    assert!(received.iter().all(|device| !made.contains(device)), "{plan}");
+    for stage in &plan.stages {
+        assert!(!matches!(stage.name, StageName::ImageReach | StageName::ImageBurn | StageName::TargetFstab), "{plan}");
+    }
+    let copied = plan.stages.iter().position(|stage| stage.name == StageName::MoveCopy);
+    assert!(copied.is_none_or(|copied| copied > plan.point_of_no_return), "{plan}");
 }
 
 #[test]

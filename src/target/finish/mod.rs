@@ -14,6 +14,7 @@ mod kernel;
 mod loader;
 mod metal;
 mod metal_user;
+mod moved;
 mod network;
 mod os_installer;
 mod overrides;
@@ -28,6 +29,7 @@ mod user_data;
 mod wants;
 
 pub use boot::Booting;
+pub use moved::{Adapted, moved};
 
 use super::chroot::Chroot;
 use super::files::userdata;

@@ -23,6 +23,19 @@ pub fn modules(root: &Root) -> Option<&'static str> {
 }
 
 pub fn install(start: &Start) -> Result<()> {
+    put(start, true)
+}
+
+/// Puts it onto disks that have none. Its menu stays, where there is one.
+///
+/// # Errors
+/// As [`install`].
+pub fn renew(start: &Start) -> Result<()> {
+    let menu = format!("{}/grub.cfg", Home::of(start).directory);
+    put(start, !start.root.has(&menu))
+}
+
+fn put(start: &Start, with_menu: bool) -> Result<()> {
     let Start { root, wants, run, .. } = start;
     if wants.disks.is_empty() {
         return Err(Error::new(
@@ -31,7 +44,9 @@ pub fn install(start: &Start) -> Result<()> {
         ));
     }
     let home = Home::of(start);
-    grub::write_menu(start, &home, &terminal(&wants.consoles))?;
+    if with_menu {
+        grub::write_menu(start, &home, &terminal(&wants.consoles))?;
+    }
     let Some(modules) = modules(root) else {
         return Err(Error::new(Phase::Target, "the image has no GRUB for BIOS"));
     };

@@ -8,7 +8,7 @@ mod stub;
 mod systemd_boot;
 mod uki;
 
-pub use grub_bios::modules as grub_for_bios;
+pub use grub_bios::{modules as grub_for_bios, renew as renew_grub_bios};
 pub use uki::wanted_in_vain as uki_in_vain;
 
 use super::boot::{BootWants, Start};
