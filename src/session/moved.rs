@@ -8,7 +8,7 @@ use crate::facts::{BootInfo, EntryWanted};
 use crate::inventory::Firmware;
 use crate::moving::whole::Device;
 use crate::plan::{Finishing, Receive, Received};
-use crate::target::finish::{self, Adapted};
+use crate::target::finish::{self, Adapted, Came};
 use crate::target::{self, Root};
 
 impl Session {
@@ -26,8 +26,9 @@ impl Session {
         target::marker::forget(&root)?;
         self.undo.push(Undo::EndProcesses);
         let came = self.loader_that_came(finishing);
+        let with = Came { loader: came.is_some(), info: BootInfo::read(&root).is_ok() };
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
-        let adapted = finish::moved(&root, finishing, root_uuid, came.is_some(), &|line| reporter.say(line))?;
+        let adapted = finish::moved(&root, finishing, root_uuid, with, &|line| reporter.say(line))?;
         let info = self.boot_info(&root, &adapted, root_uuid)?;
         if let Some(info) = info {
             info.write(&root)?;

@@ -29,7 +29,7 @@ mod user_data;
 mod wants;
 
 pub use boot::Booting;
-pub use moved::{Adapted, moved};
+pub use moved::{Adapted, Came, moved};
 
 use super::chroot::Chroot;
 use super::files::userdata;

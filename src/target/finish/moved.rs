@@ -32,16 +32,23 @@ pub struct Adapted {
     pub entries: Vec<EntryWanted>,
 }
 
-/// `has_loader`: there is a boot loader on its EFI system partition.
-///
+/// What has come with a moved system, by which it may boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Came {
+    /// A boot loader is on its EFI system partition.
+    pub loader: bool,
+    /// It says which kernel is booted, and how (`/etc/metal/boot-info.yaml`).
+    pub info: bool,
+}
+
 /// # Errors
 /// A file cannot be read or written, a tool of the system fails, or it cannot boot on this hardware.
-pub fn moved(root: &Root, finishing: &Finishing, root_uuid: &str, has_loader: bool, say: Say) -> Result<Adapted> {
+pub fn moved(root: &Root, finishing: &Finishing, root_uuid: &str, came: Came, say: Say) -> Result<Adapted> {
     let carried = finishing.files.assigned.allocation.moving.as_ref().and_then(|moving| moving.carried.as_ref());
     let none = Carried::default();
     adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
-    let adapted = adapt_boot(root, finishing, root_uuid, has_loader, &chroot, say);
+    let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
     // The error of a program says more than that of a mount which it left busy.
     let left = chroot.finish();
     adapted.and_then(|adapted| left.map(|()| adapted))
@@ -66,7 +73,7 @@ fn adapt_boot(
     root: &Root,
     finishing: &Finishing,
     root_uuid: &str,
-    has_loader: bool,
+    came: Came,
     run: &dyn InTree,
     say: Say,
 ) -> Result<Adapted> {
@@ -75,20 +82,21 @@ fn adapt_boot(
     let wants = wants::of(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Who::of(root, finishing.way), Ok(Who::Us)) && !wants.keeps_loader;
     let kernel = match kernel::find(root, say) {
-        Err(error) if is_ours => return Err(error),
-        Err(_) => return Ok(by_its_own(None, finishing, has_loader, say)),
+        // What has finished an image is often taken out of it.
+        Err(error) if is_ours && !came.info => return Err(error),
+        Err(_) => return Ok(by_its_own(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
     };
     let initrd_before = stamp(root, &kernel);
     let is_dracut = initramfs::ensure(root, &wants, &kernel, run, say)?;
     let is_new = stamp(root, &kernel) != initrd_before;
     if !is_ours {
-        return Ok(by_its_own(Some(kernel), finishing, has_loader, say));
+        return Ok(by_its_own(Some(kernel), finishing, came.loader, say));
     }
     let line = command_line::make(root, &wants, &kernel, is_dracut)?;
     let (whole, own) = (line.whole(), line.own());
     let start = Start { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
-    let entries = boot_loader(&start, has_loader, is_new)?;
+    let entries = boot_loader(&start, came.loader, is_new)?;
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     let BootWants { bootloader_id, .. } = wants;
     let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };

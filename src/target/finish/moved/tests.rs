@@ -68,7 +68,8 @@ fn adapted(root: &Root, finishing: &Finishing, has_loader: bool, run: &Programs)
     said(|say| {
         let carried = finishing.files.assigned.allocation.moving.clone().unwrap().carried.unwrap();
         adapt_files(root, &carried, finishing, say)?;
-        adapt_boot(root, finishing, "r-uuid", has_loader, run, say)
+        let info = root.has("/etc/metal/boot-info.yaml");
+        adapt_boot(root, finishing, "r-uuid", Came { loader: has_loader, info }, run, say)
     })
 }
 
@@ -187,4 +188,16 @@ fn files_of_the_hardware_are_adapted_and_those_of_the_system_are_not() {
     for (path, text) in &OWN[..6] {
         assert_eq!(root.read(&format!("/{path}")).unwrap(), *text, "{path}");
     }
+}
+
+/// An image of metal-stack, whose installer has taken itself out, with a kernel that is called as its maker likes.
+#[test]
+fn a_kernel_that_only_its_installer_knew_is_booted_as_that_has_written_it_down() {
+    let own: Vec<(&str, &str)> = OWN.iter().copied().filter(|(path, _)| !path.starts_with("boot/")).collect();
+    let (_dir, root) = tree(&[&own[..], &[("boot/vmlinuz", "MZ kernel")]].concat());
+    let (refused, _) = adapted(&root, &finishing(Firmware::Uefi), true, &Programs::saying(""));
+    assert!(refused.unwrap_err().to_string().contains("no kernel"));
+    root.write("/etc/metal/boot-info.yaml", 0o644, b"kernel: /boot/vmlinuz\n").unwrap();
+    let (adapted, _) = adapted(&root, &finishing(Firmware::Uefi), true, &Programs::saying(""));
+    assert_eq!(adapted.unwrap(), Adapted::default());
 }
