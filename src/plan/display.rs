@@ -4,6 +4,7 @@ mod disks;
 mod finish;
 mod kept;
 mod operations;
+mod received;
 mod running;
 mod volumes;
 

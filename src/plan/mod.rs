@@ -107,7 +107,7 @@ pub fn make(
     request: Request,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<Refusal>> {
-    let meant = receiving::meant(layout, &request);
+    let meant = receiving::meant(layout, inventory, &request);
     let layout = &*meant;
     if let Some(marked) = already::marked(layout, inventory, &request) {
         return already::arrange(layout, inventory, request, &marked);

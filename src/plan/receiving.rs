@@ -21,12 +21,13 @@ use super::{
 use crate::carried::{Carried, CarriedFilesystem, Moving, Part};
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::{self, Inventory};
-use crate::layout::{self, Format, Layout};
+use crate::layout::{self, Format, Layout, hints};
 use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
 use crate::steps::Steps;
 use crate::text::bytes;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 impl Request {
@@ -41,18 +42,22 @@ impl Request {
 }
 
 /// The layout with the disks that the move means, whatever they are called here.
-pub fn meant<'a>(layout: &'a Layout, request: &Request) -> Cow<'a, Layout> {
+pub fn meant<'a>(layout: &'a Layout, inventory: &Inventory, request: &Request) -> Cow<'a, Layout> {
     let Some(moving) = request.receiving() else { return Cow::Borrowed(layout) };
     let mut meant = layout.clone();
     for disk in &mut meant.disks {
         let Some(record) = record(moving, disk) else { continue };
-        let named = [("serial", &record.serial), ("wwn", &record.wwn)];
-        let mut hints = named.iter().filter(|(_, value)| !value.is_empty()).copied().collect::<Vec<_>>();
-        if hints.is_empty() && !record.by_path.is_empty() {
-            hints.push(("by_path", &record.by_path));
+        let mut hints = BTreeMap::new();
+        for (hint, value) in [("serial", &record.serial), ("wwn", &record.wwn), ("by_path", &record.by_path)] {
+            // Where it was is no matter, unless nothing else tells.
+            let is_told =
+                hint == "by_path" && !hints.is_empty() && hints::candidates(&hints, &inventory.disks).len() < 2;
+            if !value.is_empty() && !is_told {
+                hints.insert(hint.to_owned(), format!("s== {value}"));
+            }
         }
         if !hints.is_empty() {
-            disk.hints = hints.into_iter().map(|(hint, value)| (hint.to_owned(), format!("s== {value}"))).collect();
+            disk.hints = hints;
         }
     }
     Cow::Owned(meant)
@@ -90,7 +95,8 @@ impl Deciding<'_> {
             let message = "the other machine has not said what comes: start it into the ramdisk";
             return self.refuse("moving", message);
         };
-        if !self.request.assigned.allocation.volumes.is_null() {
+        let volumes = &self.request.assigned.allocation.volumes;
+        if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
             let message = "the allocation has volumes of Kubernetes, which do not come along: take them out of it first (drophammer volume rm)";
             self.refuse("moving", message);
         }

@@ -170,7 +170,7 @@ fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
 /// # Errors
 /// What is refused whatever the disks hold.
 pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<Verdicts, Vec<Problem>> {
-    let meant = receiving::meant(layout, request);
+    let meant = receiving::meant(layout, inventory, request);
     let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {

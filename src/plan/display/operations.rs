@@ -1,6 +1,6 @@
 //! The operations of a stage as lines; the same thing done to many devices is one line.
 
-use super::{finish, short};
+use super::{finish, received, short};
 use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
@@ -9,7 +9,7 @@ use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
     CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
-    Operation, PartitionTable, PreparePersistent, Receive, Rehearsal, SparseVolume, TryArray, TryFilesystem, WipeDisk,
+    Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem, WipeDisk,
     WritePersistent,
 };
 use crate::text::{self, seconds};
@@ -114,7 +114,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::MountReadOnly(filesystem) => alone(mount(filesystem)),
         OfRun::BurnDisk(disk) => (None, burn_disk(disk)),
         OfRun::CreateSystem(create) => (None, create_system(create)),
-        OfRun::Receive(receive) => (None, receive_from(receive)),
+        OfRun::Receive(receive) => (None, received::from(receive)),
         OfRun::AdaptMoved(finishing) => (None, finish::moved(finishing)),
         OfRun::GrowFilesystem(mount) => {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
@@ -144,16 +144,6 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
     }
-}
-
-/// `from machine m-1`, and a line for each device.
-fn receive_from(receive: &Receive) -> Said {
-    let below = receive.devices.iter().map(|is| {
-        let kept = if is.uuid.is_empty() { "as it is".to_owned() } else { format!("UUID {} kept", is.uuid) };
-        let what = if is.uuid.is_empty() { "all" } else { is.format.name() };
-        format!("{}: {what} of {}, {}, {kept}", short(&is.device), is.name, text::bytes(is.size_bytes))
-    });
-    Said::after(format!("received from machine {}", receive.machine)).with(below.collect())
 }
 
 /// `verify of web+small says yes to ns1, track`.

@@ -42,12 +42,16 @@ fn of_other() -> Claim {
 }
 
 fn receive(layout: &Layout, inventory: &Inventory, moving: Moving, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    let allocation = Allocation {
-        id: "a-1".to_owned(),
-        hostname: "web-1".to_owned(),
-        moving: Some(moving),
-        ..Allocation::default()
-    };
+    receive_with(layout, inventory, Allocation { moving: Some(moving), ..Allocation::default() }, claim)
+}
+
+fn receive_with(
+    layout: &Layout,
+    inventory: &Inventory,
+    allocation: Allocation,
+    claim: Claim,
+) -> Result<Plan, Box<Refusal>> {
+    let allocation = Allocation { id: "a-1".to_owned(), hostname: "web-1".to_owned(), ..allocation };
     let assigned = Assigned { allocation, ..Assigned::default() };
     let (mode, subject) = (Mode::Install, Subject { machine: "m-2".to_owned(), ..subject() });
     let request = Request { mode, steps: Steps::default(), subject, assigned, claim: Some(claim) };
@@ -256,6 +260,24 @@ fn the_disks_are_those_of_the_move() {
     assert_eq!(plan.disks[0].verdict, Verdict::NotOurs);
 }
 
+/// Cheap disks share one serial number, or have none.
+#[test]
+fn disks_that_nothing_else_tells_apart_are_known_by_their_place() {
+    for serial in ["", "0123456789"] {
+        let (layout, mut other, mut moving, _) = planned();
+        for (index, disk) in other.disks.iter_mut().enumerate() {
+            (disk.serial, disk.by_path) = (serial.to_owned(), format!("/dev/disk/by-path/pci-{index}"));
+        }
+        for (index, disk) in moving.disks.iter_mut().enumerate() {
+            (disk.serial, disk.by_path) = (serial.to_owned(), format!("/dev/disk/by-path/pci-{index}"));
+        }
+        other.disks.reverse();
+        let plan = receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert_eq!((plan.disks[0].verdict, plan.disks[1].verdict), (Verdict::NotOurs, Verdict::Wipe));
+        assert_eq!(plan.disks[6].listed_as, Some("/dev/sda".into()));
+    }
+}
+
 /// The same size is no matter, and only what is larger grows.
 #[test]
 fn what_is_larger_grows_and_what_is_not_does_not() {
@@ -397,6 +419,18 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             assert!(reasons.contains(expected), "{name}: {reasons}");
         }
     }
+}
+
+#[test]
+fn volumes_of_kubernetes_do_not_come_along() {
+    let (layout, other, moving, _) = planned();
+    let with = |volumes| {
+        let allocation = Allocation { volumes, moving: Some(moving.clone()), ..Allocation::default() };
+        receive_with(&layout, &other, allocation, of_other())
+    };
+    let refused = reasons(with(serde_json::json!([{"kind": "Volume"}])));
+    assert!(refused.iter().any(|reason| reason.starts_with("moving: the allocation has volumes of Kubernetes")));
+    with(serde_json::json!([])).unwrap();
 }
 
 #[test]

@@ -90,14 +90,20 @@ fn adapt_boot(
     let initrd_before = stamp(root, &kernel);
     let is_dracut = initramfs::ensure(root, &wants, &kernel, run, say)?;
     let is_new = stamp(root, &kernel) != initrd_before;
-    if !is_ours {
+    let has_grub = finishing.firmware == Firmware::Bios && loader::grub_for_bios(root).is_some();
+    if !is_ours && !has_grub {
         return Ok(by_its_own(Some(kernel), finishing, came.loader, say));
     }
     let line = command_line::make(root, &wants, &kernel, is_dracut)?;
     let (whole, own) = (line.whole(), line.own());
     let start = Start { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
-    let entries = boot_loader(&start, came.loader, is_new)?;
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
+    if !is_ours {
+        // Its installer had put it onto the other machine's disks.
+        loader::renew_grub_bios(&start)?;
+        return Ok(Adapted { newest, ..Adapted::default() });
+    }
+    let entries = boot_loader(&start, came.loader, is_new)?;
     let BootWants { bootloader_id, .. } = wants;
     let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };
     Ok(Adapted { info: Some(info), newest, entries })
@@ -129,8 +135,8 @@ fn boot_loader(start: &Start, has_loader: bool, is_new_initramfs: bool) -> Resul
 fn by_its_own(kernel: Option<Kernel>, finishing: &Finishing, has_loader: bool, say: Say) -> Adapted {
     match finishing.firmware {
         Firmware::Bios => say(
-            "WARNING: what finished the system was not drophammer and does not run again, so that no boot loader is put onto these disks: \
-             it is started from here once. Run grub-install in it before it is started by its BIOS",
+            "WARNING: the system has no GRUB that could be put onto these disks, and what finished it does not run again: \
+             it is started from here once. Put a boot loader onto its disks before it is started by its BIOS",
         ),
         Firmware::Uefi if !has_loader => say(
             "WARNING: no boot loader has come on an EFI system partition: the system is started from here once. Install one in it before it is started by its firmware",

@@ -8,6 +8,7 @@ use crate::carried::{CarriedNic, Moving, Part};
 use crate::inventory::Nic;
 use crate::layout::Format;
 use crate::plan::{Assigned, BootDisk, Esp, MachineFiles, RootFilesystem};
+use crate::target::testing;
 use std::fs;
 
 fn finishing(firmware: Firmware) -> Finishing {
@@ -139,6 +140,15 @@ fn a_system_of_an_installer_boots_as_that_has_made_it() {
         assert_eq!(lines.iter().any(|line| line.starts_with("WARNING: ")), warned, "{lines:?}");
         assert_eq!(content(&root), before);
     }
+    // GRUB is put where its installer had put it, and its menu stays.
+    let grub = [("install.sh", "exit 1"), ("usr/lib/grub/i386-pc/moddep.lst", ""), ("usr/sbin/grub-install", "")];
+    let (_dir, root) = tree(&[&OWN[..], &grub].concat());
+    with_initrd(&root);
+    let (before, programs) = (content(&root), Programs::saying(""));
+    let (done, _) = adapted(&root, &finishing(Firmware::Bios), false, &programs);
+    assert_eq!(done.unwrap().info, None);
+    assert_eq!(programs.ran(), ["/usr/sbin/grub-install --target=i386-pc --force /dev/sda"]);
+    assert_eq!(content(&root), before);
     // Nothing but what the installer has written down tells how it boots.
     let (_dir, root) = tree(&[("install.sh", ""), ("boot/vmlinuz", "MZ")]);
     let done = adapted(&root, &finishing(Firmware::Uefi), true, &Programs::saying("")).0.unwrap();
@@ -166,6 +176,28 @@ fn an_initramfs_without_what_the_root_lies_on_here_is_made_again() {
     let error = adapted(&root, &finishing(Firmware::Uefi), true, &programs).0.unwrap_err().to_string();
     assert!(error.contains("the initramfs that initramfs-tools has made has no ext4"), "{error}");
     assert_eq!(programs.ran(), ["/usr/sbin/update-initramfs -u -k 6.1"]);
+}
+
+/// By its own tool in its own tree; and what the firmware starts is made of the new one.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
+    let (_dir, root) = testing::busybox();
+    for (path, text) in OWN.iter().filter(|(path, _)| *path != "boot/grub/grub.cfg") {
+        root.write(&format!("/{path}"), 0o644, text.as_bytes()).unwrap();
+    }
+    with_initrd(&root);
+    root.write("/usr/lib/modules/6.1/modules.dep", 0o644, b"kernel/fs/ext4/ext4.ko:\n").unwrap();
+    let new = cpio(&[("usr/lib/modules/6.1/kernel/fs/ext4/ext4.ko", "")]);
+    root.write("/new", 0o644, &new).unwrap();
+    testing::script(&root, "usr/sbin/update-initramfs", "cat /new > /boot/initrd.img-6.1");
+    root.write("/boot/efi/EFI/debian/initrd.img-6.1", 0o644, b"old").unwrap();
+    let (done, lines) = said(|say| moved(&root, &finishing(Firmware::Uefi), "r-uuid", false, say));
+    let done = done.unwrap_or_else(|error| panic!("{error}: {lines:?}"));
+    assert_eq!(done.entries[0].loader, r"\EFI\debian\vmlinuz-6.1");
+    assert_eq!(fs::read(root.path().join("boot/efi/EFI/debian/initrd.img-6.1")).unwrap(), new);
+    assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
+    assert_eq!(crate::storage::busy::mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
