@@ -2,6 +2,7 @@
 //! in the order of their names. Pure.
 
 use crate::inventory::Disk as Found;
+use crate::layout::hints::{candidates, differs};
 use crate::layout::{Disk, Layout};
 use crate::marker::MarkedDisk;
 use crate::text::{by_numbers, bytes};
@@ -34,6 +35,15 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
         if let Some(other) = taken.insert(disk.device.as_str(), name) {
             problems.push(format!("{} cannot be {other} and {name}", disk.device.as_str()));
         }
+        let hints = layout.disks.iter().find(|listed| listed.device.as_str() == *name).map(|listed| &listed.hints);
+        let differs = hints.map(|hints| differs(hints, disk)).unwrap_or_default();
+        if !differs.is_empty() {
+            let device = disk.device.as_str();
+            problems.push(format!(
+                "the layout finds {name} by its hints, and {device} does not fit them ({}): each later reinstall would be refused",
+                differs.join(", ")
+            ));
+        }
         if disk.read_only {
             problems.push(format!("{} is read-only", disk.device.as_str()));
         }
@@ -49,11 +59,12 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
 fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a Disk| {
         let name = disk.device.as_str();
+        if !disk.hints.is_empty() {
+            let [one] = candidates(&disk.hints, found)[..] else { return None };
+            return Some((name, one));
+        }
         let is_it = |found: &&Found| {
-            disk.hints.is_empty()
-                && (found.device.as_str() == name
-                    || found.by_path == name
-                    || found.by_id.iter().any(|other| other == name))
+            found.device.as_str() == name || found.by_path == name || found.by_id.iter().any(|other| other == name)
         };
         Some((name, found.iter().find(is_it)?))
     };
@@ -176,6 +187,18 @@ filesystems:
         assert_eq!(paired(&nvme, &[]), both("N2", "N10"), "in the order of their numbers, and no stick");
         assert_eq!(paired(&sata, &[("/dev/sda", "C"), ("/dev/sdb", "/dev/sda")]), both("C", "A"));
         assert_eq!(paired(&nvme, &[("/dev/sda", "nvme10n1"), ("/dev/sdb", "N2")]), both("N10", "N2"));
+    }
+
+    #[test]
+    fn a_disk_that_its_hints_do_not_fit_is_refused() {
+        let text = TWO.replace("{device: /dev/sda, wipe", "{device: /dev/sda, hints: {serial: A}, wipe");
+        let layout = read_yaml(&text).unwrap().layout;
+        let fits = [disk("nvme0n1", "B", false), disk("nvme1n1", "A", false)];
+        let words = said(&[("/dev/sda", "A"), ("/dev/sdb", "B")]);
+        assert_eq!(pair(&layout, &fits, &words).unwrap()[0].serial, "A");
+        let other = [disk("nvme0n1", "C", false), disk("nvme1n1", "B", false)];
+        let why = pair(&layout, &other, &BTreeMap::new()).unwrap_err().join("\n");
+        assert!(why.contains("by its hints, and /dev/nvme0n1 does not fit them"), "{why}");
     }
 
     #[test]

@@ -233,4 +233,5 @@ fn failures_are_counted_once_a_boot_and_end() {
     // Whoever has written without having asked has begun.
     let is = in_state(MoveState::Planned).after(&fails(Part::Receive, B1, false)).unwrap();
     assert_eq!((is.state, is.boots(B)), (MoveState::Copying, Boots::Ramdisk));
+    assert!(is.after(&Word::Succeeds(Part::Receive, B1)).is_err(), "A may run");
 }

@@ -140,6 +140,9 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
                 span.what { (moved.what) }
             }
         }
+        @if let (Some(moving), Some(words)) = (&listed.moving, &row.moving) {
+            p { strong { "A move of the whole machine" } ": it " (words) ". " a href={ "/machines/" (moving.other) } { "The other one" } }
+        }
         @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
         @if let Some(waits) = &listed.waits {
             p.problem {

@@ -27,6 +27,8 @@ pub struct Row {
     pub phase: Phase,
     /// Of what runs.
     pub moved: Option<Moved>,
+    /// Its part in a move that is open.
+    pub moving: Option<String>,
 }
 
 impl Row {
@@ -46,7 +48,8 @@ impl Row {
                 }
             }
         });
-        Row { listed, wanted, phase, moved }
+        let moving = listed.moving.as_ref().map(|moving| moving.in_words(machine.name(&moving.other)));
+        Row { listed, wanted, phase, moved, moving }
     }
 
     fn name(&self) -> &str {
@@ -70,6 +73,7 @@ impl Row {
                 td.name { a href={ "/machines/" (id) } { (self.name()) } }
                 td.phase {
                     span.word { (self.phase.word) }
+                    @if let Some(moving) = &self.moving { " " span.tag { (moving) } }
                     @if locked.is_some() { " " span.tag { "locked" } }
                     @if let Some(failed) = failed { " " span.tag.bad title=(failed.message) { "last reinstall failed" } }
                 }

@@ -3,6 +3,9 @@
 //! Each step is one durable transaction. The allocation's rows go to the machine that receives in the transaction that notes its
 //! success, and the answer comes after it.
 
+#[cfg(test)]
+mod safety;
+
 use super::boots;
 use super::next::{Files, NextBoot};
 use super::orders::column;
@@ -131,34 +134,7 @@ impl State {
         report: &Report,
     ) -> Result<Option<Result<Heard, String>>> {
         let (machine, report, text) = (machine.to_owned(), report.clone(), json(report)?);
-        self.durably(move |transaction| {
-            let of = live(transaction, &machine)?.filter(|is| is.allocation == report.allocationuuid);
-            // What has ended leaves its machines to themselves, but for the success that is repeated.
-            let Some(is) = of else { return repeated(transaction, &machine, boot, &report) };
-            let part = is.part(&machine);
-            let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
-            let word = match report.success {
-                true => Word::Succeeds(part, boot),
-                false => Word::Fails {
-                    part,
-                    boot,
-                    untouched: report.untouched,
-                    message: format!("{step}{}", report.message),
-                },
-            };
-            let heard = hear(transaction, &is, &word)?;
-            if let Ok(Heard { is: Move { state: MoveState::Booting, .. }, news: true }) = &heard
-                && report.success
-            {
-                let marker = report.marker.as_ref().map(column).transpose()?;
-                transaction.execute(
-                    "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
-                    params![machine, is.allocation, text, marker],
-                )?;
-            }
-            Ok(Some(heard))
-        })
-        .await
+        self.durably(move |transaction| reported(transaction, &machine, boot, &report, &text)).await
     }
 
     /// Notes that the operator's files say what the move has come to.
@@ -177,6 +153,37 @@ impl State {
         })
         .await
     }
+}
+
+/// `text` is the report as JSON.
+fn reported(
+    transaction: &Transaction,
+    machine: &str,
+    boot: Hash,
+    report: &Report,
+    text: &str,
+) -> rusqlite::Result<Option<Result<Heard, String>>> {
+    let of = live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
+    // What has ended leaves its machines to themselves, but for the success that is repeated.
+    let Some(is) = of else { return repeated(transaction, machine, boot, report) };
+    let part = is.part(machine);
+    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+    let message = format!("{step}{}", report.message);
+    let word = match report.success {
+        true => Word::Succeeds(part, boot),
+        false => Word::Fails { part, boot, untouched: report.untouched, message },
+    };
+    let heard = hear(transaction, &is, &word)?;
+    if let Ok(Heard { is: Move { state: MoveState::Booting, .. }, news: true }) = &heard
+        && report.success
+    {
+        let marker = report.marker.as_ref().map(column).transpose()?;
+        transaction.execute(
+            "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
+            params![machine, is.allocation, text, marker],
+        )?;
+    }
+    Ok(Some(heard))
 }
 
 /// A report about a move that is over: the success of the boot that has ended it, again. Everything else is as it is for any machine.

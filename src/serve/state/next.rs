@@ -81,14 +81,7 @@ impl State {
             let is_at = |boot: &Boot| boot.address.as_ref() == Some(&asked.by) || boot.asked_by == asked.by;
             let other = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot) && !is_at(boot));
             let files = moves::files(transaction, &machine, files)?;
-            let moved = moves::next(transaction, &machine, &files)?;
-            let next = match (&files, moved) {
-                (_, Some(next)) => next,
-                (Files::Allocated(allocation), None) if other.is_some() => as_it_is(transaction, &machine, allocation)?,
-                (Files::Allocated(allocation), None) => decide(transaction, &machine, allocation, heard.quiet)?,
-                (Files::Free, None) => NextBoot::Install,
-                (Files::Nothing, None) => without_file(transaction, &machine)?,
-            };
+            let next = chosen(transaction, &machine, &files, other.is_some(), heard.quiet)?;
             match (&files, &next) {
                 (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
                     return Ok(Handed { next: NextBoot::Crowded, other });
@@ -112,6 +105,25 @@ impl State {
             Ok(Handed { next, other })
         })
         .await
+    }
+}
+
+/// What the machine boots. While another boot of it is heard, nothing is counted.
+pub fn chosen(
+    transaction: &Transaction,
+    machine: &str,
+    files: &Files,
+    is_heard: bool,
+    quiet: Duration,
+) -> rusqlite::Result<NextBoot> {
+    if let Some(next) = moves::next(transaction, machine, files)? {
+        return Ok(next);
+    }
+    match files {
+        Files::Allocated(allocation) if is_heard => as_it_is(transaction, machine, allocation),
+        Files::Allocated(allocation) => decide(transaction, machine, allocation, quiet),
+        Files::Free => Ok(NextBoot::Install),
+        Files::Nothing => without_file(transaction, machine),
     }
 }
 

@@ -1,0 +1,406 @@
+//! What a move must never do, over whatever order of things: with pictures of the directory that are behind, files that people edit,
+//! boots that come late, and reports of boots that are gone.
+
+use super::*;
+use crate::carried::Part;
+use crate::marker::Marker;
+use crate::serve::input::{self, Machine};
+use crate::serve::moves::overlay::Overlay;
+use crate::serve::moves::tests::{carried, end, ordered};
+use crate::serve::moves::{Hands, MoveState};
+use crate::serve::resolve::{Known, nowhere, resolve};
+use crate::serve::state::next::chosen;
+use crate::serve::state::{schema, standing};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
+/// What is moved; what each of them had before, whose rows are still there; and one that is new.
+const MOVED: &str = "a1";
+const OLD: &str = "a0";
+const NEW: &str = "a9";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Order,
+    /// Over PXE.
+    Boot(Part),
+    /// The agent asks for its allocation.
+    Ask(Part),
+    Stand(Part),
+    Begin,
+    /// Of the boot that is there, or of the one before it.
+    Success(Part, bool),
+    Failure(Part, bool),
+    Phone,
+    Finish,
+    Cancel {
+        off: bool,
+    },
+    /// The server reads the directory; after a restart it does so first.
+    Look,
+    /// One change of a file by the server.
+    Settle,
+    /// A person writes an allocation into a file, or takes it out; or takes the file away.
+    Edit(Part, Option<&'static str>),
+    Remove(Part),
+}
+
+fn way() -> Vec<Step> {
+    use Step::*;
+    let (a, b) = (Part::Send, Part::Receive);
+    vec![
+        Order,
+        Boot(a),
+        Ask(a),
+        Stand(a),
+        Boot(b),
+        Ask(b),
+        Stand(b),
+        Begin,
+        Ask(a),
+        Success(b, false),
+        Ask(a),
+        Settle,
+        Look,
+        Settle,
+        Settle,
+        Boot(b),
+        Look,
+        Phone,
+        Ask(a),
+        Boot(a),
+        Ask(a),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let part = || prop_oneof![Just(Part::Send), Just(Part::Receive)];
+    let allocation = prop_oneof![Just(None), Just(Some(MOVED)), Just(Some(OLD)), Just(Some(NEW))];
+    prop_oneof![
+        1 => Just(Order),
+        6 => part().prop_map(Boot),
+        6 => part().prop_map(Ask),
+        4 => part().prop_map(Stand),
+        3 => Just(Begin),
+        3 => (part(), any::<bool>()).prop_map(|(part, late)| Success(part, late)),
+        2 => (part(), any::<bool>()).prop_map(|(part, untouched)| Failure(part, untouched)),
+        1 => Just(Phone),
+        1 => Just(Finish),
+        2 => any::<bool>().prop_map(|off| Cancel { off }),
+        3 => Just(Look),
+        3 => Just(Settle),
+        2 => (part(), allocation).prop_map(|(part, allocation)| Edit(part, allocation)),
+        1 => part().prop_map(Remove),
+    ]
+}
+
+/// One of the two machines.
+#[derive(Debug, Clone, Default)]
+struct Side {
+    /// Does it have a file, and with which allocation?
+    file: Option<Option<String>>,
+    /// The same as the server has read it last.
+    picture: Option<Machine>,
+    boot: Option<Hash>,
+    before: Option<Hash>,
+    /// It was told to boot its disks, or what they hold, since it was in the ramdisk.
+    runs: bool,
+}
+
+impl Side {
+    fn leave(&mut self) {
+        self.before = self.boot.take().or(self.before);
+    }
+}
+
+struct World {
+    database: Connection,
+    known: Known,
+    sides: [Side; 2],
+    boots: u8,
+    orders: u32,
+    /// B has reported its success for the open move, and no operator has said since that it is off.
+    received: bool,
+    /// B has begun to write for a move, and no new installation of its own came after it.
+    begun: bool,
+}
+
+fn index(part: Part) -> usize {
+    usize::from(part == Part::Receive)
+}
+
+fn id(part: Part) -> &'static str {
+    [A, B][index(part)]
+}
+
+fn file(machine: &str, allocation: Option<&str>) -> Machine {
+    let given = allocation.map(|allocation| {
+        format!("allocation:\n  id: {allocation}\n  hostname: h\n  image: debian-12\n  filesystemlayout: default\n")
+    });
+    input::machine(&format!("id: {machine}\n{}", given.unwrap_or_default())).unwrap()
+}
+
+impl World {
+    fn new() -> World {
+        let mut database = Connection::open_in_memory().unwrap();
+        schema::bring_up_to_date(&mut database).unwrap();
+        let text = "id: default\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
+        let layout = crate::layout::read_yaml(text).unwrap().layout;
+        let stored = serde_json::to_string(&layout).unwrap();
+        let marker = Marker { machine: A.to_owned(), allocation: MOVED.to_owned(), ..Marker::default() };
+        let insert = "INSERT INTO allocations (machine, id, created, succeeded, image, layout, marker) VALUES (?1, ?2, '', 1, 'debian-12', ?3, ?4)";
+        for (machine, allocation) in [(A, OLD), (B, OLD), (A, MOVED)] {
+            let id = if allocation == OLD { format!("{OLD}-{machine}") } else { allocation.to_owned() };
+            database.execute(insert, params![machine, id, stored, column(&marker).unwrap()]).unwrap();
+        }
+        let mut known = Known::default();
+        known.layouts.insert("default".to_owned(), layout);
+        known.images.insert("debian-12".to_owned(), Some(nowhere("debian-12".to_owned())));
+        let mut world =
+            World { database, known, sides: Default::default(), boots: 0, orders: 0, received: false, begun: false };
+        world.sides[0] = Side { file: Some(Some(MOVED.to_owned())), runs: true, ..Side::default() };
+        world.sides[1] = Side { file: Some(None), ..Side::default() };
+        world.look();
+        world
+    }
+
+    fn look(&mut self) {
+        let moves = all_live(&self.database).unwrap();
+        let files: Vec<Option<Machine>> = [Part::Send, Part::Receive]
+            .map(|part| self.sides[index(part)].file.as_ref().map(|given| file(id(part), given.as_deref())))
+            .into();
+        let overlay = Overlay::new(&moves, files.clone().into_iter().flatten());
+        for (side, file) in self.sides.iter_mut().zip(&files) {
+            side.picture = file.as_ref().map(|file| overlay.of(file).0);
+        }
+    }
+
+    fn transact<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> T {
+        let transaction = self.database.transaction().unwrap();
+        let value = work(&transaction).unwrap();
+        transaction.commit().unwrap();
+        value
+    }
+
+    fn hears(&mut self, word: &Word) -> Option<Result<Heard, String>> {
+        self.transact(|transaction| live(transaction, A)?.map(|is| hear(transaction, &is, word)).transpose())
+    }
+
+    /// The machine runs what its disks hold, because it was told so.
+    fn may_run(&mut self, part: Part, why: &str) -> Result<(), TestCaseError> {
+        let other = if part == Part::Send { Part::Receive } else { Part::Send };
+        let holds_a_copy = self.begun || self.received;
+        match part {
+            Part::Send => prop_assert!(!self.received, "A is told to run after B has received all: {why}"),
+            Part::Receive => prop_assert!(self.received || !holds_a_copy, "B is told to run what is no system: {why}"),
+        }
+        // B's own old system is no copy of A's.
+        prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are told to run: {why}");
+        self.sides[index(part)].runs = true;
+        Ok(())
+    }
+
+    fn boot(&mut self, part: Part) -> Result<(), TestCaseError> {
+        let given = self.sides[index(part)].picture.as_ref();
+        let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
+            Some(Some(allocation)) => Files::Allocated(self.spelled(part, allocation)),
+            Some(None) => Files::Free,
+            None => Files::Nothing,
+        };
+        let next = self.transact(|transaction| {
+            let given = files(transaction, id(part), given.clone())?;
+            chosen(transaction, id(part), &given, false, Duration::ZERO)
+        });
+        match next {
+            NextBoot::Disk | NextBoot::Elsewhere(_) | NextBoot::NoFile | NextBoot::Dropped(_) => {
+                self.sides[index(part)].leave();
+                self.may_run(part, &format!("{next:?} by {given:?}"))
+            }
+            _ => {
+                self.boots += 1;
+                let hash = [self.boots; 32];
+                self.transact(|transaction| {
+                    boots::hand_out(transaction, id(part), hash, "", false)?;
+                    transaction.execute("UPDATE boots SET address = '' WHERE hash = ?1", [hash])
+                });
+                let side = &mut self.sides[index(part)];
+                (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);
+                Ok(())
+            }
+        }
+    }
+
+    /// Each has an old allocation of its own.
+    fn spelled(&self, part: Part, allocation: String) -> String {
+        if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
+    }
+
+    fn told(&mut self, part: Part) -> Result<(), TestCaseError> {
+        if self.sides[index(part)].boot.is_none() {
+            return Ok(());
+        }
+        let now = present(&self.database, A, B).unwrap();
+        let hands = live(&self.database, id(part)).unwrap().map_or(Hands::AsEver, |is| is.hands(id(part), now));
+        let of = match hands {
+            Hands::Nothing => return Ok(()),
+            Hands::Sends | Hands::Receives => Part::Send,
+            Hands::AsEver => part,
+        };
+        let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
+        let Some(allocation) = &machine.allocation else { return Ok(()) };
+        let allocation = self.spelled(of, allocation.id.to_string());
+        let standing = standing::read(&self.database, id(of), &allocation).unwrap();
+        let Ok(Some(assigned)) = resolve(&machine, &standing, &self.known) else { return Ok(()) };
+        match (hands, part, assigned.installs) {
+            (Hands::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),
+            (Hands::AsEver, Part::Send, true) => {
+                let open = live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
+                prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
+                Ok(())
+            }
+            // Another installation than that of the move takes the place of what it has begun.
+            (Hands::AsEver, Part::Receive, true) => {
+                prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
+                Ok(())
+            }
+            // What is sent or received is never to be installed from an image: `agents` hands nothing out then.
+            _ => Ok(()),
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Order => {
+                let is_free = self.sides[1].picture.as_ref().is_some_and(|machine| machine.allocation.is_none());
+                let has_it = self.sides[0].picture.as_ref().and_then(|machine| machine.allocation.as_ref());
+                if is_free && has_it.is_some_and(|has| has.id.as_str() == MOVED) {
+                    self.orders += 1;
+                    let order = format!("o{}", self.orders);
+                    let new = Move { id: order, a: A.to_owned(), b: B.to_owned(), ..ordered() };
+                    self.transact(|transaction| place(transaction, &new));
+                }
+            }
+            Step::Boot(part) => return self.boot(part),
+            Step::Ask(part) => return self.told(part),
+            Step::Stand(part) => {
+                if let Some(boot) = self.sides[index(part)].boot {
+                    let carried = (part == Part::Send).then(carried);
+                    drop(self.hears(&Word::Stands(part, end(boot), carried)));
+                }
+            }
+            Step::Begin => {
+                if let Some(boot) = self.sides[1].boot {
+                    let now = present(&self.database, A, B).unwrap();
+                    let begun = self.hears(&Word::Begins { boot, disks: ordered().disks, now });
+                    if let Some(Ok(_)) = begun {
+                        prop_assert!(!self.sides[0].runs, "A runs, and B begins to copy it");
+                        self.begun = true;
+                    }
+                }
+            }
+            Step::Success(part, late) => {
+                let side = &self.sides[index(part)];
+                if let Some(boot) = if late { side.before } else { side.boot } {
+                    let marker =
+                        Marker { machine: id(part).to_owned(), allocation: MOVED.to_owned(), ..Marker::default() };
+                    let report = Report {
+                        success: true,
+                        allocationuuid: MOVED.to_owned(),
+                        marker: Some(marker),
+                        ..Report::default()
+                    };
+                    let heard = self.transact(|transaction| reported(transaction, id(part), boot, &report, "{}"));
+                    if let Some(Ok(Heard { is, .. })) = heard {
+                        let is_late = part == Part::Receive && !is.state.is_open() && is.state != MoveState::Done;
+                        prop_assert!(!is_late, "a success is believed that came too late");
+                        self.received |= part == Part::Receive;
+                        if part == Part::Receive {
+                            self.sides[1].leave();
+                            return self.may_run(part, "its report is acknowledged");
+                        }
+                        // It boots what it has, as it was told before.
+                        return self.may_run(part, "its success is acknowledged");
+                    }
+                }
+            }
+            Step::Failure(part, untouched) => {
+                if let Some(boot) = self.sides[index(part)].boot {
+                    let allocationuuid = MOVED.to_owned();
+                    // Whoever has written knows it.
+                    let untouched = untouched && !(part == Part::Receive && self.begun);
+                    let report = Report { allocationuuid, untouched, ..Report::default() };
+                    self.transact(|transaction| reported(transaction, id(part), boot, &report, "{}"));
+                    self.begun |= part == Part::Receive && !untouched;
+                }
+            }
+            Step::Phone => {
+                if let Some(boot) = self.sides[1].before.or(self.sides[1].boot) {
+                    drop(self.hears(&Word::PhonedHome(boot)));
+                }
+            }
+            Step::Finish => drop(self.hears(&Word::Finish)),
+            Step::Cancel { off } => {
+                let cancelled = self.hears(&Word::Cancel { off });
+                if let Some(Ok(_)) = cancelled
+                    && self.received
+                {
+                    prop_assert!(off, "it is taken back without a word that B is off");
+                    (self.received, self.sides[1].runs) = (false, false);
+                }
+            }
+            Step::Look => self.look(),
+            Step::Settle => self.settle(),
+            Step::Edit(part, allocation) => {
+                self.sides[index(part)].file = Some(allocation.map(str::to_owned));
+            }
+            Step::Remove(part) => self.sides[index(part)].file = None,
+        }
+        Ok(())
+    }
+
+    /// As `moves/files` does it, one change at a time.
+    fn settle(&mut self) {
+        let Some(is) = live(&self.database, A).unwrap().filter(|is| is.files) else { return };
+        let owner = index(is.state.owner());
+        let has = |file: &Option<Option<String>>| file.as_ref().and_then(Option::as_deref) == Some(MOVED);
+        let (has_it, other) = (has(&self.sides[owner].file), has(&self.sides[1 - owner].file));
+        match (has_it, other) {
+            (true, false) => self.transact(|transaction| keep(transaction, &Move { files: false, ..is })),
+            (true, true) => self.sides[1 - owner].file = Some(None),
+            (false, true) if self.sides[owner].file == Some(None) => {
+                self.sides[owner].file = Some(Some(MOVED.to_owned()));
+            }
+            (false, _) => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_one_of_the_two_runs_it_at_most_and_nothing_of_it_is_erased(
+        come in 0..=way().len(),
+        steps in prop::collection::vec(any_step(), 0..24),
+    ) {
+        let mut world = World::new();
+        for step in way().into_iter().take(come).chain(steps) {
+            world.step(step)?;
+        }
+    }
+}
+
+#[test]
+fn the_straight_way_ends_with_b_and_the_files_say_so() {
+    let mut world = World::new();
+    for step in way() {
+        world.step(step).unwrap();
+    }
+    let is: String = world.database.query_row("SELECT state FROM moves", [], |row| row.get(0)).unwrap();
+    assert_eq!((is.as_str(), world.received, world.sides[1].runs), ("done", true, true));
+    assert_eq!((&world.sides[0].file, &world.sides[1].file), (&Some(None), &Some(Some(MOVED.to_owned()))));
+}
