@@ -12,6 +12,7 @@ mod tests;
 
 pub use config::{Config, LogicalDisk};
 
+use crate::order::Gather;
 use crate::problem::Problem;
 use serde_json::{Map, Value};
 
@@ -30,7 +31,7 @@ pub fn of_step(name: &str, arguments: &Map<String, Value>) -> Result<Config, Vec
         problems.push(Problem::new(delete, message));
     }
     let read = match outer {
-        None => Config::read(&Value::Object(arguments.iter().filter(|(name, _)| *name != delete).map(owned).collect())),
+        None => Config::read(&Value::Object(arguments.iter().filter(|(name, _)| *name != delete).map(owned).gather())),
         Some(outer) => {
             Config::read(arguments.get(outer).unwrap_or(&Value::Null)).map_err(|problems| below(outer, problems))
         }

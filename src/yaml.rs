@@ -79,7 +79,10 @@ pub fn json(node: &Node) -> Value {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
             // Only what JSON would write the same way is a number: 007 and 1_000 are words.
-            text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
+            text => serde_json::from_slice(text.as_bytes())
+                .ok()
+                .filter(Value::is_number)
+                .unwrap_or_else(|| Value::from(text)),
         },
     }
 }

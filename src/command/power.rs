@@ -2,6 +2,7 @@
 //! stays usable: open files, memory. Nothing comes back.
 
 use super::nobody::{self, failed};
+use crate::order::Gather;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
@@ -124,7 +125,7 @@ fn filter() -> io::Result<BpfProgram> {
         let is = SeccompCmpOp::MaskedEq(mask);
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).gather();
     // Memory that is run as code is never made.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);

@@ -4,6 +4,7 @@
 //! For a program that somebody has written for this: unlike what `power` leaves over, it can start other programs.
 
 use super::nobody::{self, NOBODY_ELSE, failed};
+use crate::order::Gather;
 use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -224,7 +225,7 @@ fn filters() -> io::Result<[BpfProgram; 2]> {
         let value = u64::from(value.cast_unsigned());
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
-    let mut refused: Rules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
+    let mut refused: Rules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).gather();
     // Processes, and no namespaces of users.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);

@@ -138,7 +138,7 @@ impl HttpControl {
         let status = response.status();
         // The status says enough when the body cannot be read.
         let body = response.text().unwrap_or_default();
-        let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+        let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
@@ -175,7 +175,7 @@ impl Control for HttpControl {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
         let text = response.text().map_err(|error| self.unreachable(what, error))?;
-        serde_json::from_str(&text).map_err(|error| self.garbled(what, error))
+        serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))
     }
 
     fn event(&self, event: &Event) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use super::parameters::variable;
 use super::{Chosen, PATH};
+use crate::order::Gather;
 use std::collections::BTreeMap;
 
 /// The machine as `create` sees it: Ganeti knows instances.
@@ -55,7 +56,7 @@ impl Chosen {
             ("PATH", PATH.to_owned()),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-        own.chain(self.parameters.iter().map(|(name, value)| (variable(name), value.clone()))).collect()
+        own.chain(self.parameters.iter().map(|(name, value)| (variable(name), value.clone()))).gather()
     }
 
     /// Of `create`.

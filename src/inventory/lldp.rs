@@ -1,6 +1,7 @@
 //! Who is at the other end of a cable, by what it says of itself: LLDP (IEEE 802.1AB). Of frames only as much is read as metal-stack
 //! goes by.
 
+use crate::order::Gather;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -137,7 +138,7 @@ pub fn leaves(heard: &[Heard]) -> Leaves {
     let silent = cards.iter().filter(|card| card.neighbours.is_empty()).map(|card| card.nic.clone());
     let silent: Vec<String> = silent.collect();
     cards.retain(|card| !card.neighbours.is_empty());
-    let chassis: BTreeSet<&str> = neighbours(&cards).map(|leaf| leaf.chassis.as_str()).collect();
+    let chassis: BTreeSet<&str> = neighbours(&cards).map(|leaf| leaf.chassis.as_str()).gather();
     match (leaves.len(), cards.len(), chassis.len()) {
         (2, 2.., 2..) => Leaves::Both(cards),
         (3.., ..) => Leaves::TooMany(leaves),
@@ -150,7 +151,7 @@ fn neighbours(cards: &[Heard]) -> impl Iterator<Item = &Neighbour> {
 }
 
 fn names(cards: &[Heard]) -> Vec<String> {
-    let names: BTreeSet<&str> = neighbours(cards).map(|leaf| leaf.hostname.as_str()).collect();
+    let names: BTreeSet<&str> = neighbours(cards).map(|leaf| leaf.hostname.as_str()).gather();
     names.into_iter().map(str::to_owned).collect()
 }
 

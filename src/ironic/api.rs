@@ -217,7 +217,7 @@ fn fault(body: &[u8]) -> String {
         let body: Value = serde_json::from_slice(body).ok()?;
         let message = body.get("error_message")?;
         let inner: Value = match message {
-            Value::String(text) => serde_json::from_str(text).ok()?,
+            Value::String(text) => serde_json::from_slice(text.as_bytes()).ok()?,
             other => other.clone(),
         };
         Some(inner.get("faultstring")?.as_str()?.to_owned())

@@ -6,6 +6,7 @@ use crate::device::KernelName;
 use crate::error::Result;
 use crate::inventory::{Disk, Inventory};
 use crate::layout::hints;
+use crate::order::Gather;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::MultiGzDecoder;
@@ -124,7 +125,7 @@ pub fn root_disk<'a>(node: &Node, inventory: &'a Inventory, skipped: &[KernelNam
     let hints = node.root_device();
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let hints: BTreeMap<String, String> =
-        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).collect();
+        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).gather();
     if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
         return Err(bad(&format!("root_device: {hint}: {why}")));
     }

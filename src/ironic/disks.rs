@@ -5,6 +5,7 @@ use crate::device::KernelName;
 use crate::error::Result;
 use crate::inventory::{Array, Disk, Inventory};
 use crate::layout::{Layout, hints};
+use crate::order::Gather;
 use crate::topology::{Match, Stack};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ pub fn skipped(node: &Node, inventory: &Inventory) -> Result<Vec<KernelName>> {
             continue;
         }
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).collect();
+        let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).gather();
         if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
             return Err(refuse(&format!("{hint}: {why}")));
         }
@@ -63,7 +64,7 @@ pub fn is_below_an_array(inventory: &Inventory, disk: &Disk) -> bool {
 
 fn beneath(array: &Array, inventory: &Inventory) -> BTreeSet<KernelName> {
     let stack = Stack::new(inventory);
-    array.members.iter().flat_map(|member| stack.disks(&stack.name(&member.device))).collect()
+    array.members.iter().flat_map(|member| stack.disks(&stack.name(&member.device))).gather()
 }
 
 #[cfg(test)]

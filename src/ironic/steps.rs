@@ -13,6 +13,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::Done;
 use crate::inventory::Inventory;
 use crate::layout::Layout;
+use crate::order::Gather;
 use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
 use crate::problem;
 use crate::raid::Config;
@@ -352,7 +353,7 @@ pub fn offered(of: StepsOf) -> Value {
             .arguments
             .iter()
             .map(|taken| (taken.name.to_owned(), json!({ "description": taken.about, "required": taken.required })))
-            .collect();
+            .gather();
         let mut step = json!({
             "interface": offer.interface,
             "step": offer.step,

@@ -2,6 +2,7 @@
 
 use super::tree::Graph;
 use crate::device::LayoutPath;
+use crate::order::Gather;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ impl Graph<'_> {
         let beneath = self.beneath(devices.into_iter().filter_map(|device| self.device(device)));
         let of = |list: &Range<usize>| {
             let nodes = beneath.iter().filter(|node| list.contains(node));
-            nodes.map(|node| node - list.start).collect()
+            nodes.map(|node| node - list.start).gather()
         };
         Below { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
     }

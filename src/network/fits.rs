@@ -2,6 +2,7 @@
 
 use super::{Card, Ethernet, Network, Settings};
 use crate::inventory::Nic;
+use crate::order::Gather;
 use crate::problem::Problem;
 
 const MAC: &str = "match.macaddress";
@@ -24,7 +25,7 @@ impl Network {
             let settings = Settings { dhcp4: true, optional: !nic.link, ..Settings::default() };
             (format!("enx{}", mac.replace(':', "")), Ethernet { card: Card::Mac(mac), set_name: None, settings })
         });
-        Network { ethernets: ethernets.collect(), ..Network::default() }
+        Network { ethernets: ethernets.gather(), ..Network::default() }
     }
 }
 

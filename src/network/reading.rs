@@ -6,6 +6,7 @@ use super::fields::{Field, Fields, Reader, child, nearest};
 use super::known::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
 use super::names::{id, interface};
 use super::{Bond, Card, Cidr, Ethernet, Network, Route, Settings, Vlan};
+use crate::order::Gather;
 use crate::problem::Problem;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -176,7 +177,7 @@ impl Reading {
             let value = self.parameter(&fields.get(parameter.netplan)?, parameter)?;
             Some((parameter.netplan.to_owned(), value))
         });
-        let given = given.collect();
+        let given = given.gather();
         let primary = fields.get("primary").and_then(|field| self.reader.text(&field));
         (with_defaults(given), primary)
     }

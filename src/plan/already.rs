@@ -11,6 +11,7 @@ use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
 use crate::marker::Marker;
+use crate::order::Gather;
 use crate::problem::Problem;
 use crate::topology::{Match, Stack, find};
 use std::collections::BTreeSet;
@@ -169,7 +170,7 @@ fn disk_now<'a>(listed: &layout::Disk, inventory: &'a Inventory, marker: &Marker
 fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
     let stack = Stack::new(inventory);
     let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));
-    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).collect();
+    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).gather();
     let running = Running::new(inventory, &stack).trees();
     let plans = inventory.disks.iter().zip(running).map(|(disk, running)| {
         let verdict = if listed.contains(&disk.name) { Verdict::Keep } else { Verdict::NotOurs };

@@ -2,7 +2,7 @@
 
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Signature;
-use crate::order;
+use crate::order::{self, Gather};
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ impl<'a> Devices<'a> {
     /// Bytes by where it is while the installation runs, of those whose size is known.
     pub fn sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
-        present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
+        present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).gather()
     }
 
     /// Where it is now, and where it is found while the installation runs; `None` when the layout does not bring it about.

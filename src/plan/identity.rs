@@ -7,6 +7,7 @@ use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::marker::{self, MarkedDisk, Marker};
+use crate::order::Gather;
 use std::collections::BTreeSet;
 
 /// A filesystem with a marker.
@@ -105,7 +106,7 @@ impl<'a> Deciding<'a> {
     /// The disks that carry `/` by the layout.
     fn root_disks(&self) -> BTreeSet<KernelName> {
         let below = self.graph.below_root().disks;
-        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
     }
 
     /// The latest record of the disk that the layout calls `device`.

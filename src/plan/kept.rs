@@ -7,7 +7,7 @@ use crate::device::{DevicePath, KernelName};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::Layout;
-use crate::order;
+use crate::order::{self, Gather};
 use crate::topology::Stack;
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub fn differences(proofs: &[KeptProof]) -> Vec<String> {
             differences.push(format!("{} is gone", proof.object));
             continue;
         }
-        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
+        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).gather();
         for name in names {
             let side = |identity: &Identity| identity.get(name).map_or("nothing".to_owned(), String::clone);
             let (before, after) = (side(&proof.before), side(&proof.after));
@@ -133,7 +133,7 @@ fn group(group: &inventory::VolumeGroup, added: &[String]) -> Identity {
     let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
     let volumes =
         volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
-    own.into_iter().chain(volumes).collect()
+    own.into_iter().chain(volumes).gather()
 }
 
 fn filesystem(found: &[Signature]) -> Identity {

@@ -5,6 +5,7 @@ use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, arrays, display, lvm};
 use crate::device::DevicePath;
 use crate::inventory::{Disk, MemberRole, Part, Role, Signature, StackedKind, Tried};
+use crate::order::Gather;
 use std::collections::BTreeSet;
 
 /// Kinds that hide what is in them, beside all that libblkid calls crypto.
@@ -129,7 +130,7 @@ impl<'a> Deciding<'a> {
             });
             let arrays = arrays.map(|array| format!("{}, which does not start,", arrays::in_words(array)));
             let unreadable = disk.unreadable.iter().map(|why| format!("what cannot be read of it ({why})"));
-            let all: BTreeSet<String> = hidden.chain(arrays).chain(unreadable).collect();
+            let all: BTreeSet<String> = hidden.chain(arrays).chain(unreadable).gather();
             (!all.is_empty()).then(|| (disk, all.into_iter().collect::<Vec<_>>().join(" and ")))
         });
         opaque.collect()

@@ -5,6 +5,7 @@ use super::verdict::Deciding;
 use super::{Mode, Torn, Verdict, arrays, display, lvm};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Part, Signature, StackedKind};
+use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
@@ -43,7 +44,7 @@ impl Deciding<'_> {
     }
 
     fn say_torn(&mut self, thing: &Thing, wiped: &[KernelName], staying: &[KernelName]) {
-        let disks: BTreeSet<KernelName> = staying.iter().flat_map(|member| self.stack.disks(member)).collect();
+        let disks: BTreeSet<KernelName> = staying.iter().flat_map(|member| self.stack.disks(member)).gather();
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
             "TAKES {} OUT OF {}, whose other members on {} are not ours and stay as they are: {}",

@@ -11,6 +11,7 @@ use super::{
 use crate::device::DevicePath;
 use crate::inventory::{Inventory, Signature};
 use crate::layout::{Below, Filesystem, Format, OnReinstall};
+use crate::order::Gather;
 use crate::topology::Match;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,9 +40,9 @@ impl<'a> Returning<'a> {
         let disks = disks.into_iter().filter_map(|index| meant.disk(index));
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.to_string());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
-        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).collect();
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).gather();
         let others = meant.inventory.disks.iter();
-        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).collect();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).gather();
         Returning { inventory: meant.inventory, decided, filesystems, early, others }
     }
 

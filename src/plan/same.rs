@@ -3,6 +3,7 @@
 use super::marking::table_guid;
 use crate::inventory::{Disk, Inventory};
 use crate::marker::MarkedDisk;
+use crate::order::Gather;
 use std::collections::BTreeSet;
 
 /// Result of the comparison of a record with a disk.
@@ -40,7 +41,7 @@ impl<'a> Shared<'a> {
 /// Those that occur more than once.
 fn twice<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
-    all.filter(|one| !seen.insert(one.clone())).collect()
+    all.filter(|one| !seen.insert(one.clone())).gather()
 }
 
 /// `guids` are all GUIDs that the table of the recorded disk may have: the one of the finished installation, and those

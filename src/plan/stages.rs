@@ -13,7 +13,7 @@ use super::{
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
-use crate::order;
+use crate::order::{self, Gather};
 use crate::topology::{Match, Stack};
 use std::collections::BTreeSet;
 
@@ -112,7 +112,7 @@ fn identities(inventory: &Inventory, decided: &Decided, rehearsal: Option<&Rehea
     let stack = Stack::new(inventory);
     let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
     let below: BTreeSet<KernelName> =
-        over.flat_map(|device| stack.disks(&stack.name(&device.as_str().into()))).collect();
+        over.flat_map(|device| stack.disks(&stack.name(&device.as_str().into()))).gather();
     let reached = inventory.disks.iter().filter(|disk| below.contains(&disk.name)).map(DiskIdentity::of);
     let others = reached.filter(|disk| !decided.identities.contains(disk));
     decided.identities.iter().cloned().chain(others).collect()

@@ -17,6 +17,7 @@ use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Layout};
 use crate::marker::Making;
+use crate::order::Gather;
 use crate::problem::Problem;
 use crate::topology::Stack;
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +166,7 @@ impl<'a> Deciding<'a> {
 
     /// The verdicts of all disks at the bottom of a device that the inventory knows.
     pub fn verdicts_below(&self, name: &KernelName) -> BTreeSet<Verdict> {
-        self.stack.disks(name).iter().map(|disk| self.verdict(disk)).collect()
+        self.stack.disks(name).iter().map(|disk| self.verdict(disk)).gather()
     }
 
     /// The same by its path.
@@ -182,7 +183,7 @@ impl<'a> Deciding<'a> {
     /// kept. A mixture is refused. `None`: the problem is noted already.
     pub fn below(&mut self, place: &str, what: &str, devices: &[LayoutPath]) -> Option<Below<'a>> {
         let below = self.devices.get_all(place, devices)?;
-        let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).collect();
+        let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).gather();
         let fate = fates.first().copied().unwrap_or(Fate::Wiped);
         if fates.len() < 2 {
             return Some(Below { devices: below, fate });

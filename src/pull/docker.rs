@@ -33,7 +33,7 @@ impl DockerConfig {
     /// # Errors
     /// It is no such file. What is wrong is named by its place alone: there are passwords in it.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
-        serde_json::from_str(text)
+        serde_json::from_slice(text.as_bytes())
             .map_err(|error| format!("{}:{}: it is not what Docker's config.json is", error.line(), error.column()))
     }
 

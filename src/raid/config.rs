@@ -1,6 +1,7 @@
 //! What a list of logical disks says, whatever the machine.
 
 use crate::layout::{RaidLevel, Size, hints};
+use crate::order::Gather;
 use crate::problem::Problem;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -174,8 +175,7 @@ fn physical_disks(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String
             continue;
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let of_disk: BTreeMap<String, String> =
-            fields.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+        let of_disk: BTreeMap<String, String> = fields.iter().map(|(name, value)| (name.clone(), text(value))).gather();
         for (hint, why) in hints::problems(&of_disk) {
             say(&at(&format!(".{hint}")), why);
         }

@@ -72,7 +72,8 @@ impl Server {
             let status = response.status();
             if status.is_success() {
                 let text = response.text().context(Phase::Control, what)?;
-                let boot = serde_json::from_str(&text).context(Phase::Control, || format!("the answer of {url}"))?;
+                let boot = serde_json::from_slice(text.as_bytes())
+                    .context(Phase::Control, || format!("the answer of {url}"))?;
                 return Ok(Answer::Boot(boot));
             }
             let answer = refusal(&self.url, response);
@@ -141,7 +142,7 @@ fn refusal(server: &str, response: Response) -> Result<Answer> {
     let status = response.status();
     // The status says enough when the body cannot be read.
     let body = response.text().unwrap_or_default();
-    let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+    let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
     let said = said.trim();
     if status == StatusCode::CONFLICT {
         let message = if said.is_empty() { "no reinstall is ordered for this machine" } else { said };

@@ -4,7 +4,7 @@
 use crate::boot::kexec;
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::order;
+use crate::order::{self, Gather};
 use crate::survey::mounts::{mounts, swaps};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -177,7 +177,7 @@ fn say_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::
 /// What has to be unmounted, in this order: what lies deeper first, and what was mounted later first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = mounts(mountinfo);
-    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
+    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).gather();
     let depth = |id: u64| {
         let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
         // A chain longer than all mounts would be a circle.

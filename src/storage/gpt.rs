@@ -4,7 +4,7 @@ use super::{identify, kernel, wipe};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::gpt::{ENTRIES, Entry, Gpt, NAME_UNITS, protective_mbr};
-use crate::order;
+use crate::order::{self, Gather};
 use crate::plan::{NewPartition, PartitionTable};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -121,10 +121,10 @@ fn add_to_kernel(disk: &File, table: &PartitionTable) -> Result<()> {
 
 fn compare_with_kernel(table: &PartitionTable) -> Result<()> {
     let planned = table.partitions.iter().map(|partition| (partition.number, place(table, partition)));
-    let planned: BTreeMap<_, _> = planned.collect();
+    let planned: BTreeMap<_, _> = planned.gather();
     let known = kernel::partitions(&table.device)?;
     let known: BTreeMap<_, _> =
-        known.iter().map(|known| (known.number, (known.start_bytes, known.size_bytes))).collect();
+        known.iter().map(|known| (known.number, (known.start_bytes, known.size_bytes))).gather();
     if known == planned {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use super::kernel;
 use crate::device::DevicePath;
 use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
+use crate::order::Gather;
 use crate::plan::DiskIdentity;
 use crate::survey;
 use crate::topology::graph::walk;
@@ -114,7 +115,7 @@ fn disks_below(device: &Path) -> BTreeSet<PathBuf> {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
+        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).gather()
     });
     // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));

@@ -7,6 +7,7 @@ use crate::command::Command;
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{LvmType, Size};
+use crate::order::Gather;
 use crate::plan::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +44,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
     let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
     // LVM sorts them.
-    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
+    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).gather();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
     compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
@@ -145,7 +146,7 @@ fn report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) ->
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
     let output = lvm(command, devices, args)?;
-    let lines: BTreeSet<&str> = output.lines().map(str::trim).collect();
+    let lines: BTreeSet<&str> = output.lines().map(str::trim).gather();
     Ok(lines.into_iter().flat_map(|line| line.split('|')).map(str::to_owned).collect())
 }
 

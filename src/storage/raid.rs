@@ -5,6 +5,7 @@ use crate::command::{Command, CommandError};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
+use crate::order::Gather;
 use crate::plan::{CreateArray, Member};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -218,5 +219,5 @@ impl Found {
 
 /// Links followed: `/dev/md/inner` is `/dev/md126`.
 fn resolved<'a>(devices: impl Iterator<Item = &'a DevicePath>) -> BTreeSet<PathBuf> {
-    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).collect()
+    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).gather()
 }

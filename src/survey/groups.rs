@@ -6,7 +6,7 @@ use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
-use crate::order;
+use crate::order::{self, Gather};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -71,7 +71,7 @@ fn unlisted(
     number: &impl Fn(&str) -> Option<u64>,
 ) -> Option<Unknown> {
     let physical = report.report.iter().flat_map(|row| &row.pv);
-    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
+    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).gather();
     let is_listed = |device: &DevicePath| {
         number(inventory.kernel_name(device).path().as_str()).is_some_and(|number| listed.contains(&number))
     };
@@ -215,7 +215,8 @@ fn report() -> Result<Report, String> {
 
 fn report_of(lvm: Command) -> Result<Report, String> {
     let output = lvm.whole(REPORT_BYTES).run().map_err(|error| error.to_string())?;
-    serde_json::from_str(&output.stdout).map_err(|error| format!("the report of lvm cannot be read: {error}"))
+    serde_json::from_slice(output.stdout.as_bytes())
+        .map_err(|error| format!("the report of lvm cannot be read: {error}"))
 }
 
 /// `active` gives the kernel name of an active volume by its UUID for the device mapper, `path` the path of this

@@ -3,6 +3,7 @@
 use super::{attribute, link_name, names};
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Cpu, Firmware, Nic, System};
+use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -46,7 +47,7 @@ pub(super) fn cpus(cpuinfo: &str) -> Vec<Cpu> {
             .lines()
             .filter_map(|line| line.split_once(':'))
             .map(|(key, value)| (key.trim(), value.trim()))
-            .collect();
+            .gather();
         if !fields.contains_key("processor") {
             continue;
         }

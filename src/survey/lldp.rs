@@ -5,6 +5,7 @@ use crate::command::Command;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::Nic;
 use crate::inventory::lldp::{self, ETHERTYPE, Heard, Leaves, Neighbour};
+use crate::order::Gather;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
@@ -34,7 +35,7 @@ pub fn listen(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Ve
     }
     free_from_firmware(nics, Path::new("/sys"), say);
     let cards: BTreeMap<i32, &str> =
-        nics.iter().filter_map(|nic| Some((index(&nic.name)?, nic.name.as_str()))).collect();
+        nics.iter().filter_map(|nic| Some((index(&nic.name)?, nic.name.as_str()))).gather();
     let socket = open(cards.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
     let mut heard: BTreeMap<&str, Vec<Neighbour>> = BTreeMap::new();
     let (began, mut said) = (Instant::now(), Instant::now());

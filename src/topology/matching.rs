@@ -5,6 +5,7 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Array, Inventory, VolumeGroup};
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{self, Layout};
+use crate::order::Gather;
 use std::collections::BTreeSet;
 
 pub struct Match<'a> {
@@ -43,7 +44,7 @@ impl<'a> Match<'a> {
     /// The disks that carry `/`.
     pub fn root_disks(&self) -> BTreeSet<KernelName> {
         let disks = self.graph.below_root().disks.into_iter();
-        disks.filter_map(|listed| self.disk(listed)).map(|disk| disk.name.clone()).collect()
+        disks.filter_map(|listed| self.disk(listed)).map(|disk| disk.name.clone()).gather()
     }
 
     /// Where a device of the layout is now. An array or volume must run for that.

@@ -3,6 +3,7 @@
 use super::graph::{Graph, Node, walk};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Disk, Inventory, Partition, Signature, Stacked, Table, Use};
+use crate::order::Gather;
 use std::collections::BTreeSet;
 
 /// What a node of the machine is.
@@ -145,7 +146,7 @@ impl<'a> Stack<'a> {
 
     fn above(&self, name: &KernelName, is: impl Fn(Unit) -> bool) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| &self.graph.nodes[node].above);
-        nodes.map(|node| &self.graph.nodes[*node]).filter(|node| is(node.item)).map(|node| node.name.clone()).collect()
+        nodes.map(|node| &self.graph.nodes[*node]).filter(|node| is(node.item)).map(|node| node.name.clone()).gather()
     }
 
     /// The device and all that is made of it as a whole.
@@ -171,7 +172,7 @@ impl<'a> Stack<'a> {
         match self.graph.find(name) {
             Some(node) => {
                 let bottoms = walk::ends([node], below).into_iter();
-                bottoms.map(|node| self.graph.nodes[node].name.clone()).collect()
+                bottoms.map(|node| self.graph.nodes[node].name.clone()).gather()
             }
             None => [name.clone()].into(),
         }

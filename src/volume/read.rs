@@ -148,7 +148,7 @@ impl Reading {
 
     /// JSON in a string: values of `parameters` are text to Kubernetes.
     fn options(&mut self, at: &At, format: Option<Format>) -> Vec<String> {
-        let read = at.value.as_str().and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
+        let read = at.value.as_str().and_then(|text| serde_json::from_slice::<Vec<String>>(text.as_bytes()).ok());
         let Some(options) = read else {
             self.problem(&at.place, format!("must be a list of words as JSON in a string, found {}", at.value));
             return Vec::new();

@@ -3,6 +3,7 @@
 use super::network;
 use super::option::{LoadOption, Node};
 use super::variables::Variables;
+use crate::order::Gather;
 use crate::plan::BootOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +43,7 @@ pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) ->
     former.extend(
         variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),
     );
-    let own: BTreeSet<u16> = former.keys().copied().collect();
+    let own: BTreeSet<u16> = former.keys().copied().gather();
     let mut values: Vec<Vec<u8>> = Vec::new();
     for value in wanted.iter().map(LoadOption::bytes) {
         if !values.contains(&value) {

@@ -96,5 +96,10 @@ fn xattrs(directory: &File) -> io::Result<Xattrs> {
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => return Ok(Xattrs::new()),
         listed => listed?,
     };
-    listed.map(|name| Ok((name.clone(), directory.get_xattr(&name)?.unwrap_or_default()))).collect()
+    let mut found = Xattrs::new();
+    for name in listed {
+        let value = directory.get_xattr(&name)?.unwrap_or_default();
+        found.insert(name, value);
+    }
+    Ok(found)
 }

@@ -3,6 +3,7 @@
 //! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary,
 //! and CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
 
+use crate::order::Gather;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -38,7 +39,7 @@ impl Records {
         if global.0.is_empty() {
             return self;
         }
-        let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).collect();
+        let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).gather();
         let mut all: Vec<_> = global.0.iter().filter(|(key, _)| !own.contains(key.as_slice())).cloned().collect();
         all.append(&mut self.0);
         Records(all)

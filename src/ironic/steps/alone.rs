@@ -9,6 +9,7 @@ use crate::assigned;
 use crate::device::{DevicePath, KernelName};
 use crate::error::Result;
 use crate::inventory::{Disk, Firmware, Inventory};
+use crate::order::Gather;
 use crate::plan::{self, AddedPartition, InjectedFile, Subject};
 use crate::steps::Erase;
 use serde_json::{Map, Value, json};
@@ -36,7 +37,7 @@ impl Steps {
         let done = self.hands.run(&part).inspect_err(|error| self.say(&error.to_string()))?;
         self.hands.leave(true);
         let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
-        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
+        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).gather();
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 

@@ -4,6 +4,7 @@ use super::{bytes, nothing_known, short, signature};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, VolumeGroup};
 use crate::layout::{Layout, OnReinstall};
+use crate::order::Gather;
 use crate::plan::Verdict;
 use crate::plan::kept::{Keeping, content};
 use crate::plan::placed::FilesystemFate;
@@ -38,7 +39,7 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
         layout,
         inventory,
         decided,
-        places: places.collect(),
+        places: places.gather(),
         drawn: BTreeSet::new(),
         lines: Vec::new(),
     };

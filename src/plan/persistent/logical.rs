@@ -10,6 +10,7 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Health};
 use crate::layout::{LvmType, Size};
 use crate::marker::Making;
+use crate::order::Gather;
 use crate::text;
 use crate::volume::{Content, Volume};
 use std::collections::BTreeSet;
@@ -94,7 +95,7 @@ impl<'a> Deciding<'a> {
                 "is new in vg:{group}, which is kept without a physical volume: nothing is added to it"
             )));
         }
-        let disks: BTreeSet<KernelName> = kept.devices().flat_map(|device| self.disks_below(device)).collect();
+        let disks: BTreeSet<KernelName> = kept.devices().flat_map(|device| self.disks_below(device)).gather();
         let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
             return Err(Some(format!("is new in vg:{group}, and {} is read-only: it cannot be written", disk.device)));

@@ -8,6 +8,7 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::Disk;
 use crate::layout::tree::Item;
 use crate::layout::{Format, hints};
+use crate::order::Gather;
 use crate::topology::{Unit, multipath, units};
 use crate::volume::{Content, Volume};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn keep_raw(
+    pub(super) fn keep_raw(
         &mut self,
         volume: &Volume,
         path: Option<&LayoutPath>,
@@ -293,7 +294,7 @@ impl<'a> Deciding<'a> {
 
     pub(super) fn disks_meant(&self, on: &[LayoutPath]) -> BTreeSet<KernelName> {
         let below = self.graph.below(on).disks;
-        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
     }
 }
 

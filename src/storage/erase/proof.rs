@@ -1,6 +1,7 @@
 //! Proves by reading that a disk was erased: nobody's word is taken for it.
 
 use super::zero;
+use crate::order::Gather;
 use crate::plan::ByteRange;
 use crate::storage::kernel;
 use std::collections::BTreeSet;
@@ -54,7 +55,7 @@ impl Before {
             let blank = content.iter().all(|byte| *byte == content[0]);
             (!blank).then_some((start, content))
         };
-        let starts: BTreeSet<u64> = places(size, PIECE_BYTES).chain(ranges.iter().map(|range| range.start)).collect();
+        let starts: BTreeSet<u64> = places(size, PIECE_BYTES).chain(ranges.iter().map(|range| range.start)).gather();
         Before(starts.into_iter().filter_map(read).collect())
     }
 

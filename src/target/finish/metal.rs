@@ -6,6 +6,7 @@
 use super::overrides::task;
 use super::{Say, Tree, metal_user, os_installer};
 use crate::error::{Context, Phase, Result};
+use crate::order::Gather;
 use crate::plan::{Finishing, MachineFiles, WantedNetwork};
 use crate::target::Root;
 use crate::target::files::{nic, userdata};
@@ -139,7 +140,7 @@ fn listed(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
 /// These fields, under their names in version 2, as far as they are given.
 fn only(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
-    Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())
+    Value::Object(given.filter(|(_, value)| !is_empty(value)).gather())
 }
 
 fn network(from: &Value) -> Value {
@@ -176,7 +177,7 @@ fn firewall_rules(from: &Value) -> Value {
         Value::Object(fields)
     };
     let list = |name: &str| (name.to_owned(), listed(from.get(name).unwrap_or(&Value::Null), rule));
-    Value::Object([list("egress"), list("ingress")].into_iter().filter(|(_, rules)| !is_empty(rules)).collect())
+    Value::Object([list("egress"), list("ingress")].into_iter().filter(|(_, rules)| !is_empty(rules)).gather())
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -3,6 +3,7 @@
 use super::{keep, layout};
 use crate::allocation::{Allocation, Image};
 use crate::error::{Error, Phase, Result};
+use crate::order::Gather;
 use serde_json::{Map, Value, json};
 
 /// # Errors
@@ -62,7 +63,7 @@ fn each(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
 /// These fields, under their names in version 1; lists that are empty are lists all the same.
 fn renamed(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
-    named.collect()
+    named.gather()
 }
 
 /// protobuf's JSON has numbers of 64 bits as text.
@@ -81,7 +82,7 @@ fn network(from: &Value) -> Value {
     ];
     let kind = text(from, "networkType");
     let lists = ["prefixes", "destinationprefixes", "ips"].map(|name| (name.to_owned(), json!([])));
-    let mut fields: Map<String, Value> = lists.into_iter().chain(renamed(from, &names)).collect();
+    let mut fields: Map<String, Value> = lists.into_iter().chain(renamed(from, &names)).gather();
     let child = matches!(kind.as_str(), "NETWORK_TYPE_CHILD" | "NETWORK_TYPE_CHILD_SHARED");
     fields.extend([
         ("vrf".to_owned(), json!(number(field(from, "vrf")).unwrap_or_default())),

@@ -2,6 +2,7 @@
 
 use crate::control::metal::register::{Card, Registration};
 use crate::facts::EventName;
+use crate::order::Gather;
 use serde_json::{Value, json};
 
 pub fn register(registration: &Registration) -> Value {
@@ -46,7 +47,7 @@ fn card(card: &Card) -> Value {
 /// The rules are about what is given.
 fn given(fields: &[(&str, &str)]) -> Value {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
-    Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
+    Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).gather())
 }
 
 pub fn event(name: EventName) -> &'static str {
