@@ -30,7 +30,7 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// All volumes of the allocation, as they are mounted.
+/// All volumes of the allocation that are there, as they are mounted. One that is marked for deletion gets no new PersistentVolume.
 ///
 /// # Errors
 /// A file of a new volume is there already, one of a kept volume is not, or something cannot be written.
@@ -54,7 +54,11 @@ pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result
         done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
     }
     let volumes = write.volumes.iter().map(|prepared| &prepared.volume).zip(&done);
-    let backed = volumes.map(|(volume, is)| Backed { volume, path: &is.path, size_bytes: is.size_bytes });
+    let backed = volumes.filter(|(volume, _)| !volume.deleted).map(|(volume, is)| Backed {
+        volume,
+        path: &is.path,
+        size_bytes: is.size_bytes,
+    });
     root.write(MANIFESTS, 0o644, manifests(backed).as_bytes())?;
     Ok(done)
 }

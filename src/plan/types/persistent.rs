@@ -34,6 +34,8 @@ pub enum PersistentVerdict {
     Keep,
     /// In the free space of a kept group, or as a file in a kept filesystem: nothing that is there changes.
     Extend,
+    /// It is marked for deletion, and is not there: nothing is prepared for it.
+    Leave,
 }
 
 /// A volume that gets its content.

@@ -57,6 +57,12 @@ fn a_file_a_unit_and_a_manifest_are_written() {
         "{manifests}"
     );
 
+    // One that is marked for deletion is there and is told, but nobody is to use it anew.
+    let mut going = of(sparse(false));
+    going.volumes[0].volume.deleted = true;
+    assert_eq!(write(&root, &going, &|_| ()).unwrap().len(), 1);
+    assert!(root.read(MANIFESTS).unwrap().contains("\"items\": []"));
+
     // Again: a new one is not made over it, and a kept one is not written.
     let error = write(&root, &of(sparse(true)), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("the file of volume small"), "{error}");
