@@ -48,9 +48,11 @@ pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result
         root.link(&format!("{UNITS}/multi-user.target.wants/{name}"), &format!("{UNITS}/{UNIT}.service"))?;
     }
     let mut done = Vec::new();
-    for Prepared { volume, device, persistent, size_bytes } in &write.volumes {
+    for prepared in &write.volumes {
+        let Prepared { volume, device, persistent, size_bytes, .. } = prepared;
         let path = prepare::path_of(persistent)?;
-        let size_bytes = size_bytes.map_or_else(|| prepare::size_of(device), Ok)?;
+        let measured = || Ok(prepared.bytes_on(prepare::size_of(device)?));
+        let size_bytes = size_bytes.map_or_else(measured, Ok)?;
         done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
     }
     let volumes = write.volumes.iter().map(|prepared| &prepared.volume).zip(&done);

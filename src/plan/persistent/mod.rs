@@ -21,7 +21,7 @@ use super::sectors::MIB;
 use super::verdict::Deciding;
 use super::{
     Filling, MakeFilesystem, Mode, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared,
-    SparseVolume, TryFilesystem, Verdict, capacity, display,
+    SparseVolume, TryFilesystem, Verdict, capacity, display, partition_bytes,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{Disk, Inventory};
@@ -145,8 +145,7 @@ impl<'a> Deciding<'a> {
             size_bytes,
         });
         decided.prepares.extend(prepare);
-        let device = if is_part { device.partition(1) } else { device };
-        decided.prepared.push(Prepared { volume: volume.clone(), device, persistent, size_bytes });
+        decided.prepared.push(Prepared { volume: volume.clone(), device, is_part, persistent, size_bytes });
     }
 
     /// All devices with the volume's UUID.
@@ -267,11 +266,6 @@ fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {
     };
     let (existing, required) = (crate::text::bytes(existing), crate::text::bytes(required));
     Some(format!("has {existing} on {}, and {} needs {required}", decision.device, volume.content))
-}
-
-/// Of the partition over all of a device of so many bytes: whole MiB, and one at each end for the table.
-fn partition_bytes(bytes: u64) -> u64 {
-    (bytes / MIB).saturating_sub(2) * MIB
 }
 
 /// What the disks beneath are called, for a sentence.

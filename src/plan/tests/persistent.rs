@@ -1,6 +1,7 @@
 //! Volumes of Kubernetes: what becomes of each, and that nothing else is written for them.
 
 mod leaving;
+mod many;
 
 use super::drawn::{NAMES, any_layout, any_machine};
 use super::effect::effect;

@@ -32,7 +32,7 @@ fn of(sparse: SparseVolume) -> WritePersistent {
     let volume = crate::volume::read(&list).unwrap().remove(0);
     let persistent = Persistent::Known(format!("/dev/disk/by-uuid/{UID}"));
     let device = sparse.path.as_str().into();
-    let volumes = vec![Prepared { volume, device, persistent, size_bytes: Some(sparse.size_bytes) }];
+    let volumes = vec![Prepared { volume, device, is_part: false, persistent, size_bytes: Some(sparse.size_bytes) }];
     WritePersistent { sparse: vec![sparse], volumes }
 }
 
