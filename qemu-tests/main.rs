@@ -47,6 +47,7 @@ mod switch_on;
 mod times;
 mod tls;
 mod trunk;
+mod volume_command;
 mod witness;
 mod witness_judge;
 mod witness_log;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::server", || quiet(server::self_test)),
+        Trial::test("harness::volume_command", || quiet(volume_command::self_test)),
         Trial::test("harness::times", || quiet(times::self_test)),
         Trial::test("harness::tls", || quiet(tls::self_test)),
         Trial::test("harness::trunk", || quiet(trunk::self_test)),

@@ -167,8 +167,15 @@ fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
 fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
     let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
+    // What is told of it, one by one, after its name.
+    let told = |proof: &Value, pattern: &str| {
+        let after = proof["after"].as_object().into_iter().flatten();
+        let mut said =
+            after.map(|(field, value)| format!("{}: {field} {}", name(proof), value.as_str().unwrap_or_default()));
+        said.any(|said| matches(pattern, &said))
+    };
     for pattern in &expect.kept {
-        if !proofs.iter().any(|proof| matches(pattern, &name(proof))) {
+        if !proofs.iter().any(|proof| matches(pattern, &name(proof)) || told(proof, pattern)) {
             let all: Vec<String> = proofs.iter().map(name).collect();
             failures.push(format!("the report does not prove {pattern:?} to be kept, only {all:?}"));
         }
@@ -205,10 +212,12 @@ pub fn self_test() {
         image: Some("tiny-1.0.run1".to_owned()),
         ..Seen::default()
     };
-    let good = "    outcome: old_system\n    kept: ['disk */sdb']\n    hidden: {/var/lib: 7}\n";
+    let good =
+        "    outcome: old_system\n    kept: ['disk */sdb', 'disk /dev/sdb: guid 1']\n    hidden: {/var/lib: 7}\n";
     assert_eq!(failures(&with(good).expect, &seen), Vec::<String>::new());
     for (bad, words) in [
         ("    kept: ['array *']\n", "does not prove"),
+        ("    kept: ['disk /dev/sdb: guid 2']\n", "does not prove"),
         ("    hidden: {/var/lib: 8}\n", "expected 8"),
         ("    hidden: {/srv: 7}\n", "beneath /srv: None"),
         ("    order: open\n", "is gone, expected open"),

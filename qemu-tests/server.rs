@@ -297,14 +297,31 @@ fn get(port: u16, path: &str) -> Result<(u16, String)> {
 
 /// The same with more header lines.
 fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
+    ask(port, &format!("GET {path}"), headers, "")
+}
+
+/// A call with JSON, as the agent with this token makes it.
+///
+/// # Errors
+/// There is no answer.
+pub fn call(port: u16, token: &str, method: &str, path: &str, body: &Value) -> Result<(u16, String)> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let length = body.len();
+    let headers =
+        format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n");
+    ask(port, &format!("{method} {path}"), &headers, &body)
+}
+
+fn ask(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("drophammer serve")?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n{headers}\r\n").context("drophammer serve")?;
+    let request = format!("{what} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n{headers}\r\n{body}");
+    stream.write_all(request.as_bytes()).context("drophammer serve")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).context(path)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{path}: no answer: {answer:?}"))?;
+    stream.read_to_string(&mut answer).context(what)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{what}: no answer: {answer:?}"))?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok((status.ok_or(format!("{path}: no status: {head}"))?, body.to_owned()))
+    Ok((status.ok_or(format!("{what}: no status: {head}"))?, body.to_owned()))
 }
 
 /// Writes `DIR/KIND/ID.yaml`.

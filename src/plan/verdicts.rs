@@ -158,10 +158,11 @@ fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
             PersistentVerdict::Make => Kind::Made,
             PersistentVerdict::Keep => Kind::Kept,
             PersistentVerdict::Extend => Kind::Added,
+            PersistentVerdict::Leave => return None,
         };
-        Thing { fate, name: format!("kubernetes volume {} {}", volume.name, volume.uid), on }
+        Some(Thing { fate, name: format!("kubernetes volume {} {}", volume.name, volume.uid), on })
     };
-    decided.persistent.planned.iter().map(thing).collect()
+    decided.persistent.planned.iter().filter_map(thing).collect()
 }
 
 /// What can be said of a machine whose disks have changed since the inventory was read: they are the same disks, and hold what the

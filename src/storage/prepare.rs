@@ -7,7 +7,7 @@ use crate::gpt::{Entry, Gpt, protective_mbr};
 use crate::layout::PartitionKind;
 use crate::plan::{Filling, NewPartition, PartitionTable, Persistent, PreparePersistent};
 use crate::survey;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -50,6 +50,9 @@ fn require_blank(device: &DevicePath) -> Result<()> {
 }
 
 fn partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
+    // An array is `/dev/md/data` to the plan. Its partitions are called as the kernel calls it.
+    let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
+    let device = &DevicePath::from(device.to_string_lossy().into_owned());
     // What an attempt has left that was cut off.
     wipe::wipe_ends(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;

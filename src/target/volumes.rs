@@ -30,7 +30,7 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// All volumes of the allocation, as they are mounted.
+/// All volumes of the allocation that are there, as they are mounted. One that is marked for deletion gets no new PersistentVolume.
 ///
 /// # Errors
 /// A file of a new volume is there already, one of a kept volume is not, or something cannot be written.
@@ -48,13 +48,19 @@ pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result
         root.link(&format!("{UNITS}/multi-user.target.wants/{name}"), &format!("{UNITS}/{UNIT}.service"))?;
     }
     let mut done = Vec::new();
-    for Prepared { volume, device, persistent, size_bytes } in &write.volumes {
+    for prepared in &write.volumes {
+        let Prepared { volume, device, persistent, size_bytes, .. } = prepared;
         let path = prepare::path_of(persistent)?;
-        let size_bytes = size_bytes.map_or_else(|| prepare::size_of(device), Ok)?;
+        let measured = || Ok(prepared.bytes_on(prepare::size_of(device)?));
+        let size_bytes = size_bytes.map_or_else(measured, Ok)?;
         done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
     }
     let volumes = write.volumes.iter().map(|prepared| &prepared.volume).zip(&done);
-    let backed = volumes.map(|(volume, is)| Backed { volume, path: &is.path, size_bytes: is.size_bytes });
+    let backed = volumes.filter(|(volume, _)| !volume.deleted).map(|(volume, is)| Backed {
+        volume,
+        path: &is.path,
+        size_bytes: is.size_bytes,
+    });
     root.write(MANIFESTS, 0o644, manifests(backed).as_bytes())?;
     Ok(done)
 }

@@ -14,14 +14,24 @@ pub fn volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt:
     writeln!(f, "{}", columns(&rows))
 }
 
+/// What is said in place of a path.
+fn unknown(volume: &PersistentVolume) -> String {
+    match volume.verdict {
+        PersistentVerdict::Leave => "none: marked for deletion".to_owned(),
+        _ => format!("by LVM's UUID of {}", short(&volume.device)),
+    }
+}
+
 fn row(volume: &PersistentVolume) -> [String; 6] {
     let verdict = match volume.verdict {
         PersistentVerdict::Make => "make",
         PersistentVerdict::Keep => "keep",
         PersistentVerdict::Extend => "extend",
+        PersistentVerdict::Leave => "leave",
     };
     let disks = volume.disks.join(", ");
     let device = short(&volume.device).to_owned();
+    let device = if device.is_empty() { "-".to_owned() } else { device };
     let device = if disks.is_empty() || disks == device { device } else { format!("{device} on {disks}") };
     [
         volume.name.clone(),
@@ -29,6 +39,6 @@ fn row(volume: &PersistentVolume) -> [String; 6] {
         device,
         volume.size_bytes.map_or_else(|| "-".to_owned(), bytes),
         verdict.to_owned(),
-        volume.path.clone().unwrap_or_else(|| format!("by LVM's UUID of {}", short(&volume.device))),
+        volume.path.clone().unwrap_or_else(|| unknown(volume)),
     ]
 }

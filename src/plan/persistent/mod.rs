@@ -8,8 +8,10 @@
 //! | a blank disk that the layout does not name | made: the volume names that disk, and nothing else is written to it |
 //! | a device that this plan makes | made; refused where that is on a disk which this reinstall wipes |
 //! | free space of a kept group, a new file in a kept filesystem | added |
+//! | it is marked for deletion | kept where it is there, and left where it is not |
 //! | anything else | refused, by the volume's name |
 
+mod leaving;
 mod logical;
 mod raw;
 mod sparse;
@@ -19,7 +21,7 @@ use super::sectors::MIB;
 use super::verdict::Deciding;
 use super::{
     Filling, MakeFilesystem, Mode, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared,
-    SparseVolume, TryFilesystem, Verdict, capacity, display,
+    SparseVolume, TryFilesystem, Verdict, capacity, display, partition_bytes,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{Disk, Inventory};
@@ -75,6 +77,7 @@ impl<'a> Deciding<'a> {
         for index in order {
             let volume = &volumes[index];
             let decided = match volume.is_of(&hostname) {
+                true if volume.deleted => self.decide_deleted(volume),
                 true => self.decide_volume(volume),
                 false => Err(Some(format!("is of the node {}, and this machine is {hostname}", volume.node))),
             };
@@ -109,6 +112,12 @@ impl<'a> Deciding<'a> {
 
     fn note_decision(&mut self, volume: &Volume, decision: Decision) {
         let Decision { device, disks, verdict, size, sector_bytes, prepare, persistent } = decision;
+        if verdict == PersistentVerdict::Leave {
+            let (name, uid, kind) = (volume.name.clone(), volume.uid, volume.kind());
+            let left =
+                PersistentVolume { name, uid, kind, device, disks: Vec::new(), verdict, path: None, size_bytes: None };
+            return self.decided.persistent.planned.push(left);
+        }
         let filling = prepare.as_ref().map(|prepare| &prepare.filling);
         let is_kept = verdict == PersistentVerdict::Keep;
         let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
@@ -121,7 +130,7 @@ impl<'a> Deciding<'a> {
         };
         let decided = &mut self.decided.persistent;
         decided.trials.extend(trial);
-        if let Source::Sparse { size_bytes } = volume.source {
+        if let (Source::Sparse { .. }, Size::Known(size_bytes)) = (&volume.source, size) {
             let (name, uid, path) = (volume.name.clone(), volume.uid, volume.sparse_path());
             decided.sparse.push(SparseVolume { name, uid, path, size_bytes, make: new });
         }
@@ -136,8 +145,21 @@ impl<'a> Deciding<'a> {
             size_bytes,
         });
         decided.prepares.extend(prepare);
-        let device = if is_part { device.partition(1) } else { device };
-        decided.prepared.push(Prepared { volume: volume.clone(), device, persistent, size_bytes });
+        decided.prepared.push(Prepared { volume: volume.clone(), device, is_part, persistent, size_bytes });
+    }
+
+    /// All devices with the volume's UUID.
+    fn carriers(&self, volume: &Volume) -> impl Iterator<Item = (&'a DevicePath, Unit<'a>)> + use<'a> {
+        let (uid, is_block) = (volume.uid, volume.content == Content::Block);
+        let has_it = move |unit: &Unit| match (is_block, unit) {
+            (true, Unit::Partition(part)) => part.guid == Some(uid),
+            (true, _) => false,
+            (false, unit) => match unit.signatures() {
+                [one] => one.uuid.eq_ignore_ascii_case(&uid.to_string()),
+                _ => false,
+            },
+        };
+        units(self.inventory).filter(move |(_, unit)| has_it(unit))
     }
 
     /// The device with the volume's UUID that stays as it is.
@@ -145,27 +167,17 @@ impl<'a> Deciding<'a> {
     /// # Errors
     /// There are several, or it is another kind of filesystem.
     fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
-        let uid = volume.uid.to_string();
-        let has_it = |unit: &Unit| match (&volume.content, unit) {
-            (Content::Block, Unit::Partition(part)) => part.guid == Some(volume.uid),
-            (Content::Block, _) => false,
-            (Content::Filesystem { .. }, unit) => match unit.signatures() {
-                [one] => one.uuid.eq_ignore_ascii_case(&uid),
-                _ => false,
-            },
-        };
         let stays = |device: &DevicePath| {
             let on = self.verdicts_on(device);
             !on.iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
         };
-        let carriers: Vec<(&DevicePath, Unit)> =
-            units(self.inventory).filter(|(device, unit)| has_it(unit) && stays(device)).collect();
+        let carriers: Vec<(&DevicePath, Unit)> = self.carriers(volume).filter(|(device, _)| stays(device)).collect();
         let (device, unit) = match carriers.as_slice() {
             [] => return Ok(None),
             [one] => *one,
             several => {
                 let devices: Vec<&str> = several.iter().map(|(device, _)| device.as_str()).collect();
-                return Err(format!("has its UUID {uid} on several devices: {}", devices.join(", ")));
+                return Err(format!("has its UUID {} on several devices: {}", volume.uid, devices.join(", ")));
             }
         };
         if let (Content::Filesystem { format, .. }, [one]) = (&volume.content, unit.signatures())
@@ -254,11 +266,6 @@ fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {
     };
     let (existing, required) = (crate::text::bytes(existing), crate::text::bytes(required));
     Some(format!("has {existing} on {}, and {} needs {required}", decision.device, volume.content))
-}
-
-/// Of the partition over all of a device of so many bytes: whole MiB, and one at each end for the table.
-fn partition_bytes(bytes: u64) -> u64 {
-    (bytes / MIB).saturating_sub(2) * MIB
 }
 
 /// What the disks beneath are called, for a sentence.

@@ -11,7 +11,7 @@ use crate::layout::Filesystem;
 use crate::text;
 use crate::volume::{SPARSE, Source, Volume};
 
-impl Deciding<'_> {
+impl<'a> Deciding<'a> {
     /// | the filesystem that carries the file | |
     /// |---|---|
     /// | is made by this installation | made, and said when a reinstall makes it anew |
@@ -19,16 +19,11 @@ impl Deciding<'_> {
     /// | is kept, and has the file | kept |
     /// | is kept, and has it not | added, unless it is mounted read-only |
     pub(super) fn decide_sparse(&mut self, volume: &Volume, size_bytes: u64) -> Result<Decision, Refused> {
-        let layout = self.layout;
         // Something of the layout was refused.
-        if self.decided.filesystems.len() != layout.filesystems.len() {
+        if self.decided.filesystems.len() != self.layout.filesystems.len() {
             return Err(None);
         }
-        let carries = |path: &str| path == "/" || SPARSE == path || SPARSE.starts_with(&format!("{path}/"));
-        let carriers = layout.filesystems.iter().zip(&self.decided.filesystems);
-        let carriers = carriers.filter_map(|(wanted, is)| Some((mountable(wanted)?, wanted, is)));
-        let carrier = carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len());
-        let Some((path, wanted, is)) = carrier else { return Err(None) };
+        let Some((path, wanted, is)) = self.sparse_carrier() else { return Err(None) };
         let verdict = match is {
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
                 if self.request.mode == Mode::Reinstall =>
@@ -55,6 +50,20 @@ impl Deciding<'_> {
             prepare: None,
             persistent: persistent(volume),
         })
+    }
+
+    /// The filesystem that carries the files, and its path.
+    pub(super) fn sparse_carrier(&self) -> Option<(&'a str, &'a Filesystem, &FilesystemFate)> {
+        let carries = |path: &str| path == "/" || SPARSE == path || SPARSE.starts_with(&format!("{path}/"));
+        let carriers = self.layout.filesystems.iter().zip(&self.decided.filesystems);
+        let carriers = carriers.filter_map(|(wanted, is)| Some((mountable(wanted)?, wanted, is)));
+        carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len())
+    }
+
+    /// Is it kept on this device?
+    pub(super) fn is_carried_on(&self, device: &DevicePath) -> bool {
+        let Some((_, wanted, FilesystemFate::Kept { .. })) = self.sparse_carrier() else { return false };
+        self.devices.path(&wanted.device).is_some_and(|(now, _)| now == device)
     }
 
     fn keep_sparse(

@@ -1,5 +1,8 @@
 //! Volumes of Kubernetes: what becomes of each, and that nothing else is written for them.
 
+mod leaving;
+mod many;
+
 use super::drawn::{NAMES, any_layout, any_machine};
 use super::effect::effect;
 use super::judged::Judged;

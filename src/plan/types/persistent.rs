@@ -2,6 +2,7 @@
 
 use super::{CreateVolume, MakeFilesystem};
 use crate::device::{DevicePath, KernelName};
+use crate::plan::sectors::MIB;
 use crate::volume::Volume;
 use serde::Serialize;
 use uuid::Uuid;
@@ -34,6 +35,8 @@ pub enum PersistentVerdict {
     Keep,
     /// In the free space of a kept group, or as a file in a kept filesystem: nothing that is there changes.
     Extend,
+    /// It is marked for deletion, and is not there: nothing is prepared for it.
+    Leave,
 }
 
 /// A volume that gets its content.
@@ -101,8 +104,22 @@ pub struct Prepared {
     pub volume: Volume,
     /// While the installation runs.
     pub device: DevicePath,
+    /// It is the partition over all of the device.
+    pub is_part: bool,
     pub persistent: Persistent,
     pub size_bytes: Option<u64>,
+}
+
+impl Prepared {
+    /// Its bytes, on a device of so many.
+    pub fn bytes_on(&self, device_bytes: u64) -> u64 {
+        if self.is_part { partition_bytes(device_bytes) } else { device_bytes }
+    }
+}
+
+/// Of the partition over all of a device of so many bytes: whole MiB, and one at each end for the table.
+pub fn partition_bytes(bytes: u64) -> u64 {
+    (bytes / MIB).saturating_sub(2) * MIB
 }
 
 /// What a volume is mounted by.

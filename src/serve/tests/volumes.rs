@@ -87,5 +87,12 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
         assert_eq!(answer.status, status, "{name} {phase}: {}", answer.text());
     }
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending"]);
+    // Nobody prepares what is marked for deletion.
+    let mut third = volume("db-3", "9474cda7-0dbe-40fc-9842-3cb0404a7203");
+    third["spec"]["nodeName"] = json!("h");
+    third["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
+    assert_eq!(add(&third).await.status, 200);
+    assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending", "db-3 Terminating"]);
+    assert_eq!((server.remove("db-3", "bound").await.status, server.remove("db-3", "none").await.status), (409, 200));
     server.stop().await;
 }

@@ -205,9 +205,9 @@ fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is_prepar
         _ => None,
     };
     let seen = Seen { state, ..seen };
-    // What is marked for deletion has been something before.
+    // What is marked for deletion has been something before, or no installation prepares it any more.
     match volume.deleted {
-        true => Seen { deleted: true, state: settle(seen), job: Job::None, ..seen },
+        true => Seen { deleted: true, state: is_prepared.then(|| settle(seen)).flatten(), job: Job::None, ..seen },
         false => seen,
     }
 }
@@ -219,7 +219,7 @@ fn message(volume: &Volume, seen: Seen, state: lifecycle::State) -> String {
         (Failed, _) => "the reinstall that was to prepare it was given up".to_owned(),
         (Pending, Job::None) => "the next reinstall prepares it: order one".to_owned(),
         (Pending, _) => "the installation that comes prepares it".to_owned(),
-        (Terminating, _) => "is marked for deletion: take it out of the list".to_owned(),
+        (Terminating, _) => "is marked for deletion: no installation prepares it, and what is there stays".to_owned(),
         (Available, _) => String::new(),
     }
 }

@@ -83,7 +83,12 @@ fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
 fn loop_a_whole_disk_becomes_a_partition_with_the_uuid() {
     for sector_bytes in [512, 4096] {
         let disk = LoopDevice::new(64 << 20, sector_bytes);
-        prepare(&volume(disk.path(), partition())).unwrap();
+        // An array has a name that is a link, and so have disks by their ids.
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("data");
+        std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+        let link = DevicePath::from(link.display().to_string());
+        prepare(&volume(&link, partition())).unwrap();
         assert!(is_prepared_block(disk.path().as_str()), "{sector_bytes}");
         // `/dev/loop3p1`, as an NVMe disk has it.
         assert!(disk.partition(1).as_str().ends_with("p1"));

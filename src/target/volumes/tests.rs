@@ -32,7 +32,7 @@ fn of(sparse: SparseVolume) -> WritePersistent {
     let volume = crate::volume::read(&list).unwrap().remove(0);
     let persistent = Persistent::Known(format!("/dev/disk/by-uuid/{UID}"));
     let device = sparse.path.as_str().into();
-    let volumes = vec![Prepared { volume, device, persistent, size_bytes: Some(sparse.size_bytes) }];
+    let volumes = vec![Prepared { volume, device, is_part: false, persistent, size_bytes: Some(sparse.size_bytes) }];
     WritePersistent { sparse: vec![sparse], volumes }
 }
 
@@ -56,6 +56,12 @@ fn a_file_a_unit_and_a_manifest_are_written() {
         manifests.contains(&format!("/dev/disk/by-uuid/{UID}")) && manifests.contains("\"8388608\""),
         "{manifests}"
     );
+
+    // One that is marked for deletion is there and is told, but nobody is to use it anew.
+    let mut going = of(sparse(false));
+    going.volumes[0].volume.deleted = true;
+    assert_eq!(write(&root, &going, &|_| ()).unwrap().len(), 1);
+    assert!(root.read(MANIFESTS).unwrap().contains("\"items\": []"));
 
     // Again: a new one is not made over it, and a kept one is not written.
     let error = write(&root, &of(sparse(true)), &|_| ()).unwrap_err().to_string();

@@ -1,0 +1,173 @@
+//! `drophammer volume`, the program as an operator runs it, against `drophammer serve`: what it prints, and how it ends.
+
+use crate::host::{Result, child, write};
+use crate::server::{Server, boot_script, call, put};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const MACHINE: &str = "00000000-0000-0000-0000-0000000000b1";
+const MAC: &str = "52:54:00:00:00:b1";
+const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7401";
+const OTHER: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7402";
+
+/// As `kubectl get volumes,storageclasses -o yaml` prints it.
+fn listed(names: &[(&str, &str)]) -> String {
+    let volume = |(name, uid): &(&str, &str)| {
+        format!(
+            "- apiVersion: storage.metalk8s.scality.com/v1alpha1\n  kind: Volume\n  metadata: {{name: {name}, uid: {uid}}}\n  \
+             spec: {{nodeName: h, storageClassName: fast, rawBlockDevice: {{devicePath: /dev/sdc}}}}\n"
+        )
+    };
+    let volumes: String = names.iter().map(volume).collect();
+    format!(
+        "apiVersion: v1\nkind: List\nitems:\n{volumes}- apiVersion: storage.k8s.io/v1\n  kind: StorageClass\n  \
+         metadata: {{name: fast}}\n  parameters: {{fsType: ext4}}\n"
+    )
+}
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    for folder in ["machines", "layouts", "images", "boot"] {
+        std::fs::create_dir(dir.path().join(folder)).expect(folder);
+    }
+    let layout = "id: plain\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]\n\
+                  filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
+    let machine = format!(
+        "id: {MACHINE}\nname: node\nmacs: ['{MAC}']\nsize: c1\nallocation:\n  id: a1\n  hostname: h\n  image: os\n  filesystemlayout: plain\n"
+    );
+    let bare = "id: 00000000-0000-0000-0000-0000000000b2\nname: bare\nmacs: ['52:54:00:00:00:b2']\n";
+    for (kind, id, text) in [
+        ("layouts", "plain", layout),
+        ("machines", "node", &machine),
+        ("machines", "bare", bare),
+        ("images", "os", "id: os\nfile: os.tar\n"),
+    ] {
+        put(dir.path(), kind, id, text).expect(id);
+    }
+    for file in ["images/os.tar", "boot/vmlinuz", "boot/initrd"] {
+        write(&dir.path().join(file), "x").expect(file);
+    }
+    dir
+}
+
+/// How it ends, what it prints, and what it complains of.
+fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let server = format!("http://127.0.0.1:{port}");
+    let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
+    command.arg("volume").args(words).args(["--server", &server, "--token-file"]).arg(token);
+    let output = command.output().expect("drophammer volume");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The machine is installed, and its agent reports these volumes.
+fn installed(port: u16, volumes: &Value) -> Result<()> {
+    let script = boot_script(port, MACHINE, MAC)?.ok_or("it is not to be installed")?;
+    let token = script.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
+    let token = token.ok_or("the agent gets no token")?;
+    let registered = json!({"uuid": MACHINE, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},
+        "bios": {"vendor": "", "version": "", "date": ""}});
+    let report = json!({"success": true, "message": "m", "allocationuuid": "a1", "volumes": volumes,
+        "burn": {"bytes": 1, "seconds": 1.0, "shares": []}});
+    let machine = format!("/v1/machine/{MACHINE}");
+    for (method, path, body) in [
+        ("POST", "/v1/machine/register", registered),
+        ("GET", &format!("{machine}/wait?seconds=60"), Value::Null),
+        ("GET", &machine, Value::Null),
+        ("POST", &format!("{machine}/report"), report),
+    ] {
+        let (status, said) = call(port, token, method, path, &body)?;
+        if status != 200 {
+            return Err(format!("{method} {path}: {status} {said}"));
+        }
+    }
+    Ok(())
+}
+
+/// From a list in a file to a volume that is taken out, and all that is refused on the way.
+pub fn self_test() {
+    let dir = folder();
+    let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");
+    let port = server.port().expect("its port");
+    let token = dir.path().join("operator.token");
+    let run = |words: &[&str]| volume(port, &token, words);
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        write(&path, text).expect(name);
+        path.display().to_string()
+    };
+    // Lines without the head of the table, their columns with one blank between.
+    let lines = |text: &str| -> Vec<String> {
+        text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let refused = |words: &[&str], expected: &str| {
+        let (code, printed, said) = run(words);
+        assert_ne!(code, Some(0), "{words:?}: {printed}");
+        assert!(printed.is_empty() && said.contains(expected), "{words:?}: {printed} {said}");
+    };
+    let good = |words: &[&str]| {
+        let (code, printed, said) = run(words);
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {printed}");
+        printed
+    };
+    assert_eq!(lines(&good(&["list"])), [""; 0]);
+
+    // Nothing of what is wrong reaches the machine's file.
+    let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine's file");
+    let list = file("list.yaml", &listed(&[("db-1", UID)]));
+    refused(&["add", "node", "/nowhere/list.yaml"], "read /nowhere/list.yaml");
+    refused(&["add", "node", &file("bad.yaml", "items: [\n")], "bad.yaml:");
+    refused(&["add", "node", &file("wrong.yaml", &listed(&[("db-1", "x")]))], "must be a UUID");
+    refused(&["add", "nobody", &list], "nobody");
+    refused(&["add", "bare", &list], "has no allocation");
+    refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
+    assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
+
+    let pending = "node db-1 rawBlockDevice ext4 Pending - - the installation that comes prepares it".to_owned();
+    assert_eq!(lines(&good(&["add", "node", &list])), [pending.clone()]);
+    assert_eq!(lines(&good(&["add", MACHINE, &list])), [pending.clone()], "what is there stays");
+    assert_eq!(lines(&good(&["ls"])), [pending]);
+    let empty: Value = manifests(&good(&["list", "--manifests"]));
+    assert_eq!(empty["items"], json!([]));
+
+    let path = format!("/dev/disk/by-uuid/{UID}");
+    installed(port, &json!([{"name": "db-1", "uid": UID, "path": path, "size_bytes": 134217728}])).expect("installed");
+    assert_eq!(lines(&good(&["list"])), [format!("node db-1 rawBlockDevice ext4 Available 134 MB {path}")]);
+    let shown: Value = serde_json::from_str(&good(&["list", "--json"])).expect("JSON");
+    assert_eq!((&shown[0]["state"], &shown[0]["path"]), (&json!("Available"), &json!(path)));
+    let made = manifests(&good(&["list", "--manifests"]));
+    let spec = &made["items"][0]["spec"];
+    assert_eq!((&made["items"][0]["kind"], &spec["local"]["path"]), (&json!("PersistentVolume"), &json!(path)));
+    assert!(spec["nodeAffinity"].to_string().contains("kubernetes.io/hostname"), "{spec}");
+
+    // One more comes too late for this installation.
+    let more = file("more.yaml", &listed(&[("db-1", UID), ("db-2", OTHER)]));
+    let two = lines(&good(&["add", "node", &more]));
+    assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - the next reinstall prepares it"), "{two:?}");
+
+    // As MetalK8s' deletion tree has it.
+    refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");
+    refused(&["rm", "node", "db-9", "--persistent-volume", "none"], "db-9");
+    refused(&["rm", "node", "db-1", "--persistent-volume", "lost"], "persistent_volume");
+    refused(&["rm", "node", "db-1", "--persistent-volume", "bound"], "PersistentVolume that is bound");
+    refused(&["rm", "node", "db-1", "--persistent-volume", "pending"], "PersistentVolume that is pending");
+    refused(&["rm", "node", "db-2", "--persistent-volume", "released"], "db-2 is Pending");
+    refused(&["rm", "node", "db-1"], "--persistent-volume");
+    good(&["rm", "node", "db-2", "--persistent-volume", "none"]);
+    let left = lines(&good(&["rm", "node", "db-1", "--persistent-volume", "released"]));
+    assert!(left.len() == 1 && left[0].starts_with("node db-1 - Terminating 134 MB"), "{left:?}");
+    assert_eq!(manifests(&good(&["list", "--manifests"]))["items"], json!([]));
+    let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine's file");
+    assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
+    // Nobody else gets at them.
+    let other = file("other.token", &"0".repeat(64));
+    let (code, printed, said) = volume(port, Path::new(&other), &["list"]);
+    assert!(code != Some(0) && printed.is_empty(), "{printed} {said}");
+}
+
+/// JSON behind a comment, as `kubectl apply` reads it.
+fn manifests(text: &str) -> Value {
+    let (comment, list) = text.split_once('\n').expect("two lines");
+    assert!(comment.starts_with('#'), "{text}");
+    serde_json::from_str(list).expect("a list")
+}

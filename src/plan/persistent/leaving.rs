@@ -1,0 +1,127 @@
+//! Volumes that are marked for deletion (`metadata.deletionTimestamp`): what is there stays, and nothing is prepared for them. When their
+//! data may go is decided in Kubernetes, and the list tells it: then they are not in it.
+
+use super::super::devices::{Fate, Size};
+use super::super::verdict::Deciding;
+use super::super::{Mode, Persistent, PersistentVerdict, Verdict, mapping_path};
+use super::{Decision, Refused, is_lost, persistent};
+use crate::device::{DevicePath, LayoutPath};
+use crate::layout::tree::Item;
+use crate::order::Gather;
+use crate::volume::{Content, Source, Volume};
+
+impl Deciding<'_> {
+    /// | the volume, on this machine | |
+    /// |---|---|
+    /// | is on a device that stays | kept |
+    /// | is on one that this reinstall makes anew | refused, as one that is not marked: somebody may still use it |
+    /// | is nowhere | left: nothing is written for it |
+    pub(super) fn decide_deleted(&mut self, volume: &Volume) -> Result<Decision, Refused> {
+        match &volume.source {
+            Source::Raw(path) => self.leave_raw(volume, Some(path)),
+            Source::Discover(_) => self.leave_raw(volume, None),
+            Source::Logical { group, .. } => self.leave_logical(volume, group),
+            Source::Sparse { .. } => self.leave_sparse(volume),
+        }
+    }
+
+    fn leave_raw(&mut self, volume: &Volume, path: Option<&LayoutPath>) -> Result<Decision, Refused> {
+        if let Some((device, unit)) = self.found(volume)? {
+            return Ok(self.keep_raw(volume, path, device, unit));
+        }
+        if let Some((lost, _)) = self.carriers(volume).next()
+            && self.request.mode == Mode::Reinstall
+        {
+            return Err(Some(wiped(lost)));
+        }
+        let named = path.map(|path| DevicePath::from(path.as_str())).unwrap_or_default();
+        // A block volume of LVM has no UUID of its own: it is the volume of the layout.
+        if let (Some(path), Content::Block) = (path, &volume.content)
+            && let Some(Item::Volume(listed)) = self.graph.device(path).map(|node| self.graph.nodes[node].item)
+            && let Some((uuid, size_bytes)) = self.logical_there(&listed.volumegroup, &listed.name)
+            && let Some(device) = self.devices.get("volumes", path)
+        {
+            if is_lost(self.request.mode, device.fate) {
+                return Err(Some(wiped(&device.path)));
+            }
+            if device.fate == Fate::Kept {
+                self.layout_names.insert(path.clone());
+                return Ok(kept(device.path.clone(), size_bytes, Persistent::Known(uuid)));
+            }
+        }
+        Ok(left(named))
+    }
+
+    fn leave_logical(&mut self, volume: &Volume, group: &str) -> Result<Decision, Refused> {
+        let device = DevicePath::from(format!("/dev/{group}/{}", volume.name));
+        let Some(fate) = self.groups.get(group).map(|group| group.fate) else { return Ok(left(device)) };
+        let Some((path, size_bytes)) = self.logical_there(group, &volume.name) else { return Ok(left(device)) };
+        if is_lost(self.request.mode, fate) {
+            return Err(Some(wiped(&device)));
+        }
+        let is_there = match volume.content {
+            Content::Block => true,
+            Content::Filesystem { .. } => self.found(volume)?.is_some(),
+        };
+        if fate != Fate::Kept || !is_there {
+            return Ok(left(device));
+        }
+        let path = match volume.content {
+            Content::Block => Persistent::Known(path),
+            Content::Filesystem { .. } => persistent(volume),
+        };
+        let kept_group = self.groups.get(group).and_then(|group| group.kept);
+        let disks =
+            kept_group.into_iter().flat_map(|group| group.devices()).flat_map(|device| self.disks_below(device));
+        Ok(Decision { disks: disks.gather(), ..kept(device, size_bytes, path) })
+    }
+
+    /// A volume of LVM of these names: its persistent path, and its bytes.
+    fn logical_there(&self, group: &str, name: &str) -> Option<(String, u64)> {
+        let groups = self.inventory.groups.iter().filter(|is| is.name == group);
+        let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+        let (group, volume) = volumes.find(|(_, volume)| volume.name == name)?;
+        Some((mapping_path(&group.uuid, &volume.uuid), volume.size_bytes))
+    }
+
+    fn leave_sparse(&mut self, volume: &Volume) -> Result<Decision, Refused> {
+        let device = DevicePath::from(volume.sparse_path());
+        let mut inside = self.inventory.filesystems.iter();
+        let found = inside.find_map(|is| Some((&is.device, is.sparse.iter().find(|file| file.uid == volume.uid)?)));
+        let Some((carrier, file)) = found else { return Ok(left(device)) };
+        if self.is_carried_on(carrier) {
+            let wanted = self.sparse_carrier().map(|(_, wanted, _)| wanted.device.clone());
+            let disks = self.disks_meant(wanted.as_slice());
+            return Ok(Decision { disks, ..kept(device, file.size_bytes, persistent(volume)) });
+        }
+        let is_wiped = self.verdicts_on(carrier).iter().any(|is| matches!(is, Verdict::Wipe | Verdict::Make));
+        match self.request.mode == Mode::Reinstall && is_wiped {
+            true => Err(Some(wiped(&device))),
+            false => Ok(left(device)),
+        }
+    }
+}
+
+fn wiped(device: &DevicePath) -> String {
+    format!(
+        "is marked for deletion, and its data are on {device}, which this reinstall makes anew: take it out of the list when nobody uses it any more"
+    )
+}
+
+fn kept(device: DevicePath, size_bytes: u64, persistent: Persistent) -> Decision {
+    let (verdict, size) = (PersistentVerdict::Keep, Size::Known(size_bytes));
+    Decision { device, disks: Default::default(), verdict, size, sector_bytes: 512, prepare: None, persistent }
+}
+
+fn left(device: DevicePath) -> Decision {
+    let (verdict, persistent) = (PersistentVerdict::Leave, Persistent::Known(String::new()));
+    Decision {
+        device,
+        disks: Default::default(),
+        verdict,
+        size: Size::AtMost(0),
+        sector_bytes: 512,
+        prepare: None,
+        persistent,
+    }
+}

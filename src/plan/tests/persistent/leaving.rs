@@ -1,0 +1,116 @@
+//! Volumes of Kubernetes that are marked for deletion.
+
+use super::*;
+
+/// The same, marked for deletion.
+fn marked(mut volume: Value) -> Value {
+    volume["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
+    volume
+}
+
+/// All that is done to devices, and for volumes in the installed system.
+fn writes(plan: &Plan) -> Vec<&Operation> {
+    let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let is = |operation: &&Operation| {
+        matches!(operation, Operation::Device(_) | Operation::Run(OfRun::UnlockDisk { .. } | OfRun::WritePersistent(_)))
+    };
+    operations.filter(is).collect()
+}
+
+#[test]
+fn what_is_marked_for_deletion_is_not_prepared() {
+    let volumes: Vec<Value> = four().into_iter().map(marked).chain([marked(discover("any", 5, json!({})))]).collect();
+    let plan = planned(&layout(), &machine(), Mode::Install, &volumes).unwrap();
+    assert_eq!(
+        shown(&plan),
+        [
+            "data /dev/sdc leave ",
+            "block /dev/sdd leave ",
+            "web /dev/csi/web leave ",
+            "small /var/lib/metalk8s/storage/sparse/9474cda7-0dbe-40fc-9842-3cb0404a7204 leave ",
+            "any  leave ",
+        ]
+    );
+    // But for the list it is the plan without them.
+    let bare = planned(&layout(), &machine(), Mode::Install, &[]).unwrap();
+    assert_eq!((writes(&plan), &plan.disks, &plan.verdicts), (writes(&bare), &bare.disks, &bare.verdicts));
+    assert!(plan.to_string().contains("leave    none: marked for deletion"), "{plan}");
+    // Nor is a kept group extended, nor a kept filesystem given a file.
+    let inventory = installed(&[]);
+    let again = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    assert!(shown(&again).iter().all(|line| line.ends_with(" leave ")), "{again}");
+    let bare = planned(&layout(), &inventory, Mode::Reinstall, &[]).unwrap();
+    assert_eq!(writes(&again), writes(&bare));
+    // A disk with something else on it is no reason to refuse: nobody would write to it.
+    let mut taken = machine();
+    taken.disks[2].blank = false;
+    assert!(planned(&layout(), &taken, Mode::Install, &volumes).is_ok());
+}
+
+#[test]
+fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
+    let inventory = installed(&four());
+    let plain = planned(&layout(), &inventory, Mode::Reinstall, &four()).unwrap();
+    let volumes: Vec<Value> = four().into_iter().map(marked).collect();
+    let plan = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    assert_eq!(shown(&plan), shown(&plain));
+    assert!(shown(&plan).iter().all(|line| line.contains(" keep ")), "{plan}");
+    assert_eq!(prepares(&plan), [""; 0]);
+    assert_eq!((plan.disks.clone(), plan.summary.clone()), (plain.disks, plain.summary));
+    assert_sound(&plan, &inventory);
+    // The system goes on attaching the file, as long as it is there.
+    let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(OfRun::WritePersistent(write)) => Some(write),
+        _ => None,
+    });
+    let written = written.unwrap();
+    assert_eq!((written.sparse.len(), written.sparse[0].make.is_none(), written.volumes.len()), (1, true, 4));
+    // Even one that is larger than the list says: it is kept, not judged.
+    let mut larger = volumes;
+    larger[2]["spec"]["lvmLogicalVolume"]["size"] = json!("2Gi");
+    larger[3]["spec"]["sparseLoopDevice"]["size"] = json!("20Mi");
+    let plan = planned(&layout(), &inventory, Mode::Reinstall, &larger).unwrap();
+    assert_eq!(shown(&plan), shown(&planned(&layout(), &inventory, Mode::Reinstall, &four()).unwrap()));
+}
+
+#[test]
+fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
+    let mut layout = layout();
+    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdc") });
+    let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
+    let first = planned(&layout, &machine(), Mode::Install, &volumes).unwrap();
+    let inventory = after(&first, machine());
+    let [data] = volumes;
+    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall makes anew: take it out of the list when nobody uses it any more";
+    assert_eq!(refused(&layout, &inventory, Mode::Reinstall, &[marked(data)]), [expected]);
+    // Where it never was, the disk is the layout's alone.
+    let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
+    let plan = planned(&layout, &inventory, Mode::Reinstall, &[other]).unwrap();
+    assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
+    // The same in a group, with another layout.
+    let mut wiped = self::layout();
+    wiped.disks[1].wipeonreinstall = true;
+    let web = in_group("web", 3, "Block", "csi", "1Gi");
+    let inventory = after(&planned(&wiped, &machine(), Mode::Install, &[web.clone()]).unwrap(), machine());
+    let said = refused(&wiped, &inventory, Mode::Reinstall, &[marked(web)]);
+    assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall makes anew"), "{said:?}");
+}
+
+/// On devices of the layout: a partition that has its UUID, and a volume of LVM, which is known by its name.
+#[test]
+fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {
+    let mut layout = layout();
+    layout.disks.push(Disk { partitions: vec![partition(1, "a", 0, PartitionKind::Linux)], ..whole("/dev/sdc") });
+    layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
+    let volumes = [raw("part", 2, "Block", "/dev/sdc1"), raw("lv", 3, "Block", "/dev/csi/bare")];
+    let inventory = after(&planned(&layout, &machine(), Mode::Install, &volumes).unwrap(), machine());
+    let plan = planned(&layout, &inventory, Mode::Reinstall, &volumes.clone().map(marked)).unwrap();
+    assert_eq!(shown(&plan)[0], "part /dev/sdc1 keep sdc");
+    assert!(shown(&plan)[1].starts_with("lv /dev/csi/bare keep "), "{plan}");
+    assert_sound(&plan, &inventory);
+    // At an installation the layout makes both, and nobody's UUID is on them.
+    let plan = planned(&layout, &machine(), Mode::Install, &volumes.map(marked)).unwrap();
+    assert_eq!(shown(&plan), ["part /dev/sdc1 leave ", "lv /dev/csi/bare leave "]);
+    let bare = planned(&layout, &machine(), Mode::Install, &[]).unwrap();
+    assert_eq!(writes(&plan), writes(&bare));
+}
