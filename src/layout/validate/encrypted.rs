@@ -42,7 +42,7 @@ fn refused_key(key: KeySource) -> Option<&'static str> {
 fn is_needed_first(path: &str) -> bool {
     let is_below =
         |first: &&str| path.strip_prefix(*first).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    path == "/" || NEEDED_FIRST.iter().any(|first| is_below(&first))
+    path == "/" || NEEDED_FIRST.iter().any(is_below)
 }
 
 #[cfg(test)]
