@@ -245,13 +245,16 @@ pub fn crypttab(decided: &Decided) -> Option<Operation> {
 /// Both ends of what stays locked on this disk, which nobody may write.
 pub fn untouched(meant: &Match, decided: &Decided, disk: &DiskPlan) -> Vec<ByteRange> {
     let Some(found) = meant.inventory.disk(disk.device.as_str()) else { return Vec::new() };
-    let locked = |device: &DevicePath| {
-        decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
-    };
+    let locked = |device: &DevicePath| is_locked(decided, device);
     let whole = locked(&found.device).then_some((0, found.size_bytes));
     let parts = found.table.iter().flat_map(|table| &table.partitions).filter(|part| locked(&part.device));
     let all = whole.into_iter().chain(parts.map(|part| (part.start_bytes, part.size_bytes)));
     all.flat_map(|(start, size)| super::untouched::ends(start, size)).collect()
+}
+
+/// Does what is on this device stay locked?
+pub fn is_locked(decided: &Decided, device: &DevicePath) -> bool {
+    decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
 }
 
 /// Is this the mapping of a container of the plan?

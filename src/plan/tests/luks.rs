@@ -115,6 +115,7 @@ fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
         let layout = encrypted(options);
         let plan = planned(&layout, &locked(&layout, Some("no key")), Mode::Reinstall).unwrap();
         assert!(plan.warnings.iter().any(|said| said.contains("stays LOCKED and as it is") && said.contains("no key")));
+        assert!(plan.to_string().contains("stays locked"), "{plan}");
         let operations = on_device(&plan);
         assert!(!operations.iter().any(|is| matches!(is, OnDevice::OpenContainer(_) | OnDevice::CreateContainer(_))));
         assert!(!plan.fstab.iter().any(|entry| entry.source.contains("luks-")), "{:?}", plan.fstab);
