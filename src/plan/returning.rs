@@ -72,8 +72,12 @@ impl<'a> Returning<'a> {
     }
 
     /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
+    /// Nor is what stays locked.
     fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
+        if matches!(is, FilesystemFate::Unformatted { .. }) {
+            return None;
+        }
         Some(MountFilesystem {
             device: is.device()?.clone(),
             path: mountable(filesystem)?.to_owned(),

@@ -9,8 +9,7 @@ use super::{
 };
 use super::{
     contents, defining, display, extents, finishing, handing, image, kept, luks, making, marking, receiving, steps,
-    trying,
-    untouched,
+    trying, untouched,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;

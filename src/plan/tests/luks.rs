@@ -120,6 +120,10 @@ fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
         assert!(!operations.iter().any(|is| matches!(is, OnDevice::OpenContainer(_) | OnDevice::CreateContainer(_))));
         assert!(!plan.fstab.iter().any(|entry| entry.source.contains("luks-")), "{:?}", plan.fstab);
         let device = data(&mut layout.clone()).device.as_device();
+        let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let is_mounted =
+            |operation: &Operation| matches!(operation, Operation::Run(OfRun::Mount(mount)) if mount.path == "/srv");
+        assert!(!all.any(is_mounted), "{plan}");
         let of_lock = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
             Operation::Run(OfRun::LockDisk { device: disk, untouched }) => {
                 device.as_str().starts_with(disk.as_str()) && untouched.len() >= 3
