@@ -300,6 +300,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             OnDevice::CreateArray(array) => array.there().collect(),
             OnDevice::CreateGroup(group) => group.devices.iter().collect(),
             OnDevice::CreateVolume(volume) => volume.physical.iter().collect(),
+            OnDevice::CreateContainer(container) => vec![&container.device],
             OnDevice::MakeFilesystem(make) => vec![&make.device],
             OnDevice::PreparePersistent(volume) => volume.written(),
             OnDevice::Release(_)
@@ -307,6 +308,8 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OnDevice::TakeDown { .. }
             | OnDevice::AssembleArray(_)
             | OnDevice::ActivateGroup(_)
+            | OnDevice::OpenContainer(_)
+            | OnDevice::CloseContainer { .. }
             | OnDevice::TryArray(_)
             | OnDevice::TryFilesystem(_)
             | OnDevice::DeactivateGroup { .. }
@@ -321,6 +324,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::VerifyDefinition { .. }
             | OfRun::FindPrograms { .. }
             | OfRun::IdentifyDisk(_)
+            | OfRun::CheckContainers(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }
             | OfRun::Rehearse(_)
@@ -336,6 +340,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::WritePersistent(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteCrypttab(_)
             | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)

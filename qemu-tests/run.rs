@@ -46,6 +46,7 @@ pub fn need(artifacts: &Path) -> Result<()> {
         ("ramdisk/initrd", "build-ramdisk"),
         ("ramdisk/vmlinux", "build-ramdisk"),
         ("ramdisk/quick", "build-ramdisk"),
+        ("ramdisk/luks", "build-ramdisk"),
         ("ramdisk/inspect", "build-ramdisk"),
         (image::of(System::Tiny, &[]), "build-tiny"),
     ];

@@ -213,22 +213,34 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     }
 }
 
-/// The kernel command line that iPXE is told to start; none if the machine is to boot its own disk. If a reinstall is
+/// What iPXE is told to start.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Of the kernel.
+    pub cmdline: String,
+    /// With the part of the ramdisk that opens encrypted filesystems.
+    pub with_luks: bool,
+}
+
+/// What iPXE is told to start; none if the machine is to boot its own disk. If a reinstall is
 /// ordered, the server counts this as an attempt.
 ///
 /// # Errors
 /// The server refuses.
-pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
+pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<Script>> {
     match get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
-        (200, script) => cmdline_of(&script),
+        (200, script) => read_script(&script),
         (status, body) => Err(format!("GET /boot.ipxe: {status} {body}")),
     }
 }
 
-fn cmdline_of(script: &str) -> Result<Option<String>> {
+fn read_script(script: &str) -> Result<Option<Script>> {
     let kernel = script.lines().find_map(|line| line.strip_prefix("kernel "));
     match kernel.and_then(|line| line.split_once(" initrd=initrd ")) {
-        Some((_, arguments)) => Ok(Some(arguments.to_owned())),
+        Some((_, arguments)) => {
+            let with_luks = script.contains("/boot/initrd-luks\n");
+            Ok(Some(Script { cmdline: arguments.to_owned(), with_luks }))
+        }
         None if script.contains("sanboot") => Ok(None),
         None => Err(format!("neither kernel nor disk in the boot script: {script}")),
     }
@@ -241,9 +253,11 @@ pub fn self_test() {
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1\ninitrd --name initrd http://h/boot/initrd\nboot\n";
-    assert_eq!(cmdline_of(ramdisk), Ok(Some("a.b=c panic=-1".to_owned())));
-    assert_eq!(cmdline_of("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));
-    assert!(cmdline_of("#!ipxe\nshell\n").is_err());
+    let told = |with_luks| Ok(Some(Script { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
+    assert_eq!(read_script(ramdisk), told(false));
+    assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), told(true));
+    assert_eq!(read_script("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));
+    assert!(read_script("#!ipxe\nshell\n").is_err());
 }
 
 /// Does the server in this folder have an order left? The database is read, because asking the server for the next boot

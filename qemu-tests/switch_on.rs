@@ -88,17 +88,32 @@ impl Stage<'_> {
         if self.run.boot != BootFrom::Direct {
             return Vm::start(self.chassis, label, &Boot::Network(tftp));
         }
-        let (kernel, initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
         // The firmware says what the machine shows, whatever the server's file has.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
         let script = server::boot_script(port, uuid, mac)?;
-        let script = script.map(|words| if self.run.fleet.is_some() { fleet::cmdline(&words, port) } else { words });
+        let (kernel, mut initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
+        if script.as_ref().is_some_and(|script| script.with_luks) {
+            initrd = self.with_luks(&initrd)?;
+        }
+        let script = script.map(|script| match self.run.fleet {
+            Some(_) => fleet::cmdline(&script.cmdline, port),
+            None => script.cmdline,
+        });
         let boot = match &script {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,
         };
         Vm::start(self.chassis, label, &boot)
+    }
+
+    /// The ramdisk with what opens encrypted filesystems behind it.
+    fn with_luks(&self, ramdisk: &Path) -> Result<PathBuf> {
+        let (part, whole) = (self.artifacts.join("ramdisk/luks"), self.chassis.folder.join("with-luks.initrd"));
+        let mut bytes = fs::read(ramdisk).context(ramdisk.display())?;
+        bytes.extend(fs::read(&part).context(part.display())?);
+        write(&whole, bytes)?;
+        Ok(whole)
     }
 
     /// After a power cut, without any network card: the installed system must come up by itself. What it tells, and the console.

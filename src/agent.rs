@@ -20,7 +20,7 @@ use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
 use crate::moving::whole::Incoming;
 use crate::plan::{self, Plan, StageName};
-use crate::ready::{self, marked, remembered};
+use crate::ready::{self, marked, opened, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
 use crate::settings::{InCharge, Settings};
@@ -184,7 +184,10 @@ impl Agent {
             tracing::info!("layout: {note}");
         }
         ready::late_disks(&parsed.layout).map_err(failure)?;
-        let mut inventory = with_leaves(ready::assembled_inventory().map_err(failure)?, &self.leaves);
+        opened::read_key(&parsed.layout, allocation).map_err(failure)?;
+        let open = |inventory: &Inventory| opened::open(&parsed.layout, inventory, allocation);
+        let open: Option<&ready::Open> = if opened::wants(&parsed.layout) { Some(&open) } else { None };
+        let mut inventory = with_leaves(ready::assembled_and(open).map_err(failure)?, &self.leaves);
         let adopted = marked::adopt(&self.machine, allocation, &mut inventory);
         adopted.iter().for_each(|said| say(said));
         if !self.control.remembers() {

@@ -2,7 +2,7 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `disk_key`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::Moving;
 use crate::contents::Contents;
@@ -10,7 +10,7 @@ use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
-use crate::pull::PullSecret;
+use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, Wanted};
 use crate::volume::{self, Volume};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,12 @@ pub struct Allocation {
     /// drophammer's own.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub volumes: Value,
+    /// What opens the machine's encrypted filesystems that have `key: server`. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub disk_key: Secret,
+    /// The same of those that have `key: file`: the ramdisk's own. No wire has it.
+    #[serde(skip)]
+    pub file_key: Secret,
     /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,

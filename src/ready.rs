@@ -1,12 +1,13 @@
 //! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
 
 pub mod marked;
+pub mod opened;
 pub mod remembered;
 mod still;
 
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
-use crate::inventory::Inventory;
+use crate::inventory::{Failed, Inventory};
 use crate::layout::Layout;
 use crate::storage::{self, assemble};
 use crate::survey::{self, Depth};
@@ -27,6 +28,9 @@ pub fn require_tools() -> Result<()> {
     let message = format!("the ramdisk has no {}: build it again with initramfs/build", missing.join(", "));
     Err(Error::new(Phase::Settings, message))
 }
+
+/// Opens what it finds in there, and tells what does not open.
+pub type Open<'a> = dyn Fn(&Inventory) -> Vec<Failed> + 'a;
 
 /// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
 ///
@@ -50,12 +54,34 @@ pub fn late_disks(layout: &Layout) -> Result<()> {
 /// # Errors
 /// What is there cannot be assembled or read.
 pub fn assembled_inventory() -> Result<Inventory> {
+    assembled_and(None)
+}
+
+/// The same after `open` has opened more.
+///
+/// # Errors
+/// What is there cannot be assembled or read.
+pub fn assembled_and(open: Option<&Open>) -> Result<Inventory> {
     let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
     let mut assembled = assemble::assemble(&disks)?;
+    let failed = open.map(|open| open_within(&mut assembled, open)).transpose()?;
     // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
     assembled.unlock()?;
     let mut inventory = survey::read(Depth::Deep)?;
     assembled.mark(&mut inventory);
+    inventory.failed.extend(failed.into_iter().flatten());
     assembled.look(&mut inventory)?;
     Ok(inventory)
+}
+
+/// The disks still refuse writes.
+fn open_within(assembled: &mut assemble::Assembled, open: &Open) -> Result<Vec<Failed>> {
+    match survey::read(Depth::Deep) {
+        Ok(inventory) => Ok(open(&inventory)),
+        // The first error tells more than an error of the unlocking.
+        Err(error) => {
+            let _ = assembled.unlock();
+            Err(error)
+        }
+    }
 }

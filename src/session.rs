@@ -14,8 +14,9 @@ use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Seed, Stage, StageNa
 use crate::report::Reporter;
 use crate::storage::identify::Held;
 use crate::storage::lock::Locks;
+use crate::storage::luks;
 use crate::storage::mount::Mounts;
-use crate::target::{self, Root, fstab};
+use crate::target::{self, Root, crypttab, fstab};
 use alone::on_device;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::Arc;
@@ -203,6 +204,7 @@ impl Session {
             OfRun::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
             OfRun::FindPrograms { os, programs } => self.find_programs(os, programs),
             OfRun::IdentifyDisk(identity) => self.held.hold(identity),
+            OfRun::CheckContainers(containers) => luks::check(containers),
             OfRun::ReachImage { name, image, onto, needs, .. } => {
                 self.reach_image(name, image, onto.as_ref(), needs.as_ref())
             }
@@ -248,6 +250,7 @@ impl Session {
             }
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
+            OfRun::WriteCrypttab(entries) => crypttab::write(&self.root()?, entries, &|line| self.say(line)),
             OfRun::FindLoader => self.find_loader(),
             OfRun::WriteBootEntries(entries) => {
                 self.write_boot_entries(entries);

@@ -17,6 +17,8 @@ pub enum Tried {
     Array(Uuid),
     /// On this device, as [`super::Filesystem::device`].
     Filesystem(DevicePath),
+    /// LUKS on this device.
+    Container(DevicePath),
 }
 
 /// Parts of something that is not known.

@@ -143,6 +143,7 @@ fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
     if filesystem.grow {
         lines.push(("grow", filesystem.grow.to_string()));
     }
+    lines.extend(filesystem.encrypted.map(|encrypted| ("encrypted", format!("{{ key: {} }}", encrypted.key))));
     item(yaml, lines);
 }
 

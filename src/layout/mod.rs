@@ -7,6 +7,7 @@ mod canonical;
 mod constraints;
 mod document;
 mod edit;
+mod encrypted;
 mod fields;
 #[cfg(test)]
 #[cfg(feature = "desk")]
@@ -27,6 +28,7 @@ pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
 pub use constraints::{ImageId, Version};
+pub use encrypted::{Encrypted, KeySource};
 pub use size::Size;
 #[cfg(feature = "desk")]
 pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};

@@ -262,7 +262,13 @@ fn at_blanks(text: &str) -> Vec<&str> {
 }
 
 /// A required value out of a few; `called` is metal-api's word for it in the refusal.
-fn one_of<T: Copy>(reader: &mut Reader, fields: &Fields, name: &str, called: &str, known: &[(&str, T)]) -> Option<T> {
+pub(super) fn one_of<T: Copy>(
+    reader: &mut Reader,
+    fields: &Fields,
+    name: &str,
+    called: &str,
+    known: &[(&str, T)],
+) -> Option<T> {
     let node = reader.required(fields, name, &format!("{name} is missing"))?;
     let (text, _) = reader.scalar(node, &fields.at(name))?;
     let found = known.iter().find(|(spelling, _)| *spelling == text).or_else(|| {

@@ -3,6 +3,7 @@
 //! Serialised, it is metal-api's wire format (`v1.FilesystemLayoutResponse`). Reading goes through
 //! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
 
+use super::encrypted::Encrypted;
 use super::size::Size;
 use crate::device::LayoutPath;
 use crate::marker::Promise;
@@ -71,6 +72,9 @@ pub struct Filesystem {
     /// Does the last partition of a raw image, and this filesystem on it, take all that is left of the disk?
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
+    /// Does it lie in a LUKS2 container?
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<Encrypted>,
 }
 
 impl Filesystem {

@@ -4,6 +4,7 @@
 //! then fails half-way through an installation; those rules are ours.
 
 mod disks;
+mod encrypted;
 mod filesystems;
 mod image;
 mod lvm;
@@ -31,6 +32,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
     raid::check(&mut check, layout);
     lvm::check(&mut check, layout);
     filesystems::check(&mut check, &layout.filesystems);
+    encrypted::check(&mut check, &layout.filesystems);
     reinstall::check(&mut check, layout);
     image::check(&mut check, layout);
     sizes::check(&mut check, layout);

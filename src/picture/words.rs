@@ -110,7 +110,8 @@ pub fn options(filesystem: &Filesystem) -> Vec<String> {
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
     let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "a reinstall merges".to_owned());
     let grown = filesystem.grow.then(|| "grows to the rest of the disk".to_owned());
-    made.into_iter().chain(mounted).chain(grown).chain(merged).collect()
+    let encrypted = filesystem.encrypted.map(|encrypted| format!("in LUKS2, key: {}", encrypted.key));
+    made.into_iter().chain(encrypted).chain(mounted).chain(grown).chain(merged).collect()
 }
 
 /// Whom the layout is for.

@@ -337,6 +337,7 @@ mod tests {
                 createoptions,
                 reinstall: Default::default(),
                 grow: false,
+                encrypted: None,
             };
             assert_eq!(least_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
         }

@@ -76,6 +76,7 @@ fn together(plan: &Plan) -> Together {
         match operation {
             Operation::Device(OnDevice::AssembleArray(array)) => together.array(array),
             Operation::Device(OnDevice::ActivateGroup(group)) => together.group(group),
+            Operation::Device(OnDevice::OpenContainer(open)) => together.container(&open.container),
             Operation::Device(_) | Operation::Run(_) => {}
         }
     }
@@ -116,6 +117,9 @@ impl Ground<'_> {
                 | OnDevice::CreateArray(_)
                 | OnDevice::CreateGroup(_)
                 | OnDevice::CreateVolume(_)
+                | OnDevice::CreateContainer(_)
+                | OnDevice::OpenContainer(_)
+                | OnDevice::CloseContainer { .. }
                 | OnDevice::TryArray(_)
                 | OnDevice::TryFilesystem(_)
                 | OnDevice::DeactivateGroup { .. }
@@ -127,6 +131,7 @@ impl Ground<'_> {
                 | OfRun::VerifyDefinition { .. }
                 | OfRun::FindPrograms { .. }
                 | OfRun::IdentifyDisk(_)
+                | OfRun::CheckContainers(_)
                 | OfRun::LockDisk { .. }
                 | OfRun::UnlockDisk { .. }
                 | OfRun::Rehearse(_)
@@ -146,6 +151,7 @@ impl Ground<'_> {
                 | OfRun::WritePersistent(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
+                | OfRun::WriteCrypttab(_)
                 | OfRun::FindLoader
                 | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel

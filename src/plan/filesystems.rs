@@ -12,19 +12,23 @@ use crate::inventory::Tried;
 use crate::layout::{Filesystem, Format};
 use uuid::Uuid;
 
-impl Deciding<'_> {
+impl<'a> Deciding<'a> {
     pub fn decide_filesystems(&mut self) {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
                 self.decided.filesystems.push(FilesystemFate::Tmpfs);
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
-                self.decide_filesystem(&place, filesystem, &device);
+                match filesystem.encrypted {
+                    Some(encrypted) => self.decide_encrypted(&place, filesystem, encrypted, &device),
+                    None => self.decide_plain(&place, filesystem, &device),
+                }
             }
         }
     }
 
-    fn decide_filesystem(&mut self, place: &str, filesystem: &Filesystem, device: &Device) {
+    /// On this device, which may be the inside of a container.
+    pub fn decide_plain(&mut self, place: &str, filesystem: &Filesystem, device: &Device<'a>) {
         // Its disk was refused.
         if device.absent.is_some() {
             return;

@@ -2,7 +2,7 @@
 //! go through the same function, so that they differ only where the machine does.
 
 use super::verdict::{ArrayFate, Decided, GroupFate};
-use super::{Kept, KeptObject, LiesOn, Verdict};
+use super::{Kept, KeptObject, LiesOn, Verdict, luks};
 use crate::device::{DevicePath, KernelName};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
@@ -164,6 +164,7 @@ pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a DeviceP
                 .map(|disk| (&disk.device, disk.signatures.as_slice()))
                 .or_else(|| part().map(|part| (&part.device, part.signatures.as_slice())));
         }
+        LiesOn::Mapping(device) => &inventory.stacked.iter().find(|stacked| stacked.device == *device)?.name,
         LiesOn::Array(uuid) => inventory.arrays.iter().find(|array| array.uuid == *uuid)?.running.as_ref()?,
         LiesOn::Volume { group, name } => {
             let group = inventory.groups.iter().find(|is| is.uuid == *group)?;
@@ -245,7 +246,8 @@ impl<'a> Keeping<'a> {
             let group = self.groups().find(|group| group.name == *name)?;
             Some(LiesOn::Volume { group: group.uuid.clone(), name: volume.to_owned() })
         };
-        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.clone()))
+        let mapping = || luks::is_mapping(self.decided, device).then(|| LiesOn::Mapping(device.clone()));
+        array.or_else(volume).or_else(mapping).unwrap_or_else(|| LiesOn::Device(device.clone()))
     }
 
     /// The layout's, and what others have made in partitions that the layout does not speak of.
@@ -264,6 +266,10 @@ impl<'a> Keeping<'a> {
             path: None,
             on: LiesOn::Device(part.device.clone()),
         });
-        ours.chain(theirs).collect()
+        let containers = self.decided.luks.iter().filter(|luks| luks.is_kept()).map(|luks| {
+            let device = luks.container.device.clone();
+            KeptObject::Filesystem { on: self.lies_on(&device), device, path: None }
+        });
+        ours.chain(theirs).chain(containers).collect()
     }
 }

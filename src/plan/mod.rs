@@ -26,6 +26,7 @@ mod image;
 mod injecting;
 pub mod kept;
 mod lifting;
+pub mod luks;
 mod lvm;
 mod making;
 mod marking;

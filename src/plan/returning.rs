@@ -1,12 +1,14 @@
 //! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
+use super::luks::LuksFate;
 use super::placed::{FilesystemFate, Placed};
 use super::stages::new_filesystem;
 use super::together::Together;
 use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
-    ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
+    ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, OpenContainer, Operation, Rehearsal,
+    Restore, Verdict,
 };
 use crate::device::DevicePath;
 use crate::inventory::{Inventory, Signature};
@@ -26,7 +28,7 @@ pub struct Returning<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,
     filesystems: &'a [Placed<'a>],
-    /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
+    /// Paths of the disks, arrays and open containers, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
     /// Path of a disk to the numbers of its partitions that the layout does not list.
     others: BTreeMap<DevicePath, Vec<u32>>,
@@ -35,12 +37,14 @@ pub struct Returning<'a> {
 impl<'a> Returning<'a> {
     pub fn new(meant: &Match<'a>, decided: &'a Decided, filesystems: &'a [Placed<'a>]) -> Returning<'a> {
         let layout = meant.graph.layout;
-        let merged = filesystems.iter().filter(|placed| is_merged(placed));
-        let Below { disks, arrays, groups } = meant.graph.below(merged.map(|(wanted, _)| &wanted.device));
+        let merged = || filesystems.iter().filter(|placed| is_merged(placed));
+        let mappings = merged().filter(|(wanted, _)| wanted.encrypted.is_some()).filter_map(|(_, is)| is.device());
+        let Below { disks, arrays, groups } = meant.graph.below(merged().map(|(wanted, _)| &wanted.device));
         let disks = disks.into_iter().filter_map(|index| meant.disk(index));
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.to_string());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
-        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).gather();
+        let mappings = mappings.map(DevicePath::to_string);
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).chain(mappings).gather();
         let others = meant.inventory.disks.iter();
         let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).gather();
         Returning { inventory: meant.inventory, decided, filesystems, early, others }
@@ -68,8 +72,12 @@ impl<'a> Returning<'a> {
     }
 
     /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
+    /// Nor is what stays locked.
     fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
+        if matches!(is, FilesystemFate::Unformatted { .. }) {
+            return None;
+        }
         Some(MountFilesystem {
             device: is.device()?.clone(),
             path: mountable(filesystem)?.to_owned(),
@@ -112,7 +120,12 @@ impl<'a> Returning<'a> {
             }
             GroupFate::Kept { .. } | GroupFate::Made(_) => None,
         });
-        arrays.chain(groups)
+        let opened = self.decided.luks.iter().filter(|luks| luks.fate == LuksFate::Opened);
+        let opened = opened.filter(move |luks| is(luks.container.mapping.as_str())).map(|luks| {
+            let (container, read_only) = (luks.container.clone(), !luks.is_written());
+            Restore::OpenContainer(OpenContainer { container, read_only })
+        });
+        arrays.chain(groups).chain(opened)
     }
 
     /// Mount points of kept filesystems that will cover the image's files there.
@@ -208,6 +221,10 @@ pub fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
             Restore::ActivateGroup(group) => {
                 together.group(group);
                 group.devices.clone()
+            }
+            Restore::OpenContainer(open) => {
+                together.container(&open.container);
+                vec![open.container.device.clone()]
             }
             Restore::Mount(mount) => mount.devices().collect(),
         };

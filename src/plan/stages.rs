@@ -8,8 +8,8 @@ use super::{
     Stage, StageName, Summary, Verdict, WritePersistent,
 };
 use super::{
-    contents, defining, display, extents, finishing, handing, image, kept, making, marking, receiving, steps, trying,
-    untouched,
+    contents, defining, display, extents, finishing, handing, image, kept, luks, making, marking, receiving, steps,
+    trying, untouched,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
@@ -54,7 +54,10 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let stages = [
         (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
         (StageName::DefinitionVerify, asked.into_iter().map(Operation::Run).collect()),
-        (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
+        (
+            StageName::StorageIdentify,
+            identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).chain(luks::check(&decided)).collect(),
+        ),
         (
             StageName::StorageLock,
             locks(&meant, &decided)
@@ -76,6 +79,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         ),
         (StageName::StorageRaid, arrays_to_make(&decided)),
         (StageName::StorageLvm, groups_and_volumes_to_make(&decided)),
+        (StageName::StorageEncrypt, luks::made(&decided)),
         (StageName::StorageFormat, formats),
         image.first,
         image.second,
@@ -83,7 +87,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::StorageVolumes, volumes(&decided)),
         (StageName::TargetFiles, vec![Operation::Run(OfRun::WriteMachineFiles { files })]),
         (StageName::TargetInstaller, vec![image.installer]),
-        (StageName::TargetFstab, image.fstab),
+        (StageName::TargetFstab, image.fstab.into_iter().chain(luks::crypttab(&decided)).collect()),
         (StageName::BootEntries, image.entries.into_iter().collect()),
         (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
         (StageName::StorageProveKept, prove(expected)),
@@ -182,7 +186,8 @@ fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let lock = |disk: &DiskPlan| {
         // One that a volume takes is written later.
         let is_written = decided.persistent.written.contains(&disk.name);
-        let untouched = if is_written { Vec::new() } else { untouched::ranges(meant, disk) };
+        let mut untouched = if is_written { Vec::new() } else { untouched::ranges(meant, disk) };
+        untouched.extend(luks::untouched(meant, decided, disk));
         Operation::Run(OfRun::LockDisk { device: disk.device.clone(), untouched })
     };
     disks.map(lock).collect()
@@ -237,7 +242,12 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
     let kept = devices(decided, |verdict| verdict == Verdict::Keep);
     let disks = devices(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
     let flush = Operation::Run(OfRun::FlushDisks { disks });
-    std::iter::once(Operation::Run(OfRun::Unmount)).chain(groups).chain(arrays).chain([flush]).collect()
+    std::iter::once(Operation::Run(OfRun::Unmount))
+        .chain(luks::closed(decided))
+        .chain(groups)
+        .chain(arrays)
+        .chain([flush])
+        .collect()
 }
 
 /// Disks that the layout does not name, and that are written for volumes.
@@ -287,6 +297,11 @@ pub fn new_filesystem(filesystem: &Filesystem, new: &New) -> MakeFilesystem {
 /// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
 fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
     let source = match is {
+        // By its mapping, whose name has the UUID of the container.
+        _ if filesystem.encrypted.is_some() && mountable(filesystem).is_some() => match is {
+            FilesystemFate::Unformatted { .. } => return None,
+            _ => is.device()?.to_string(),
+        },
         FilesystemFate::Made(_) | FilesystemFate::Filled(_) | FilesystemFate::Kept { .. } => {
             format!("UUID={}", is.uuid()?)
         }

@@ -19,6 +19,7 @@ fn of(stage: StageName) -> Option<&'static str> {
         | StageName::StoragePartition
         | StageName::StorageRaid
         | StageName::StorageLvm
+        | StageName::StorageEncrypt
         | StageName::StorageFormat => Some("deploy.apply_layout"),
         StageName::ImageReach
         | StageName::DefinitionVerify

@@ -1,6 +1,6 @@
 //! What operations put together of devices that are there: arrays of their members, volumes of the devices of their group.
 
-use super::{ActivateGroup, AssembleArray};
+use super::{ActivateGroup, AssembleArray, Container};
 use crate::device::DevicePath;
 use crate::topology::graph::Graph;
 use std::collections::BTreeSet;
@@ -15,6 +15,10 @@ impl Together {
 
     pub fn group(&mut self, ActivateGroup { name, devices, volumes }: &ActivateGroup) {
         volumes.iter().for_each(|volume| self.put(format!("/dev/{name}/{volume}").into(), devices));
+    }
+
+    pub fn container(&mut self, Container { device, mapping, .. }: &Container) {
+        self.put(mapping.clone(), std::slice::from_ref(device));
     }
 
     fn put(&mut self, upper: DevicePath, devices: &[DevicePath]) {

@@ -6,6 +6,7 @@ mod finishing;
 mod handed;
 mod identity;
 mod injected;
+mod luks;
 mod member;
 mod operation;
 mod persistent;
@@ -23,6 +24,7 @@ pub use finishing::{
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use injected::InjectedFile;
+pub use luks::{Container, CrypttabEntry, OpenContainer};
 pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use persistent::{
@@ -171,6 +173,8 @@ pub enum LiesOn {
     /// A disk or partition, by its path.
     Device(DevicePath),
     Array(Uuid),
+    /// The open mapping of a container, by its path, which has the container's UUID in it.
+    Mapping(DevicePath),
     /// A logical volume, by LVM's UUID of its group.
     Volume {
         group: String,

@@ -32,7 +32,7 @@ pub fn foreign_partitions(meant: &Match, disk: &Disk) -> Vec<u32> {
     partitions.map(|part| part.number).filter(|number| !is_listed(*number)).collect()
 }
 
-fn ends(start: u64, size: u64) -> Vec<ByteRange> {
+pub fn ends(start: u64, size: u64) -> Vec<ByteRange> {
     let length = MIB.min(size);
     let last = ByteRange { start: start.saturating_add(size - length), length };
     let first = ByteRange { start, length };

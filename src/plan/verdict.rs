@@ -4,6 +4,7 @@
 
 use super::absent::Absent;
 use super::devices::{Below, Devices, Fate};
+use super::luks::Luks;
 use super::lvm::Group;
 use super::persistent::Decisions;
 use super::placed::FilesystemFate;
@@ -42,6 +43,8 @@ pub struct Decided {
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
+    /// Containers of encrypted filesystems.
+    pub luks: Vec<Luks>,
     /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
     pub filling: Vec<(LayoutPath, Making)>,
     /// What another machine sends.

@@ -95,5 +95,6 @@ fn filesystem(path: &str, device: LayoutPath, format: Format, label: &str) -> Fi
         createoptions: Vec::new(),
         reinstall: OnReinstall::Keep,
         grow: false,
+        encrypted: None,
     }
 }

@@ -16,6 +16,7 @@ use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::{Event, EventName};
+use crate::pull::Secret;
 use crate::steps::Steps;
 use axum::Json;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -129,7 +130,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
 
 /// The machine's allocation with how far it is, when it can be carried out. Why it cannot has been said by whoever made
 /// the picture.
-async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
+pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
     let standing = wanted::standing(app, id, allocation, &directory.known).await?;
@@ -207,6 +208,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         definition: allocation.definition.told(with_secrets).filter(|_| *installs),
         user_data: secret(&told.user_data),
         console_password: secret(&told.console_password),
+        disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
         vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
         reinstall: standing.order.is_some(),
         order: standing.order.map(|order| allocation::Order {

@@ -7,7 +7,7 @@ use super::moves::MoveState;
 use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
 use super::watch::Who;
-use super::{App, caller, input, ipxe, token};
+use super::{App, api, caller, input, ipxe, token};
 use crate::carried::Part;
 use crate::control::wire;
 use crate::facts::{Event, EventName};
@@ -46,6 +46,7 @@ pub async fn script(
     }
     let asked = Asked { token: hash, by: peer.to_string(), ordered_only: false };
     let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
+    let initrd = initrd(&app, &asking.id).await;
     say_other(&app, &asking.id, other, peer);
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
@@ -65,7 +66,7 @@ pub async fn script(
     tell(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
     say_the_end(&app, &asking.id, &next, peer);
     Ok(match stop {
-        Some(stop) => ipxe::ramdisk(&asking.ramdisk(&app, &base, &token, stop)),
+        Some(stop) => ipxe::ramdisk(&ipxe::Ramdisk { initrd, ..asking.ramdisk(&app, &base, &token, stop) }),
         None => ipxe::local_disk(&asking.id),
     })
 }
@@ -98,7 +99,8 @@ pub async fn without_firmware(
                 _ => String::new(),
             };
             tell(&app, id, peer, EventName::PlannedReboot, &format!("{what}, without its firmware")).await?;
-            let ramdisk = asking.ramdisk(&app, &base, &token, false);
+            let initrd = initrd(&app, id).await;
+            let ramdisk = ipxe::Ramdisk { initrd, ..asking.ramdisk(&app, &base, &token, false) };
             return Ok(Json(wire::NextBoot {
                 kernel: ramdisk.kernel(),
                 initrd: ramdisk.initrd(),
@@ -119,6 +121,41 @@ pub async fn without_firmware(
     Err(ApiError::new(StatusCode::CONFLICT, refusal))
 }
 
+const PLAIN: &str = "initrd";
+
+/// The same with cryptsetup behind it, which only few machines need.
+const WITH_LUKS: &str = "initrd-luks";
+
+/// The ramdisk's file for a machine: by what its layout is now. One that is given another layout later boots again for it.
+async fn initrd(app: &App, id: &str) -> &'static str {
+    let directory = app.directory();
+    let is_encrypted = match api::assigned(app, &directory, id).await {
+        Ok(Some((assigned, _))) => {
+            let filesystems = assigned.layout["filesystems"].as_array();
+            filesystems.into_iter().flatten().any(|filesystem| !filesystem["encrypted"].is_null())
+        }
+        // Its image is still being digested, or the like.
+        _ => {
+            let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
+            let named = allocation.and_then(|allocation| allocation.filesystemlayout.as_deref());
+            let layout = named.and_then(|named| directory.known.layouts.get(named));
+            layout.is_some_and(|layout| layout.filesystems.iter().any(|is| is.encrypted.is_some()))
+        }
+    };
+    if !is_encrypted {
+        return PLAIN;
+    }
+    let file = app.boot.join(WITH_LUKS);
+    if file.is_file() {
+        return WITH_LUKS;
+    }
+    app.alarm(format!(
+        "{id}: its layout has encrypted filesystems, and {} is not there: its agent will refuse (scripts/build-ramdisk makes it)",
+        file.display()
+    ));
+    PLAIN
+}
+
 /// Who asks.
 struct Asking {
     id: String,
@@ -134,7 +171,7 @@ impl Asking {
         let Asking { id, consoles, network, .. } = self;
         let network = network.as_deref();
         let Base { calls: url, files } = base;
-        ipxe::Ramdisk { url, files, token, machine: id, consoles, network, cmdline: &app.cmdline, stop }
+        ipxe::Ramdisk { url, files, token, machine: id, consoles, network, cmdline: &app.cmdline, stop, initrd: PLAIN }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::bmc::Bmc;
 use crate::contents::Contents;
 use crate::definition::Os;
-use crate::pull::PullSecret;
+use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, trait_form};
 use marked_yaml::{Span, Spanned};
 use node::{field, json, parse, place, read};
@@ -96,6 +96,8 @@ pub struct Allocation {
     pub user_data: String,
     #[serde(default)]
     pub console_password: String,
+    /// What opens its encrypted filesystems with `key: server`.
+    pub disk_key: Option<Spanned<Secret>>,
     /// Was an order once, which is no longer one.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
@@ -245,6 +247,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
+        wrong.extend(allocation.disk_key.as_ref().and_then(secret::wrong_disk_key));
         wrong.extend(field(given, "network").map(|given| network::problems("network", given)).unwrap_or_default());
         wrong.extend(field(given, "volumes").map(volumes::problems).unwrap_or_default());
         let has_image = field(given, "image").is_some();

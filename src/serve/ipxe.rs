@@ -15,6 +15,8 @@ pub struct Ramdisk<'a> {
     pub cmdline: &'a str,
     /// No agent: a person is offered a shell.
     pub stop: bool,
+    /// Name of the ramdisk's file.
+    pub initrd: &'a str,
 }
 
 impl Ramdisk<'_> {
@@ -23,7 +25,7 @@ impl Ramdisk<'_> {
     }
 
     pub fn initrd(&self) -> String {
-        format!("{}/boot/initrd", self.files)
+        format!("{}/boot/{}", self.files, self.initrd)
     }
 
     /// The kernel's command line, however the kernel is started.
@@ -154,6 +156,7 @@ mod tests {
             network: None,
             cmdline: " quiet  drophammer.hold=60",
             stop: false,
+            initrd: "initrd",
         };
         let script = ramdisk(&boot);
         assert_eq!(
@@ -167,6 +170,12 @@ mod tests {
         );
         let stopped = ramdisk(&Ramdisk { stop: true, ..boot });
         assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
+        let more = ramdisk(&Ramdisk { initrd: "initrd-luks", ..boot });
+        assert_eq!(
+            more,
+            script.replace("boot/initrd\n", "boot/initrd-luks\n"),
+            "the kernel asks for it by the same name"
+        );
         let described = ramdisk(&Ramdisk { network: Some("e30"), ..boot });
         assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
     }

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::facts::Erased;
 use crate::plan::{ActivateGroup, AssembleArray, OnDevice};
 use crate::report::Reporter;
-use crate::storage::{erase, filesystem, gpt, lvm, prepare, raid, release, trial};
+use crate::storage::{erase, filesystem, gpt, luks, lvm, prepare, raid, release, trial};
 
 /// Does it, and returns what it has to report.
 pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Option<Erased>> {
@@ -20,6 +20,9 @@ pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Opt
         OnDevice::CreateArray(array) => raid::create(array)?,
         OnDevice::CreateGroup(group) => lvm::create_group(group)?,
         OnDevice::CreateVolume(volume) => lvm::create_volume(volume)?,
+        OnDevice::CreateContainer(container) => luks::create(container)?,
+        OnDevice::OpenContainer(open) => luks::open(open, &open.container.device)?,
+        OnDevice::CloseContainer { mapping } => luks::close(mapping)?,
         OnDevice::TakeDown { devices } => devices.iter().try_for_each(release::release_above)?,
         OnDevice::AssembleArray(AssembleArray { device, uuid, members }) => raid::assemble(device, *uuid, members)?,
         OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => lvm::activate(name, volumes, devices)?,

@@ -26,6 +26,8 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         OnDevice::ActivateGroup(group) => all(&group.devices),
         OnDevice::CreateGroup(group) => all(&group.devices),
         OnDevice::CreateVolume(volume) => all(&volume.physical),
+        OnDevice::CreateContainer(container) => vec![&container.device],
+        OnDevice::OpenContainer(open) => vec![&open.container.device],
         OnDevice::PreparePersistent(volume) => volume.written(),
         OnDevice::MakeFilesystem(make) if make.format != Format::None => vec![&make.device],
         // These open the disk themselves, and prove it on that descriptor.
@@ -38,7 +40,7 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         | OnDevice::TryFilesystem(_)
         | OnDevice::MakeFilesystem(_) => Vec::new(),
         // What is taken down was put together of proven devices.
-        OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } => Vec::new(),
+        OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } | OnDevice::CloseContainer { .. } => Vec::new(),
     }
 }
 
@@ -63,6 +65,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::VerifyDefinition { .. }
         | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
+        | OfRun::CheckContainers(_)
         | OfRun::LockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::MountReadOnly(_)
@@ -73,6 +76,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::WritePersistent(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteCrypttab(_)
         | OfRun::FindLoader
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel

@@ -7,7 +7,7 @@ use crate::boot::kexec;
 use crate::device::DevicePath;
 use crate::error::Result;
 use crate::layout::Format;
-use crate::plan::{ActivateGroup, AssembleArray, CreateArray, CreateGroup, Leaves, OnDevice};
+use crate::plan::{ActivateGroup, AssembleArray, CreateArray, CreateGroup, Leaves, OnDevice, OpenContainer};
 use crate::storage::identify::Held;
 use crate::storage::wipe;
 use crate::target::chroot;
@@ -46,10 +46,14 @@ impl Undo {
             | OnDevice::ActivateGroup(ActivateGroup { name, devices, .. }) => {
                 Some(Undo::TakeDown(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() }))
             }
+            OnDevice::CreateContainer(container) | OnDevice::OpenContainer(OpenContainer { container, .. }) => {
+                Some(Undo::TakeDown(OnDevice::CloseContainer { mapping: container.mapping.clone() }))
+            }
             // Nothing boots of a volume, and the next attempt finds it by its UUID.
             OnDevice::PreparePersistent(_)
             | OnDevice::DeactivateGroup { .. }
             | OnDevice::StopArray { .. }
+            | OnDevice::CloseContainer { .. }
             | OnDevice::Release(_)
             | OnDevice::AssertFree { .. }
             | OnDevice::TakeDown { .. }

@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod lock;
 pub mod look;
 mod loops;
+pub mod luks;
 pub mod lvm;
 pub mod memory;
 pub mod mount;

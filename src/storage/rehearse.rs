@@ -3,7 +3,7 @@
 
 use super::mount::Mounts;
 use super::overlay::{self, Filled};
-use super::{btrfs, journal, lvm, raid, release};
+use super::{btrfs, journal, luks, lvm, raid, release};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::kmsg::KernelLog;
@@ -78,6 +78,8 @@ enum Running {
     Array(DevicePath),
     /// Name and devices.
     Group(String, Vec<DevicePath>),
+    /// By its mapping.
+    Container(DevicePath),
 }
 
 impl Stage {
@@ -104,6 +106,10 @@ impl Stage {
                     self.running.push(Running::Group(name.clone(), devices.clone()));
                     lvm::activate(name, volumes, &devices)?;
                     lvm::hold_back(name, volumes);
+                }
+                Restore::OpenContainer(open) => {
+                    self.running.push(Running::Container(open.container.mapping.clone()));
+                    luks::open(open, &self.over(&open.container.device))?;
                 }
                 Restore::Mount(mount) => {
                     self.mount(mount)?;
@@ -172,6 +178,7 @@ impl Stage {
                 // It has not started.
                 Running::Array(_) => Ok(()),
                 Running::Group(name, devices) => lvm::deactivate(name, devices),
+                Running::Container(mapping) => luks::close(mapping),
             });
         }
         let overlays = std::mem::take(&mut self.overlays);

@@ -2,6 +2,7 @@
 
 pub mod chroot;
 pub mod create;
+pub mod crypttab;
 mod devices;
 pub mod files;
 pub mod finish;

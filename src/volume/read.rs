@@ -163,6 +163,7 @@ impl Reading {
             createoptions: options,
             reinstall: Default::default(),
             grow: false,
+            encrypted: None,
         };
         for problem in made.option_problems() {
             self.problem(&at.place, problem);

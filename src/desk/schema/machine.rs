@@ -54,6 +54,11 @@ pub fn schema() -> Value {
                 "type": ["string", "number", "null"],
                 "description": "For the image: the password of its user at the console.",
             },
+            "disk_key": {
+                "type": ["string", "null"],
+                "minLength": 20,
+                "description": "What opens the machine's filesystems that are `encrypted: {key: server}`. It is drawn, not thought up.",
+            },
             "erase": {
                 "enum": ["quick", "secure", "none", null],
                 "default": "quick",

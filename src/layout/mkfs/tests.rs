@@ -12,6 +12,7 @@ fn filesystem(format: Format, options: &str) -> Filesystem {
         createoptions: options.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         reinstall: Default::default(),
         grow: false,
+        encrypted: None,
     }
 }
 

@@ -3,10 +3,11 @@
 use super::{FILESYSTEM_OF_V2, create_options, one_of, only};
 use crate::layout::document::Node;
 use crate::layout::edit::New;
+use crate::layout::encrypted;
 use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{Filesystem, Format, OnReinstall};
 
-const FILESYSTEM: [Field; 8] = [
+const FILESYSTEM: [Field; 9] = [
     only("path"),
     only("device"),
     only("format"),
@@ -15,6 +16,7 @@ const FILESYSTEM: [Field; 8] = [
     Field { name: "createoptions", also: &["options"] },
     only("reinstall"),
     only("grow"),
+    only("encrypted"),
 ];
 
 pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
@@ -33,6 +35,7 @@ pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Optio
         createoptions: create_options(reader, &fields),
         reinstall: on_reinstall(reader, &fields),
         grow: reader.flag(&fields, "grow"),
+        encrypted: encrypted::read(reader, &fields),
     })
 }
 

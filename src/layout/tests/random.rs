@@ -86,6 +86,7 @@ fn filesystem() -> impl Strategy<Value = Filesystem> {
                 createoptions,
                 reinstall: Default::default(),
                 grow: false,
+                encrypted: None,
             }
         },
     )

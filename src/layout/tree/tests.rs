@@ -58,6 +58,7 @@ pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) 
         createoptions: Vec::new(),
         reinstall: OnReinstall::Keep,
         grow: false,
+        encrypted: None,
     }
 }
 
@@ -272,6 +273,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
             createoptions,
             reinstall,
             grow: false,
+            encrypted: None,
         });
     let named = (any::<String>(), option::of(any::<String>()));
     (named, vec(disk, 0..4), vec(raid, 0..4), vec(group, 0..3), vec(volume, 0..3), vec(filesystem, 0..4)).prop_map(

@@ -2,11 +2,12 @@
 
 use super::{bytes, nothing_known, short, signature};
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, StackedKind, VolumeGroup};
 use crate::layout::{Layout, OnReinstall};
 use crate::order::Gather;
 use crate::plan::Verdict;
 use crate::plan::kept::{Keeping, content};
+use crate::plan::luks;
 use crate::plan::placed::FilesystemFate;
 use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
@@ -28,7 +29,11 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
             | FilesystemFate::Tmpfs
             | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
         };
+        let is_locked = luks::is_locked(decided, device);
         let (device, _) = content(inventory, &keeping.lies_on(device))?;
+        if is_locked {
+            return Some((device, "stays locked".to_owned()));
+        }
         let place = wanted.path.as_deref().filter(|path| path.starts_with('/'));
         let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
@@ -106,6 +111,12 @@ impl<'a> Tree<'a> {
             let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
             let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
             self.line(depth, &signature(found), &parts);
+        }
+        // What is in an open container.
+        for holder in self.stack.holders(&self.stack.name(device)) {
+            if let Some(open) = self.stack.stacked(&holder).filter(|is| is.kind == StackedKind::Crypt) {
+                self.device(&open.device, &open.signatures, depth + 1);
+            }
         }
         if signatures.is_empty() {
             let place: Vec<String> = place.into_iter().collect();

@@ -55,6 +55,13 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
         OnDevice::CreateVolume(volume) => {
             Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
         }
+        OnDevice::CreateContainer(Container { device, mapping, .. }) => {
+            Effect { brought: vec![(mapping.clone(), vec![device])], ..destroying([device]) }
+        }
+        OnDevice::OpenContainer(OpenContainer { container: Container { device, mapping, .. }, read_only }) => {
+            let written = if *read_only { Vec::new() } else { vec![device] };
+            Effect { written, brought: vec![(mapping.clone(), vec![device])], ..Effect::default() }
+        }
         OnDevice::MakeFilesystem(make) => destroying([&make.device]),
         // What lies on the physical volumes stays: only free space of theirs is written.
         OnDevice::PreparePersistent(volume) => match &volume.create {
@@ -76,7 +83,8 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
         OnDevice::Release(_)
         | OnDevice::TakeDown { .. }
         | OnDevice::DeactivateGroup { .. }
-        | OnDevice::StopArray { .. } => Effect::default(),
+        | OnDevice::StopArray { .. }
+        | OnDevice::CloseContainer { .. } => Effect::default(),
         // In memory.
         OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => Effect::default(),
         OnDevice::AssertFree { .. } => Effect::default(),
@@ -114,12 +122,14 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::WritePersistent(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteCrypttab(_)
         | OfRun::WriteMarker(_) => Effect::default(),
         // Nothing is written, or only what was to be written anyway.
         OfRun::ReachImage { .. }
         | OfRun::VerifyDefinition { .. }
         | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
+        | OfRun::CheckContainers(_)
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }

@@ -31,6 +31,7 @@ mod installed;
 mod judged;
 mod kept;
 mod likeness;
+mod luks;
 mod making;
 mod missing;
 mod mutated;
@@ -66,6 +67,7 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
         createoptions: Vec::new(),
         reinstall: Default::default(),
         grow: false,
+        encrypted: None,
     }
 }
 

@@ -73,6 +73,9 @@ fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl F
         | OnDevice::CreateArray(_)
         | OnDevice::CreateGroup(_)
         | OnDevice::CreateVolume(_)
+        | OnDevice::CreateContainer(_)
+        | OnDevice::OpenContainer(_)
+        | OnDevice::CloseContainer { .. }
         | OnDevice::AssembleArray(_)
         | OnDevice::ActivateGroup(_)
         | OnDevice::TryArray(_)
@@ -100,6 +103,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::VerifyDefinition { .. }
         | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
+        | OfRun::CheckContainers(_)
         | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::Mount(_)
@@ -115,6 +119,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::Receive(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteCrypttab(_)
         | OfRun::FindLoader
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel

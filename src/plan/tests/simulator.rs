@@ -64,6 +64,10 @@ impl Machine {
             OnDevice::CreateArray(array) => self.create_array(array),
             OnDevice::CreateGroup(group) => self.create_group(group),
             OnDevice::CreateVolume(volume) => self.create_volume(volume),
+            OnDevice::CreateContainer(container) => self.create_container(container),
+            OnDevice::OpenContainer(OpenContainer { container, .. }) => {
+                assert!(self.0.stacked.iter().any(|is| is.device == container.mapping), "{operation:?}");
+            }
             OnDevice::MakeFilesystem(make) => self.make_filesystem(make),
             OnDevice::PreparePersistent(volume) => self.prepare(volume),
             OnDevice::AssembleArray(AssembleArray { uuid, .. }) => {
@@ -76,7 +80,10 @@ impl Machine {
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
             // What is there afterwards is what the next run assembles to look inside.
-            OnDevice::TakeDown { .. } | OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } => {}
+            OnDevice::TakeDown { .. }
+            | OnDevice::DeactivateGroup { .. }
+            | OnDevice::StopArray { .. }
+            | OnDevice::CloseContainer { .. } => {}
             OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => {}
         }
     }
@@ -102,6 +109,7 @@ impl Machine {
             | OfRun::VerifyDefinition { .. }
             | OfRun::FindPrograms { .. }
             | OfRun::IdentifyDisk(_)
+            | OfRun::CheckContainers(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }
             | OfRun::TellPointOfNoReturn { .. }
@@ -113,6 +121,7 @@ impl Machine {
             | OfRun::AdaptMoved(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteCrypttab(_)
             | OfRun::FindLoader
             | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
@@ -335,6 +344,21 @@ impl Machine {
             running: Some(name),
             ..LogicalVolume::default()
         });
+    }
+
+    fn create_container(&mut self, container: &Container) {
+        let Container { device, uuid, mapping, .. } = container;
+        let (kind, usage) = ("crypto_LUKS".to_owned(), "crypto".to_owned());
+        let signatures = self.signatures(device);
+        assert!(signatures.is_empty(), "{device} has {signatures:?}");
+        signatures.push(Signature { kind, usage, uuid: uuid.to_string(), ..Signature::default() });
+        self.written(device);
+        let name = self.free_name((0..).map(|number| format!("dm-{number}")));
+        self.uses(device).push(Use::Holder(name.clone()));
+        let (below, size_bytes) = (self.0.kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
+        let (kind, assembled) = (StackedKind::Crypt, true);
+        let (device, below) = (mapping.clone(), vec![below]);
+        self.0.stacked.push(Stacked { name, device, kind, below, size_bytes, assembled, ..Stacked::default() });
     }
 
     fn make_filesystem(&mut self, make: &MakeFilesystem) {

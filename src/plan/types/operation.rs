@@ -3,9 +3,10 @@
 //! There is no catch-all arm where operations are told apart: a new one does not compile until every place has an answer.
 
 use super::{
-    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
-    Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable,
-    PreparePersistent, Receive, Rehearsal, TryArray, TryFilesystem, WipeDisk, WritePersistent,
+    BootEntries, BurnDisk, ByteRange, Closing, Container, CreateArray, CreateGroup, CreateSystem, CreateVolume,
+    CrypttabEntry, DiskIdentity, Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem,
+    MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, Receive, Rehearsal, TryArray, TryFilesystem,
+    WipeDisk, WritePersistent,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -38,6 +39,13 @@ pub enum OnDevice {
     CreateArray(CreateArray),
     CreateGroup(CreateGroup),
     CreateVolume(CreateVolume),
+    /// Make a LUKS2 container, and open it.
+    CreateContainer(Container),
+    OpenContainer(OpenContainer),
+    /// Nothing of the key stays in the kernel.
+    CloseContainer {
+        mapping: DevicePath,
+    },
     /// Take down every array and mapping on these devices. They were assembled only to look inside.
     TakeDown {
         devices: Vec<DevicePath>,
@@ -85,6 +93,7 @@ pub struct ActivateGroup {
 pub enum Restore {
     AssembleArray(AssembleArray),
     ActivateGroup(ActivateGroup),
+    OpenContainer(OpenContainer),
     Mount(MountFilesystem),
 }
 
@@ -93,6 +102,7 @@ impl From<Restore> for Operation {
         match restore {
             Restore::AssembleArray(array) => Operation::Device(OnDevice::AssembleArray(array)),
             Restore::ActivateGroup(group) => Operation::Device(OnDevice::ActivateGroup(group)),
+            Restore::OpenContainer(open) => Operation::Device(OnDevice::OpenContainer(open)),
             Restore::Mount(mount) => Operation::Run(OfRun::Mount(mount)),
         }
     }
@@ -134,6 +144,8 @@ pub enum OfRun {
     },
     /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
+    /// Look for the program that opens these, and for the key of each.
+    CheckContainers(Vec<Container>),
     /// Set the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
     LockDisk {
         device: DevicePath,
@@ -206,6 +218,8 @@ pub enum OfRun {
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.
     ExtendFstab(Vec<FstabEntry>),
+    /// Lines of `/etc/crypttab`, and the files with the keys.
+    WriteCrypttab(Vec<CrypttabEntry>),
     /// Look on the mounted EFI system partition for what a firmware starts.
     FindLoader,
     /// Tell the firmware what it can boot, through efivarfs.

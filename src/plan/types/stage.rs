@@ -53,6 +53,7 @@ stages! {
     StoragePartition = "storage.partition",
     StorageRaid = "storage.raid",
     StorageLvm = "storage.lvm",
+    StorageEncrypt = "storage.encrypt",
     StorageFormat = "storage.format",
     MoveCopy = "move.copy",
     StorageMount = "storage.mount",
@@ -131,9 +132,10 @@ impl StageName {
             | StageName::StorageRelease
             | StageName::StorageRehearse => (false, false, Leaves::Untouched),
             StageName::ReportBegin => (false, false, Leaves::Announced),
-            StageName::StorageWipe | StageName::StoragePartition | StageName::StorageFormat => {
-                (true, true, Leaves::HalfMade)
-            }
+            StageName::StorageWipe
+            | StageName::StoragePartition
+            | StageName::StorageEncrypt
+            | StageName::StorageFormat => (true, true, Leaves::HalfMade),
             // An array or group may lie on another one.
             StageName::StorageRaid | StageName::StorageLvm => (true, false, Leaves::HalfMade),
             StageName::MoveCopy

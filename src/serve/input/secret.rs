@@ -16,6 +16,18 @@ pub struct Raw {
     identitytoken: String,
 }
 
+/// A key is not thought up: it is drawn.
+const DISK_KEY_BYTES: usize = 20;
+
+/// Why this is no key for encrypted filesystems. It is not repeated.
+pub fn wrong_disk_key(given: &Spanned<Secret>) -> Option<String> {
+    let is_short = given.reveal().len() < DISK_KEY_BYTES;
+    is_short.then(|| {
+        let place = place(given.span().start());
+        format!("{place}the disk_key has less than {DISK_KEY_BYTES} characters: `openssl rand -base64 32` makes one")
+    })
+}
+
 /// The reader would repeat the word that stands in place of the fields, which may be the password.
 ///
 /// # Errors
@@ -105,6 +117,24 @@ mod tests {
         ] {
             let error = image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
             assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_disk_key_is_handed_on_and_not_repeated() {
+        let file = |key: &str| {
+            format!(
+                "id: 4c4c4544-0051-3010-8052-b4c04f4d3132\nallocation:\n  id: a\n  hostname: h\n  image: i\n  disk_key: {key}\n"
+            )
+        };
+        let machine = crate::serve::input::machine;
+        let long = "mF4ch0KFZ7gW1n0lmd2SgQ==";
+        let allocation = machine(&file(long)).unwrap().allocation.unwrap();
+        assert_eq!(allocation.told().disk_key.reveal(), long);
+        assert!(!format!("{allocation:?}").contains(long));
+        for wrong in ["hunter2", "''", "[hunter2]"] {
+            let said = machine(&file(wrong)).unwrap_err();
+            assert!(said.starts_with("6:") && !said.contains("hunter2"), "{said}");
         }
     }
 }

@@ -20,6 +20,7 @@ impl Allocation {
             ssh_pub_keys: self.ssh_pub_keys.clone(),
             user_data: self.user_data.clone(),
             console_password: self.console_password.clone(),
+            disk_key: self.disk_key.as_deref().cloned().unwrap_or_default(),
             dns_servers: passed_on("dns_servers"),
             ntp_servers: passed_on("ntp_servers"),
             firewall_rules: passed_on("firewall_rules"),

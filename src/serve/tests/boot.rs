@@ -173,3 +173,33 @@ async fn links_are_followed_within_their_directory_only() {
     }
     server.heard("out.tar leads out of ").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
+    let dir = directory();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write(
+        "layouts/vault.yaml",
+        "id: vault\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, size: 900}, {number: 2, size: 0}]}]\n\
+         filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /data, device: /dev/sda2, format: xfs, encrypted: {key: server}}]\n",
+    );
+    let key = "mF4ch0KFZ7gW1n0lmd2SgQ==";
+    let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &format!("  disk_key: {key}\n"));
+    write("machines/one.yaml", &file.replace("filesystemlayout: default", "filesystemlayout: vault"));
+    let server = Running::start_in(dir).await;
+    let base = format!("http://{}", server.address);
+    let script = async || server.boot(&format!("uuid={ONE}")).await.text();
+    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd\n")), "it is not there");
+    server.heard("initrd-luks is not there: its agent will refuse").await;
+    server.write("boot/initrd-luks", "both");
+    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks\n")));
+    assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");
+    let other = server.boot(&format!("uuid={TWO}")).await.text();
+    assert!(other.contains("/boot/initrd\n"), "{other}");
+    // The machine is told its key; nobody else is.
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.disk_key.reveal(), key);
+    let shown = server.call(&server.operator(), "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.text();
+    assert!(!shown.contains(key), "{shown}");
+}

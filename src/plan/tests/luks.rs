@@ -1,0 +1,184 @@
+//! Encrypted filesystems: made, kept, left locked, refused.
+
+use super::*;
+use crate::device::KernelName;
+use crate::inventory::{Failed, Tried};
+use crate::layout::{Encrypted, KeySource};
+use crate::plan::luks::to_open;
+use crate::pull::Secret;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// The data filesystem is encrypted, which a reinstall keeps.
+fn encrypted(options: &[&str]) -> Layout {
+    let mut layout = layout();
+    let data = data(&mut layout);
+    data.encrypted = Some(Encrypted { key: KeySource::Server });
+    data.mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
+    layout
+}
+
+fn data(layout: &mut Layout) -> &mut Filesystem {
+    layout.filesystems.iter_mut().find(|is| is.device.as_str().starts_with("/dev/sdb")).unwrap()
+}
+
+fn request_with_key(mode: Mode) -> Request {
+    let (steps, subject) = (Steps::default(), subject());
+    let mut request = Request { mode, steps, subject, assigned: Default::default(), claim: None };
+    request.assigned.allocation.disk_key = Secret::new(KEY);
+    request
+}
+
+fn planned(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
+    crate::plan::make(layout, inventory, request_with_key(mode), &mut counting())
+}
+
+/// What the installation leaves, and what the reinstall sees of it when it has the key.
+fn installed(layout: &Layout) -> Inventory {
+    after(&planned(layout, &machine(), Mode::Install).unwrap(), machine())
+}
+
+/// The same without.
+fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
+    let mut inventory = installed(layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
+    for partition in inventory.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions)
+    {
+        partition.uses.retain(|usage| !matches!(usage, Use::Holder(name) if gone.contains(name)));
+    }
+    inventory.failed.extend(why.map(|why| Failed { tried: Tried::Container(device), why: why.to_owned() }));
+    inventory
+}
+
+fn on_device(plan: &Plan) -> Vec<&OnDevice> {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    all.filter_map(|operation| if let Operation::Device(operation) = operation { Some(operation) } else { None })
+        .collect()
+}
+
+#[test]
+fn it_is_made_between_the_device_and_its_filesystem() {
+    let mut layout = encrypted(&[]);
+    let device = data(&mut layout).device.as_device();
+    let plan = planned(&layout, &machine(), Mode::Install).unwrap();
+    let operations = on_device(&plan);
+    let container =
+        operations.iter().find_map(|is| if let OnDevice::CreateContainer(is) = is { Some(is) } else { None });
+    let container = container.unwrap();
+    assert_eq!((&container.device, container.key.reveal()), (&device, KEY));
+    assert_eq!(container.mapping.as_str(), format!("/dev/mapper/luks-{}", container.uuid));
+    let at = |is: &dyn Fn(&OnDevice) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
+    let made = at(&|is| matches!(is, OnDevice::CreateContainer(_)));
+    let formatted = at(&|is| matches!(is, OnDevice::MakeFilesystem(make) if make.device == container.mapping));
+    let closed = at(&|is| matches!(is, OnDevice::CloseContainer { mapping } if *mapping == container.mapping));
+    assert!(made < formatted && formatted < closed, "{operations:?}");
+    assert!(plan.fstab.iter().any(|entry| entry.source == container.mapping.as_str()), "{:?}", plan.fstab);
+    let text = plan.to_string();
+    for words in ["storage.encrypt", "LUKS2, key: server", "cryptsetup is there, and the keys of", "/etc/crypttab"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    for told in [text, serde_json::to_string(&plan).unwrap(), format!("{plan:?}")] {
+        assert!(!told.contains(KEY));
+    }
+}
+
+#[test]
+fn it_is_kept_with_its_key_and_nothing_of_it_is_made() {
+    let mut layout = encrypted(&[]);
+    let device = data(&mut layout).device.as_device();
+    let inventory = installed(&layout);
+    let plan = planned(&layout, &inventory, Mode::Reinstall).unwrap();
+    assert!(!plan.warnings.iter().any(|said| said.contains("opens it")), "{:?}", plan.warnings);
+    let operations = on_device(&plan);
+    assert!(!operations.iter().any(|is| matches!(is, OnDevice::CreateContainer(_))));
+    let opened = operations.iter().find_map(|is| if let OnDevice::OpenContainer(is) = is { Some(is) } else { None });
+    let OpenContainer { container, read_only } = opened.unwrap();
+    assert!((&container.device, container.key.reveal(), *read_only) == (&device, KEY, false));
+    assert!(
+        !operations.iter().any(|is| matches!(is, OnDevice::MakeFilesystem(make) if make.device == container.mapping))
+    );
+    let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
+    assert!(format!("{rehearsed:?}").contains("OpenContainer"), "{rehearsed:?}");
+    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(OfRun::ProveKept(kept)) => Some(kept),
+        _ => None,
+    });
+    let proven: Vec<String> = kept.unwrap().iter().map(|kept| format!("{:?}", kept.identity)).collect();
+    assert!(proven.iter().any(|is| is.contains("crypto_LUKS")), "{proven:?}");
+    assert!(kept.unwrap().iter().all(|kept| !kept.identity.is_empty()), "{proven:?}");
+}
+
+#[test]
+fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
+    for options in [&["nofail"][..], &["noauto"]] {
+        let layout = encrypted(options);
+        let plan = planned(&layout, &locked(&layout, Some("no key")), Mode::Reinstall).unwrap();
+        assert!(plan.warnings.iter().any(|said| said.contains("stays LOCKED and as it is") && said.contains("no key")));
+        assert!(plan.to_string().contains("stays locked"), "{plan}");
+        let operations = on_device(&plan);
+        assert!(!operations.iter().any(|is| matches!(is, OnDevice::OpenContainer(_) | OnDevice::CreateContainer(_))));
+        assert!(!plan.fstab.iter().any(|entry| entry.source.contains("luks-")), "{:?}", plan.fstab);
+        let device = data(&mut layout.clone()).device.as_device();
+        let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let is_mounted =
+            |operation: &Operation| matches!(operation, Operation::Run(OfRun::Mount(mount)) if mount.path == "/srv");
+        assert!(!all.any(is_mounted), "{plan}");
+        let of_lock = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
+            Operation::Run(OfRun::LockDisk { device: disk, untouched }) => {
+                device.as_str().starts_with(disk.as_str()) && untouched.len() >= 3
+            }
+            _ => false,
+        });
+        assert!(of_lock, "both ends of it are compared");
+    }
+}
+
+#[test]
+fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
+    let layout = encrypted(&["noatime"]);
+    let refusal = planned(&layout, &locked(&layout, Some("no key: server was given")), Mode::Reinstall).unwrap_err();
+    let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
+    assert!(
+        said.len() == 1 && said[0].contains("no key: server was given") && said[0].contains("say nofail"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn on_a_desk_nobody_has_tried_to_open_it() {
+    let layout = encrypted(&[]);
+    let plan = planned(&layout, &locked(&layout, None), Mode::Reinstall).unwrap();
+    assert!(plan.warnings.iter().any(|said| said.contains("the machine opens it with its key")), "{:?}", plan.warnings);
+    assert!(plan.fstab.iter().any(|entry| entry.source.starts_with("/dev/mapper/luks-")), "{:?}", plan.fstab);
+}
+
+#[test]
+fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
+    // Without encryption there, and with it in the layout.
+    let plain = layout();
+    let refusal = planned(&encrypted(&[]), &installed(&plain), Mode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("in LUKS, but there is")), "{:?}", refusal.problems);
+    // The other way round.
+    let refusal = planned(&plain, &installed(&encrypted(&[])), Mode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
+    // Another filesystem in it.
+    let mut other = encrypted(&[]);
+    data(&mut other).format = if data(&mut other).format == Format::Xfs { Format::Ext4 } else { Format::Xfs };
+    let refusal = planned(&other, &installed(&encrypted(&[])), Mode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("is to be kept with")), "{:?}", refusal.problems);
+}
+
+#[test]
+fn only_what_is_kept_is_opened_before_the_plan() {
+    let layout = encrypted(&[]);
+    let inventory = locked(&layout, None);
+    let mut allocation = request_with_key(Mode::Reinstall).assigned.allocation;
+    assert!(to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
+    allocation.reinstall = true;
+    let [container] = &to_open(&layout, &inventory, &allocation)[..] else { panic!("one") };
+    assert_eq!(container.key.reveal(), KEY);
+    let mut wiped = layout.clone();
+    wiped.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
+    assert!(to_open(&wiped, &inventory, &allocation).is_empty());
+}

@@ -1,0 +1,84 @@
+//! LUKS containers, by cryptsetup. The key goes to its standard input, so that no list of processes shows it.
+
+use crate::command::{self, Command};
+use crate::device::DevicePath;
+use crate::error::{Context, Error, Phase, Result};
+use crate::plan::luks::DATA_OFFSET_BYTES;
+use crate::plan::{Container, OpenContainer};
+use crate::storage::kernel;
+use std::path::Path;
+use std::time::Duration;
+
+/// It is in a part of the ramdisk of its own, which only machines with encrypted filesystems load.
+pub const TOOL: &str = "cryptsetup";
+
+/// Deriving a key takes long on a slow processor, and that is what it is for.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// argon2id with 64 MiB: what is made here must open in a machine with little memory too (RFC 9106, 4: the second choice, with three
+/// passes; one more of them).
+const SLOWLY: [&str; 8] =
+    ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
+
+/// # Errors
+/// The ramdisk has no cryptsetup, or the key of one is not there.
+pub fn check(containers: &[Container]) -> Result<()> {
+    let mut missing = Vec::new();
+    if !command::missing(&[TOOL]).is_empty() {
+        missing.push(format!(
+            "the ramdisk has no {TOOL}: it is in the part `luks` (target/ramdisk/luks), which is loaded behind the initrd"
+        ));
+    }
+    for Container { device, source, .. } in containers.iter().filter(|container| container.key.is_empty()) {
+        missing.push(format!("{device} is encrypted with key: {source}, and no such key was given"));
+    }
+    if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
+}
+
+/// Makes the container and opens it. Whatever was on the device is gone.
+///
+/// # Errors
+/// cryptsetup's own words.
+pub fn create(container: &Container) -> Result<()> {
+    let Container { device, uuid, sector_bytes, .. } = container;
+    let offset = DATA_OFFSET_BYTES / kernel::SYSFS_SECTOR_BYTES;
+    let format = cryptsetup(container).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
+    let format = format.args(["--uuid", &uuid.to_string(), "--offset", &offset.to_string()]);
+    let format = format.args(["--sector-size", &sector_bytes.to_string()]).args(SLOWLY).arg(device);
+    format.run().context(Phase::Storage, || format!("encrypt {device}"))?;
+    open(&OpenContainer { container: container.clone(), read_only: false }, device)
+}
+
+/// Opens the container, which may have an overlay in its place.
+///
+/// # Errors
+/// cryptsetup's own words: the key does not fit, or something else is there.
+pub fn open(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
+    let open = cryptsetup(container).args(["open", "--type", "luks", "--key-file", "-"]);
+    let open = open.args(read_only.then_some("--readonly")).arg(device).arg(name(&container.mapping));
+    open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
+}
+
+/// Closes it, if it is open.
+///
+/// # Errors
+/// Something on it is still in use.
+pub fn close(mapping: &DevicePath) -> Result<()> {
+    if !Path::new(mapping).exists() {
+        return Ok(());
+    }
+    let close = Command::new(TOOL).args(["close", name(mapping)]).env("DM_DISABLE_UDEV", "1");
+    close.run().map(drop).context(Phase::Storage, || format!("close {mapping}"))
+}
+
+fn cryptsetup(container: &Container) -> Command {
+    let key = container.key.reveal().as_bytes().to_vec();
+    Command::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE)
+}
+
+fn name(mapping: &DevicePath) -> &str {
+    mapping.as_str().strip_prefix("/dev/mapper/").unwrap_or(mapping.as_str())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+use super::*;
+use crate::layout::KeySource;
+use crate::pull::Secret;
+use crate::storage::vmdisks;
+use std::fs;
+use uuid::Uuid;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+fn container(device: &str, key: &str) -> Container {
+    Container::new(device.into(), Uuid::from_u128(0x1d78810a), 512, KeySource::Server, Secret::new(key))
+}
+
+#[test]
+fn what_is_missing_is_named_at_once_and_no_key_is_said() {
+    let said = check(&[container("/dev/sda3", ""), container("/dev/sdb1", KEY)]).unwrap_err().to_string();
+    assert!(said.contains("/dev/sda3 is encrypted with key: server, and no such key was given"), "{said}");
+    assert!(!said.contains("/dev/sdb1 is encrypted") && !said.contains(KEY), "{said}");
+    let container = container("/dev/sda3", KEY);
+    assert!(!format!("{container:?}").contains(KEY));
+    assert!(!serde_json::to_string(&container).unwrap().contains(KEY));
+}
+
+/// What is read through the mapping.
+fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    std::io::Read::read_exact(&mut fs::File::open(mapping).unwrap(), &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+#[ignore = "needs a disk and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
+    let disks = vmdisks::Disks::take("vda");
+    let mut container = container("/dev/vda", KEY);
+    create(&container).unwrap();
+    fs::write(&container.mapping, vec![0xA5; 4096]).unwrap();
+    let size = fs::read_to_string(kernel::sysfs(&container.mapping).unwrap().join("size")).unwrap();
+    assert_eq!(size.trim(), ((1 << 30) / 512 - DATA_OFFSET_BYTES / 512).to_string(), "as the plan reckons");
+    close(&container.mapping).unwrap();
+    assert!(!Path::new(&container.mapping).exists());
+    close(&container.mapping).expect("twice is no error");
+
+    let before = vmdisks::fingerprints(disks.all());
+    let reading = OpenContainer { container: container.clone(), read_only: true };
+    open(&reading, &container.device).unwrap();
+    assert_eq!(first_bytes(&container.mapping), vec![0xA5; 4096]);
+    assert!(fs::write(&container.mapping, b"x").is_err(), "it is open for reading");
+    close(&container.mapping).unwrap();
+    container.key = Secret::new("another key, which does not fit it");
+    let refused = open(&OpenContainer { container: container.clone(), read_only: true }, &container.device);
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("No key available with this passphrase") && !said.contains("another key"), "{said}");
+    assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
+}
