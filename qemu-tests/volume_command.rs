@@ -63,7 +63,7 @@ fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, Stri
 /// The machine is installed, and its agent reports these volumes.
 fn installed(port: u16, volumes: &Value) -> Result<()> {
     let script = boot_script(port, MACHINE, MAC)?.ok_or("it is not to be installed")?;
-    let token = script.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
+    let token = script.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
     let token = token.ok_or("the agent gets no token")?;
     let registered = json!({"uuid": MACHINE, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},
         "bios": {"vendor": "", "version": "", "date": ""}});

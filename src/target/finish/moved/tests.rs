@@ -192,7 +192,8 @@ fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
     root.write("/new", 0o644, &new).unwrap();
     testing::script(&root, "usr/sbin/update-initramfs", "cat /new > /boot/initrd.img-6.1");
     root.write("/boot/efi/EFI/debian/initrd.img-6.1", 0o644, b"old").unwrap();
-    let (done, lines) = said(|say| moved(&root, &finishing(Firmware::Uefi), "r-uuid", false, say));
+    let (done, lines) =
+        said(|say| moved(&root, &finishing(Firmware::Uefi), "r-uuid", Came { loader: false, info: false }, say));
     let done = done.unwrap_or_else(|error| panic!("{error}: {lines:?}"));
     assert_eq!(done.entries[0].loader, r"\EFI\debian\vmlinuz-6.1");
     assert_eq!(fs::read(root.path().join("boot/efi/EFI/debian/initrd.img-6.1")).unwrap(), new);
