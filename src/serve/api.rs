@@ -6,7 +6,7 @@ use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
 use super::metrics::Ordered;
-use super::moves::agents::{self, Given, Told};
+use super::moves::agents::{self, Given};
 use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
@@ -118,7 +118,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
         let now = directory.borrow_and_update().clone();
-        if given(app, &now, id).await?.is_some() {
+        if agents::given(app, &now, id).await?.is_some() {
             return Ok(());
         }
         if directory.changed().await.is_err() {
@@ -138,14 +138,6 @@ pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Opti
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// What the machine is told of an allocation. A move goes before all else.
-async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
-    let moved = agents::told(app, directory, id).await?;
-    let Told::AsEver = moved else { return Ok(moved.given()) };
-    let assigned = assigned(app, directory, id).await?;
-    Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
-}
-
 pub async fn machine(
     State(app): State<Arc<App>>,
     base: Base,
@@ -153,7 +145,7 @@ pub async fn machine(
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
-    let allocation = match given(&app, &directory, &id).await? {
+    let allocation = match agents::given(&app, &directory, &id).await? {
         Some(Given { assigned, standing, moving: Some(moving) }) => {
             Some(agents::on_the_wire(&assigned, standing, moving, &base.calls, !boot.begun))
         }

@@ -5,7 +5,7 @@
 //! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted, `one_file` how such a file is looked at,
 //! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
 //! card that is, `tidy` how their words come in, `log` what they say on their consoles, `files` what they load, `operator` what the operator asks, `adding` how a machine
-//! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
+//! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
 //! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
 //! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.

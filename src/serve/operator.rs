@@ -7,7 +7,7 @@ use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;
 use super::metrics;
-use super::moves::MoveState;
+use super::moves::calls::PartOfMove;
 use super::peers::Peer;
 use super::promise::{contradiction, remedy};
 use super::resolve::{created, resolve};
@@ -17,7 +17,6 @@ use super::token;
 use super::wanted;
 use super::watch::Who;
 use crate::allocation::Allocation;
-use crate::carried::Part;
 use crate::facts::Event;
 use crate::layout;
 use axum::Json;
@@ -63,28 +62,6 @@ pub struct Listed {
     pub last_event: Option<Event>,
     /// How the last reinstall ended.
     pub outcome: Option<Outcome>,
-}
-
-/// A machine's part in a move.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct PartOfMove {
-    /// Id of the order.
-    pub id: String,
-    pub part: Part,
-    /// Id of the other machine.
-    pub other: String,
-    pub state: MoveState,
-}
-
-impl PartOfMove {
-    /// In a few words. `name` is that of the other machine.
-    pub fn in_words(&self, name: &str) -> String {
-        let way = match self.part {
-            Part::Send => "moves to",
-            Part::Receive => "receives",
-        };
-        format!("{way} {name}, {}", self.state)
-    }
 }
 
 /// What the marker says that a machine waits with.
@@ -169,12 +146,7 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         None => Standing::default(),
     };
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
-    let moving = app.state.live_move(&machine.id).await?.map(|is| PartOfMove {
-        part: is.part(&machine.id),
-        other: is.other(&machine.id).to_owned(),
-        id: is.id,
-        state: is.state,
-    });
+    let moving = app.state.live_move(&machine.id).await?.map(|is| PartOfMove::of(&machine.id, is));
     let waits = standing.waits.as_ref().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let waits = waits.map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));

@@ -111,6 +111,17 @@ pub fn in_words(directory: &Directory, is: &Move) -> String {
     format!("of {} to {} ({})", directory.name(&is.a), directory.name(&is.b), is.state)
 }
 
+/// What the machine is told of an allocation. A move goes before all else.
+///
+/// # Errors
+/// The database's.
+pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
+    let moved = told(app, directory, id).await?;
+    let Told::AsEver = moved else { return Ok(moved.given()) };
+    let assigned = api::assigned(app, directory, id).await?;
+    Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
+}
+
 /// What the machine is told because of a move.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 use super::agents::in_words;
 use super::{Move, MoveState, Word, pairing};
 use crate::allocation::Allocation;
+use crate::carried::Part;
 use crate::marker::MarkedDisk;
 use crate::problem;
 use crate::serve::App;
@@ -59,12 +60,38 @@ pub struct MoveShown {
     pub to_says: String,
 }
 
+/// A machine's part in a move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PartOfMove {
+    /// Id of the order.
+    pub id: String,
+    pub part: Part,
+    /// Id of the other machine.
+    pub other: String,
+    pub state: MoveState,
+}
+
+impl PartOfMove {
+    pub fn of(machine: &str, is: Move) -> PartOfMove {
+        PartOfMove { part: is.part(machine), other: is.other(machine).to_owned(), id: is.id, state: is.state }
+    }
+
+    /// In a few words. `name` is that of the other machine.
+    pub fn in_words(&self, name: &str) -> String {
+        let way = match self.part {
+            Part::Send => "moves to",
+            Part::Receive => "receives",
+        };
+        format!("{way} {name}, {}", self.state)
+    }
+}
+
 async fn shown(app: &App, is: Move) -> Result<MoveShown, ApiError> {
     let now = app.state.present(&is).await?;
     let stands = |part| is.state.is_open() && is.peer(part, now).is_some();
     Ok(MoveShown {
-        from_stands: stands(crate::carried::Part::Send),
-        to_stands: stands(crate::carried::Part::Receive),
+        from_stands: stands(Part::Send),
+        to_stands: stands(Part::Receive),
         id: is.id,
         from: is.a,
         to: is.b,

@@ -36,6 +36,7 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
             problems.push(format!("{} cannot be {other} and {name}", disk.device.as_str()));
         }
         let hints = layout.disks.iter().find(|listed| listed.device.as_str() == *name).map(|listed| &listed.hints);
+        let hints = hints.filter(|hints| !hints.is_empty());
         let differs = hints.map(|hints| differs(hints, disk)).unwrap_or_default();
         if !differs.is_empty() {
             let device = disk.device.as_str();

@@ -267,6 +267,10 @@ pub fn hear(transaction: &Transaction, is: &Move, word: &Word) -> rusqlite::Resu
     if news {
         follow(transaction, is, &after)?;
         keep(transaction, &after)?;
+        if let (MoveState::Copying, Some(sender)) = (after.state, &after.sender) {
+            // As the boot of an installation that has begun it does not end after a day.
+            transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
+        }
     }
     Ok(Ok(Heard { is: after, news }))
 }

@@ -127,6 +127,13 @@ async fn from_the_order_to_the_release() {
         (order.as_str(), crate::carried::Part::Send, false, None)
     );
     assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
+    // Nothing of it is to be erased, whatever an agent asks for.
+    for id in [ONE, TWO] {
+        let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
+        let token = if id == ONE { &one } else { &two };
+        let answer = server.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &body).await;
+        assert_eq!(answer.status, 409, "{id}: {}", answer.text());
+    }
     let wait = server.call(&two, "GET", &format!("/v1/machine/{TWO}/wait?seconds=0"), &Value::Null).await;
     assert_eq!(wait.status, 204, "one does not stand yet");
     assert_eq!(server.told(TWO, &two).await, Value::Null);
@@ -219,7 +226,11 @@ impl Running {
 async fn what_is_taken_back_gives_one_its_system_again() {
     // Before anything was written, in the middle, and after two has received all.
     let (server, _) = Running::move_ordered().await;
+    // Its running system may go there without its firmware.
+    let without_firmware = async || server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await.status;
+    assert_eq!(without_firmware().await, 200);
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.json()["state"], json!("cancelled"));
+    assert_eq!(without_firmware().await, 409);
     assert!(server.is_disk(ONE).await);
 
     let (server, _, one, two) = Running::move_begun().await;
