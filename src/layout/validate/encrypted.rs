@@ -24,6 +24,9 @@ pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
             let message = format!("{path} cannot be encrypted: the machine needs it before it can open anything");
             check.report(&place, message);
         }
+        if filesystem.is_for_seed() {
+            check.report(&place, "cloud-init's seed cannot be encrypted: nobody would find it");
+        }
         if check.provided.get(&filesystem.device) == Some(&Provider::ImagePartition) {
             let message = format!("device:{} is a partition of the image, which brings it as it is", filesystem.device);
             check.report(&place, message);
@@ -76,6 +79,7 @@ mod tests {
                 "7:63: filesystems[1].encrypted: /boot cannot be encrypted",
             ),
             ("path: /usr/share, format: ext4, encrypted: {key: file}", "/usr/share cannot be encrypted"),
+            ("format: vfat, label: CIDATA, encrypted: {key: server}", "cloud-init's seed cannot be encrypted"),
             ("format: swap, encrypted: {key: server}", "format swap is not encrypted here"),
             ("path: /data, format: xfs, encrypted: {key: tpm2}", "filesystems[1].encrypted.key: key tpm2 is not built"),
             ("path: /data, format: xfs, encrypted: {key: prompt}", "key prompt is not built"),

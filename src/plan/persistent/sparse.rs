@@ -33,10 +33,12 @@ impl<'a> Deciding<'a> {
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is in memory"))),
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path, wanted)?,
-            FilesystemFate::Made(_)
-            | FilesystemFate::InImage { .. }
-            | FilesystemFate::Filled(_)
-            | FilesystemFate::Unformatted { .. } => PersistentVerdict::Make,
+            FilesystemFate::Unformatted { .. } => {
+                return Err(Some(format!("is a file below {path}, which stays locked: give its key")));
+            }
+            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
+                PersistentVerdict::Make
+            }
         };
         if verdict == PersistentVerdict::Make {
             self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
