@@ -1,7 +1,11 @@
-//! btrfs: what its chunks have on this device. What is free within a chunk is not looked for: chunks are made when they are needed.
-//! Of several devices each one has its own chunks (include/uapi/linux/btrfs_tree.h).
+//! btrfs: the extents that its tree has, on this device; of several devices each one has its own parts (include/uapi/linux/btrfs_tree.h).
+//! A device that is committed is whole at any moment: the extents of the last transaction are not written again before the next one.
+//!
+//! Where that tree cannot be read from this device alone, contradicts itself, or is not all there is (a log of what was synchronised since), its
+//! chunks are used whole.
 
-use super::{Found, Numbers, View};
+use super::{Found, GAP_BYTES, Numbers, View};
+use crate::order;
 use std::ops::Range;
 
 const SUPERBLOCK: u64 = 64 << 10;
@@ -11,10 +15,16 @@ const MAGIC: &[u8] = b"_BHRfS_M";
 
 /// Offsets in the superblock.
 const MAGIC_AT: usize = 0x40;
+const GENERATION: usize = 0x48;
+const ROOT: usize = 0x50;
 const CHUNK_ROOT: usize = 0x58;
+const LOG_ROOT: usize = 0x60;
+const BYTES_USED: usize = 0x78;
 const NODE_SIZE: usize = 0x94;
 const SYSTEM_CHUNKS_SIZE: usize = 0xa0;
+const COMPAT_RO: usize = 0xb4;
 const INCOMPAT: usize = 0xbc;
+const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
 const SYSTEM_CHUNKS: usize = 0x32b;
@@ -23,7 +33,13 @@ const SYSTEM_CHUNKS_MOST: usize = 2048;
 /// All but zones (0x1000), the second extent tree (0x2000) and the tree of stripes (0x4000).
 const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
 
+/// The tree of free space and whether it is valid, verity, and block groups in a tree of their own: extents are where they were.
+const KNOWN_COMPAT_RO: u64 = 0xf;
+
 /// Kinds of items, and how bytes are spread.
+const ROOT_ITEM: u8 = 132;
+const EXTENT_ITEM: u8 = 168;
+const METADATA_ITEM: u8 = 169;
 const CHUNK_ITEM: u8 = 228;
 const RAID0: u64 = 1 << 3;
 const RAID10: u64 = 1 << 6;
@@ -36,7 +52,14 @@ const POINTER: usize = 33;
 const CHUNK_HEAD: usize = 48;
 const STRIPE: usize = 32;
 
-/// A tree of chunks with more nodes is not believed.
+/// Trees, and what is said of one in the tree of roots.
+const ROOT_TREE: u64 = 1;
+const EXTENT_TREE: u64 = 2;
+const CHUNK_TREE: u64 = 3;
+const TREE_AT: usize = 176;
+const TREE_LEVEL: usize = 238;
+
+/// A tree with more nodes is not read: of the extents it is one with some twenty million.
 const MOST_NODES: usize = 1 << 16;
 
 pub fn used(view: &View) -> Found {
@@ -44,9 +67,14 @@ pub fn used(view: &View) -> Found {
     let Some(superblock) = superblock.filter(|block| block[MAGIC_AT..].starts_with(MAGIC)) else {
         return Found::Other;
     };
-    match chunks(view, &superblock) {
-        Some(ranges) => Found::Used("btrfs", ranges),
-        None => Found::Doubtful("btrfs"),
+    let Some(chunks) = chunks(view, &superblock) else { return Found::Doubtful("btrfs") };
+    let copies = COPIES.map(|copy| copy..copy + SUPERBLOCK_BYTES);
+    match extents(view, &superblock, &chunks) {
+        Some(ranges) => Found::Used("btrfs", ranges.into_iter().chain(copies).collect()),
+        None => {
+            let whole = chunks.into_iter().flat_map(|chunk| chunk.stripes);
+            Found::Used("btrfs (whole chunks)", whole.chain(copies).collect())
+        }
     }
 }
 
@@ -59,39 +87,126 @@ struct Chunk {
     stripes: Vec<Range<u64>>,
 }
 
-fn chunks(view: &View, superblock: &[u8]) -> Option<Vec<Range<u64>>> {
+/// All chunks, in order.
+fn chunks(view: &View, superblock: &[u8]) -> Option<Vec<Chunk>> {
     let (device, node) = (superblock.le64(DEVICE_ID), u64::from(superblock.le32(NODE_SIZE)));
     let is_sane = (4096..=65536).contains(&node) && superblock.le64(INCOMPAT) & !KNOWN_INCOMPAT == 0;
     if !is_sane {
         return None;
     }
     let system = system_chunks(superblock, device)?;
-    let mut todo = vec![(superblock.le64(CHUNK_ROOT), superblock[CHUNK_ROOT_LEVEL])];
-    let (mut seen, mut used) = (0, Vec::new());
-    while let Some((logical, level)) = todo.pop() {
-        seen += 1;
-        let bytes = view.bytes(physical(&system, logical, node)?, node)?;
-        if seen > MOST_NODES || bytes.le64(48) != logical || bytes[100] != level {
+    let mut found = Vec::new();
+    let tree = Tree { view, chunks: &system, node, newest: superblock.le64(GENERATION), owner: CHUNK_TREE };
+    tree.items(superblock.le64(CHUNK_ROOT), superblock[CHUNK_ROOT_LEVEL], &mut |key, data| {
+        if key[8] == CHUNK_ITEM {
+            found.push(chunk(key.le64(9), data, device)?.0);
+        }
+        Some(())
+    })?;
+    order::by_key(&mut found, |chunk| chunk.start);
+    let overlaps = |pair: &[Chunk]| pair[0].start.checked_add(pair[0].length).is_none_or(|end| end > pair[1].start);
+    (!found.windows(2).any(overlaps)).then_some(found)
+}
+
+/// What the tree of extents has on this device. `None`: it cannot be read here, or is not all.
+fn extents(view: &View, superblock: &[u8], chunks: &[Chunk]) -> Option<Vec<Range<u64>>> {
+    if superblock.le64(LOG_ROOT) != 0 || superblock.le64(COMPAT_RO) & !KNOWN_COMPAT_RO != 0 {
+        return None;
+    }
+    let node = u64::from(superblock.le32(NODE_SIZE));
+    let newest = superblock.le64(GENERATION);
+    let mut roots = Vec::new();
+    let tree = Tree { view, chunks, node, newest, owner: ROOT_TREE };
+    tree.items(superblock.le64(ROOT), superblock[ROOT_LEVEL], &mut |key, data| {
+        if key.le64(0) == EXTENT_TREE && key[8] == ROOT_ITEM {
+            roots.push((data.get(TREE_AT..TREE_AT + 8)?.le64(0), *data.get(TREE_LEVEL)?));
+        }
+        Some(())
+    })?;
+    let [(root, level)] = roots.as_slice() else { return None };
+    let (mut used, mut end, mut total): (Vec<Range<u64>>, u64, u64) = (Vec::new(), 0, 0);
+    Tree { owner: EXTENT_TREE, ..tree }.items(*root, *level, &mut |key, _| {
+        let length = match key[8] {
+            EXTENT_ITEM => key.le64(9),
+            METADATA_ITEM => node,
+            _ => return Some(()),
+        };
+        let start = key.le64(0);
+        if start < end || length == 0 {
             return None;
         }
-        let count = bytes.le32(96) as usize;
-        match level.checked_sub(1) {
-            Some(below) => {
-                let pointers = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(POINTER)?)?;
-                todo.extend(pointers.chunks(POINTER).map(|pointer| (pointer.le64(KEY), below)));
+        end = start.checked_add(length)?;
+        total = total.checked_add(length)?;
+        place(chunks, start..end, &mut used)
+    })?;
+    let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
+    used.extend(striped.flat_map(|chunk| chunk.stripes.iter().cloned()));
+    // The filesystem has counted too.
+    (total == superblock.le64(BYTES_USED)).then_some(used)
+}
+
+/// Where an extent lies on this device. One in stripes is there with all of its chunk.
+fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut Vec<Range<u64>>) -> Option<()> {
+    let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
+    if extent.end > chunk.start.checked_add(chunk.length)? {
+        return None;
+    }
+    let copies = if chunk.kind & STRIPED == 0 { chunk.stripes.as_slice() } else { &[] };
+    for copy in copies {
+        let start = copy.start.checked_add(extent.start - chunk.start)?;
+        let end = start.checked_add(extent.end - extent.start)?;
+        // Of several copies the last ones of each grow side by side.
+        let recent = used.len().saturating_sub(copies.len());
+        let grows = |is: &&mut Range<u64>| is.end <= start && start - is.end < GAP_BYTES;
+        match used[recent..].iter_mut().find(grows) {
+            Some(before) => before.end = end,
+            None => used.push(start..end),
+        }
+    }
+    Some(())
+}
+
+/// A tree, as the chunks say where its nodes lie.
+struct Tree<'t> {
+    view: &'t View<'t>,
+    chunks: &'t [Chunk],
+    /// Bytes of a node.
+    node: u64,
+    /// The last transaction.
+    newest: u64,
+    owner: u64,
+}
+
+impl Tree<'_> {
+    /// Key and data of all items, in their order. `None`: a node is not what the one above it says, or `each` has had enough.
+    fn items(&self, root: u64, level: u8, each: &mut dyn FnMut(&[u8], &[u8]) -> Option<()>) -> Option<()> {
+        let (mut seen, mut todo) = (0, vec![(root, level, None)]);
+        while let Some((logical, level, generation)) = todo.pop() {
+            seen += 1;
+            let bytes = self.view.bytes(physical(self.chunks, logical, self.node)?, self.node)?;
+            let own = bytes.le64(80);
+            let is_it = bytes.le64(48) == logical && bytes.le64(88) == self.owner && bytes[100] == level;
+            if seen > MOST_NODES || !is_it || own > self.newest || generation.is_some_and(|is| is != own) {
+                return None;
             }
-            None => {
-                let items = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(ITEM)?)?;
-                for item in items.chunks(ITEM).filter(|item| item[8] == CHUNK_ITEM) {
-                    let data = bytes.get(NODE_HEAD + item.le32(KEY) as usize..)?;
-                    let (chunk, _) = chunk(item.le64(9), data.get(..item.le32(KEY + 4) as usize)?, device)?;
-                    used.extend(chunk.stripes);
+            let count = bytes.le32(96) as usize;
+            match level.checked_sub(1) {
+                Some(below) => {
+                    let pointers = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(POINTER)?)?;
+                    let pointers = pointers.chunks(POINTER).rev();
+                    todo.extend(pointers.map(|pointer| (pointer.le64(KEY), below, Some(pointer.le64(KEY + 8)))));
+                }
+                None => {
+                    let items = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(ITEM)?)?;
+                    for item in items.chunks(ITEM) {
+                        let data = bytes.get(NODE_HEAD + item.le32(KEY) as usize..)?;
+                        each(&item[..KEY], data.get(..item.le32(KEY + 4) as usize)?)?;
+                    }
                 }
             }
         }
+        Some(())
     }
-    used.extend(COPIES.map(|copy| copy..copy + SUPERBLOCK_BYTES));
-    Some(used)
 }
 
 /// Those in which the tree of all chunks lies.
