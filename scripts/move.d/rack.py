@@ -211,9 +211,17 @@ class Machine:
             time.sleep(0.2)
 
     def copies(self):
-        """Waits until more has come."""
-        self.heard = max(self.heard, len(self.read("console")))
-        self.says("/s, ")
+        """Waits until more has come than until now."""
+        before, end = self.came(), time.monotonic() + PATIENCE
+        while self.came() <= before:
+            check(time.monotonic() < end and self.qemu.poll() is None, f"nothing comes any more: {self.log('console')}")
+            time.sleep(0.2)
+
+    def came(self):
+        """So much, as it has said last."""
+        units = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
+        said = re.findall(r"([\d.]+) (kB|MB|GB) of [\d.]+ GB, ", self.read("console"))
+        return float(said[-1][0]) * units[said[-1][1]] if said else 0
 
     def address(self):
         found = re.findall(r"10\.77\.0\.\d+", self.read("console"))

@@ -26,19 +26,18 @@ impl Session {
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.begin(order, devices)?;
         let (control, reporter, over) = (&*self.control, &*self.reporter, AtomicBool::new(false));
-        let follow = || {
-            let (began, mut asked) = (Instant::now(), Instant::now());
-            while !over.load(Ordering::Relaxed) {
+        let (began, is_over) = (Instant::now(), || over.load(Ordering::Relaxed));
+        let show = || {
+            while !is_over() {
                 thread::sleep(LOOK);
-                let bytes = arriving.bytes();
-                let bytes_per_second = (bytes as f64 / began.elapsed().as_secs_f64().max(1.0)) as u64;
-                let left = total_bytes.saturating_sub(bytes).checked_div(bytes_per_second);
-                reporter.progress(Progress {
-                    bytes,
-                    total_bytes: Some(total_bytes),
-                    bytes_per_second,
-                    seconds_left: left,
-                });
+                reporter.progress(progress(arriving.bytes(), total_bytes, began.elapsed()));
+            }
+        };
+        // Apart from the other: a control plane that is away is waited for.
+        let ask = || {
+            let mut asked = Instant::now();
+            while !is_over() {
+                thread::sleep(LOOK);
                 if asked.elapsed() > ASK {
                     follow(control, order, &incoming);
                     asked = Instant::now();
@@ -46,12 +45,19 @@ impl Session {
             }
         };
         thread::scope(|scope| {
-            scope.spawn(follow);
+            scope.spawn(show);
+            scope.spawn(ask);
             let whole = arriving.until_whole(&|line| reporter.say(line));
             over.store(true, Ordering::Relaxed);
             whole
         })
     }
+}
+
+fn progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Progress {
+    let bytes_per_second = (bytes as f64 / elapsed.as_secs_f64().max(1.0)) as u64;
+    let seconds_left = total_bytes.saturating_sub(bytes).checked_div(bytes_per_second);
+    Progress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
 /// Hears from the control plane who sends, and whether the move goes on. While it does not answer, all goes on as it was.
