@@ -137,7 +137,7 @@ pub struct Present {
 /// What is heard of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
-    Stands(Part, End, Option<Carried>),
+    Stands(Part, End, Option<Box<Carried>>),
     /// B asks to pass its point of no return.
     Begins {
         boot: Hash,
@@ -243,7 +243,7 @@ impl Move {
     /// Why it does not count: whoever has said it must not go on.
     pub fn after(&self, word: &Word) -> Result<Move, String> {
         match word {
-            Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_ref()),
+            Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_deref()),
             Word::Begins { boot, disks, now } => self.begins(*boot, disks, *now),
             Word::Succeeds(part, boot) => self.succeeds(*part, *boot),
             Word::Fails { part, boot, untouched, message } => Ok(self.fails(*part, *boot, *untouched, message)),

@@ -80,7 +80,7 @@ pub async fn stands(
         (Part::Receive, Some(port)) => address(peer, port),
         (Part::Receive, None) => return Err(ApiError::bad("the machine that receives says on which port")),
     };
-    let word = Word::Stands(part, End { certificate, address, boot: boot.hash }, carried);
+    let word = Word::Stands(part, End { certificate, address, boot: boot.hash }, carried.map(Box::new));
     let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if news {

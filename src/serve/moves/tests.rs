@@ -44,7 +44,7 @@ pub fn end(boot: Hash) -> End {
 }
 
 fn a_stands(boot: Hash) -> Word {
-    Word::Stands(Part::Send, end(boot), Some(carried()))
+    Word::Stands(Part::Send, end(boot), Some(Box::new(carried())))
 }
 
 fn b_stands(boot: Hash) -> Word {
@@ -212,7 +212,7 @@ fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
 #[test]
 fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not_stand() {
     let other = Carried { marker: Marker { allocation: "a0".to_owned(), ..Marker::default() }, ..carried() };
-    assert!(ordered().after(&Word::Stands(Part::Send, end(A1), Some(other))).unwrap_err().contains("\"a0\""));
+    assert!(ordered().after(&Word::Stands(Part::Send, end(A1), Some(Box::new(other)))).unwrap_err().contains("\"a0\""));
     assert!(ordered().after(&Word::Stands(Part::Send, end(A1), None)).is_err());
     assert!(ordered().after(&b_stands(B1)).is_err());
 }

@@ -289,7 +289,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Stand(part) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let carried = (part == Part::Send).then(carried);
-                    drop(self.hears(&Word::Stands(part, end(boot), carried)));
+                    drop(self.hears(&Word::Stands(part, end(boot), carried.map(Box::new))));
                 }
             }
             Step::Begin => {
