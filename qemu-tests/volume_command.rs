@@ -124,8 +124,8 @@ pub fn self_test() {
     assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
 
     let pending = "node db-1 rawBlockDevice ext4 Pending - - the installation that comes prepares it".to_owned();
-    assert_eq!(lines(&good(&["add", "node", &list])), [pending.clone()]);
-    assert_eq!(lines(&good(&["add", MACHINE, &list])), [pending.clone()], "what is there stays");
+    assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
+    assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
     let empty: Value = manifests(&good(&["list", "--manifests"]));
     assert_eq!(empty["items"], json!([]));

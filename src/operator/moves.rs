@@ -142,7 +142,7 @@ mod tests {
             (MoveState::Cancelled, "one has the allocation, and boots its disks. 4c-2 is free."),
             (MoveState::Refused, "Nothing was written."),
         ] {
-            let text = in_words(&[one.clone()], &shown(state));
+            let text = in_words(std::slice::from_ref(&one), &shown(state));
             assert!(text.starts_with(&format!("one moves to 4c-2: {state}; order o1.\n")), "{text}");
             assert!(text.contains(words) && text.contains("4c-2 has said: storage.partition: no\n"), "{text}");
             assert!(text.contains("  /dev/sda is 1.00 GB of 4c-2, serial N") && !text.contains('\u{1b}'), "{text:?}");

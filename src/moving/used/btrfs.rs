@@ -177,9 +177,12 @@ struct Tree<'t> {
     owner: u64,
 }
 
+/// Sees the key and the data of an item; `None` is enough.
+type Each<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
+
 impl Tree<'_> {
     /// Key and data of all items, in their order. `None`: a node is not what the one above it says, or `each` has had enough.
-    fn items(&self, root: u64, level: u8, each: &mut dyn FnMut(&[u8], &[u8]) -> Option<()>) -> Option<()> {
+    fn items(&self, root: u64, level: u8, each: Each<'_>) -> Option<()> {
         let (mut seen, mut todo) = (0, vec![(root, level, None)]);
         while let Some((logical, level, generation)) = todo.pop() {
             seen += 1;

@@ -91,7 +91,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
     let web = in_group("web", 3, "Block", "csi", "1Gi");
-    let inventory = after(&planned(&wiped, &machine(), Mode::Install, &[web.clone()]).unwrap(), machine());
+    let inventory = after(&planned(&wiped, &machine(), Mode::Install, std::slice::from_ref(&web)).unwrap(), machine());
     let said = refused(&wiped, &inventory, Mode::Reinstall, &[marked(web)]);
     assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall makes anew"), "{said:?}");
 }
