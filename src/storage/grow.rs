@@ -41,6 +41,7 @@ mod tests {
     use crate::storage::loopdev::LoopDevice;
     use crate::storage::vmdisks::Disks;
     use std::fs;
+    use std::io::Write;
 
     const MIB: u64 = 1 << 20;
 
@@ -101,7 +102,7 @@ mod tests {
             .run()
             .unwrap();
         // Of two with one UUID the kernel would not know which is meant.
-        Command::new("wipefs").args(["-aq", small.as_str()]).run().unwrap();
+        fs::OpenOptions::new().write(true).open(small).unwrap().write_all(&[0; 256 << 10]).unwrap();
         let mounted = mount(large);
         let all = size_bytes(&File::open(large).unwrap()).unwrap();
         let bytes = grow(large, format, point.path()).unwrap();
