@@ -83,6 +83,7 @@ pub enum Piece {
 pub enum Encoding {
     Plain = 0,
     Lz4 = 1,
+    Zstd = 2,
 }
 
 /// One frame, as it is read.
@@ -293,6 +294,7 @@ fn parse(kind: u8, mut body: Vec<u8>) -> Option<Frame> {
             let encoding = match encoding {
                 [0] => Encoding::Plain,
                 [1] => Encoding::Lz4,
+                [2] => Encoding::Zstd,
                 _ => return None,
             };
             let sha256 = reader.bytes()?;

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use zstd::zstd_safe::DCtx;
 
 /// Pieces between the link and the disk.
 const PIECES: usize = 8;
@@ -261,24 +262,24 @@ struct Shared<'d> {
 
 impl Shared<'_> {
     fn work(&self) {
-        let mut buffer = Aligned::new(CHUNK_BYTES as usize);
+        let (mut buffer, mut zstd) = (Aligned::new(CHUNK_BYTES as usize), DCtx::create());
         loop {
             let job = lock(&self.todo).recv();
             let Ok((piece, bytes)) = job else { return };
-            if let Err(error) = self.place(&piece, &bytes, &mut buffer) {
+            if let Err(error) = self.place(&piece, &bytes, &mut buffer, &mut zstd) {
                 lock(&self.failed).get_or_insert(error);
             }
         }
     }
 
-    fn place(&self, piece: &Piece, bytes: &[u8], buffer: &mut Aligned) -> io::Result<()> {
+    fn place(&self, piece: &Piece, bytes: &[u8], buffer: &mut Aligned, zstd: &mut DCtx<'_>) -> io::Result<()> {
         let onto = &self.disk.onto;
         match piece {
             Piece::Unused(_) | Piece::Same { .. } => Ok(()),
             Piece::Zero(range) => self.busy.on(|| onto.zero(range.clone())),
             Piece::Bytes { offset, length, encoding, sha256 } => {
                 let length = *length as usize;
-                let unpacked = unpack(*encoding, bytes, &mut buffer[..length]);
+                let unpacked = unpack(*encoding, bytes, &mut buffer[..length], zstd);
                 if !unpacked || frames::sha256(&buffer[..length]) != *sha256 {
                     return Err(io::Error::other(format!("the piece at byte {offset} is not what its digest says")));
                 }
@@ -289,13 +290,14 @@ impl Shared<'_> {
 }
 
 /// Whether it fills all of that.
-fn unpack(encoding: Encoding, bytes: &[u8], onto: &mut [u8]) -> bool {
+fn unpack(encoding: Encoding, bytes: &[u8], onto: &mut [u8], zstd: &mut DCtx<'_>) -> bool {
     match encoding {
         Encoding::Plain if bytes.len() == onto.len() => {
             onto.copy_from_slice(bytes);
             true
         }
         Encoding::Plain => false,
+        Encoding::Zstd => zstd.decompress(onto, bytes).is_ok_and(|length| length == onto.len()),
         Encoding::Lz4 => lz4_flex::block::decompress_into(bytes, onto).is_ok_and(|length| length == onto.len()),
     }
 }

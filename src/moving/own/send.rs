@@ -14,12 +14,19 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
+use zstd::zstd_safe::{CCtx, compress_bound};
 
 /// 16 MiB in all.
 const BUFFERS: usize = 16;
 
 /// So many pieces are offered at once where the receiver may have them. Fewer than there are buffers: the threads go on meanwhile.
 const OFFERS: usize = 8;
+
+/// Pieces that wait for the wire. From so many on it is so much slower than the processors that they may take their time.
+const MANY: usize = BUFFERS / 2;
+
+/// Of zstd: the fastest of those that are as small as it is known for.
+const LEVEL: i32 = 1;
 
 /// What one connection has brought over.
 #[derive(Debug)]
@@ -129,6 +136,7 @@ struct Part {
 
 impl Shared<'_> {
     fn work(&self, done: &Sender<(usize, io::Result<Packed>)>) {
+        let mut zstd = CCtx::create();
         loop {
             let (number, segment, buffer) = {
                 let mut todo = self.todo.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +144,7 @@ impl Shared<'_> {
                 let Some((number, segment)) = todo.0.next() else { return };
                 (number, segment, buffer)
             };
-            let packed = self.pack(segment, buffer);
+            let packed = self.pack(segment, buffer, &mut zstd);
             self.queued.fetch_add(1, Ordering::Relaxed);
             // The writer has given up.
             if done.send((number, packed)).is_err() {
@@ -145,7 +153,7 @@ impl Shared<'_> {
         }
     }
 
-    fn pack(&self, segment: Segment, mut buffer: Aligned) -> io::Result<Packed> {
+    fn pack(&self, segment: Segment, mut buffer: Aligned, zstd: &mut CCtx<'_>) -> io::Result<Packed> {
         let part = |piece| Part { piece, plain: 0..0, packed: None };
         let range = match segment {
             Segment::Unused(range) => return Ok(Packed { buffer, parts: vec![part(Piece::Unused(range))] }),
@@ -157,28 +165,36 @@ impl Shared<'_> {
             let runs = runs(&buffer[..length]).into_iter();
             let parts = runs.map(|(run, is_zero)| {
                 let place = range.start + run.start as u64..range.start + run.end as u64;
-                if is_zero { part(Piece::Zero(place)) } else { self.part(place.start, &buffer, run) }
+                if is_zero { part(Piece::Zero(place)) } else { self.part(place.start, &buffer, run, zstd) }
             });
             parts.collect()
         });
         Ok(Packed { buffer, parts })
     }
 
-    fn part(&self, offset: u64, buffer: &[u8], run: Range<usize>) -> Part {
+    fn part(&self, offset: u64, buffer: &[u8], run: Range<usize>, zstd: &mut CCtx<'_>) -> Part {
         let bytes = &buffer[run.clone()];
         let sha256 = frames::sha256(bytes);
-        let is_waited_for = self.queued.load(Ordering::Relaxed) == 0;
-        let packed = if is_waited_for { None } else { smaller(bytes) };
-        let encoding = if packed.is_some() { Encoding::Lz4 } else { Encoding::Plain };
+        let packed = match self.queued.load(Ordering::Relaxed) {
+            // The wire is waited for by nobody.
+            0 => None,
+            1..MANY => smaller(bytes, Encoding::Lz4, lz4_flex::block::compress(bytes)),
+            _ => {
+                let mut packed = Vec::with_capacity(compress_bound(bytes.len()));
+                let done = zstd.compress(&mut packed, bytes, LEVEL);
+                // It fails where there is no memory.
+                done.ok().and_then(|_| smaller(bytes, Encoding::Zstd, packed))
+            }
+        };
+        let (encoding, packed) = packed.map_or((Encoding::Plain, None), |(encoding, packed)| (encoding, Some(packed)));
         let piece = Piece::Bytes { offset, length: bytes.len() as u32, encoding, sha256 };
         Part { piece, plain: run, packed }
     }
 }
 
-/// Compressed, where that is worth its unpacking.
-fn smaller(bytes: &[u8]) -> Option<Vec<u8>> {
-    let packed = lz4_flex::block::compress(bytes);
-    (packed.len() < bytes.len() - bytes.len() / 8).then_some(packed)
+/// What was compressed, where that is worth its unpacking.
+fn smaller(bytes: &[u8], encoding: Encoding, packed: Vec<u8>) -> Option<(Encoding, Vec<u8>)> {
+    (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }
 
 /// Runs of granules that are zero, and of such that are not.

@@ -19,8 +19,42 @@ fn runs_of_zeros_are_cut_at_granules() {
 #[test]
 fn noise_travels_as_it_is() {
     let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(GRANULE).collect();
-    assert_eq!(smaller(&noise), None);
     let words = b"the same again ".repeat(5000);
-    let packed = smaller(&words).unwrap();
+    let lz4 = lz4_flex::block::compress;
+    assert_eq!(smaller(&noise, Encoding::Lz4, lz4(&noise)), None);
+    let (encoding, packed) = smaller(&words, Encoding::Lz4, lz4(&words)).unwrap();
+    assert_eq!(encoding, Encoding::Lz4);
     assert_eq!(lz4_flex::block::decompress(&packed, words.len()).unwrap(), words);
+}
+
+/// The slower the wire, the smaller the pieces.
+#[test]
+fn pieces_that_wait_are_made_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, words) = (folder.path().join("disk"), b"word after word ".repeat(8192));
+    std::fs::write(&file, &words).unwrap();
+    let source = Source::open(&file, true).unwrap();
+    let (_empty, empties) = mpsc::channel();
+    let shared = Shared {
+        source: &source,
+        todo: Mutex::new((Segments::from(&source, 0).enumerate(), empties)),
+        queued: AtomicUsize::new(0),
+        read: Spent::default(),
+        pack: Spent::default(),
+    };
+    let mut zstd = CCtx::create();
+    for (queued, wanted) in
+        [(0, Encoding::Plain), (1, Encoding::Lz4), (MANY - 1, Encoding::Lz4), (MANY, Encoding::Zstd)]
+    {
+        shared.queued.store(queued, Ordering::Relaxed);
+        let part = shared.part(0, &words, 0..words.len(), &mut zstd);
+        let Piece::Bytes { encoding, .. } = part.piece else { panic!("no bytes") };
+        assert_eq!(encoding, wanted, "{queued}");
+        let unpacked = match (encoding, part.packed) {
+            (Encoding::Zstd, Some(packed)) => zstd::bulk::decompress(&packed, words.len()).unwrap(),
+            (Encoding::Lz4, Some(packed)) => lz4_flex::block::decompress(&packed, words.len()).unwrap(),
+            (_, packed) => packed.unwrap_or_else(|| words.clone()),
+        };
+        assert_eq!(unpacked, words);
+    }
 }
