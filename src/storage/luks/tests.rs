@@ -21,6 +21,14 @@ fn what_is_missing_is_named_at_once_and_no_key_is_said() {
     assert!(!serde_json::to_string(&container).unwrap().contains(KEY));
 }
 
+#[test]
+fn with_a_tpm_no_second_key_is_asked_for() {
+    let mut sealed = container("/dev/sda3", "");
+    sealed.source = KeySource::Tpm2;
+    let said = check(&[sealed, container("/dev/sdb1", "")]).unwrap_err().to_string();
+    assert!(said.contains("/dev/sdb1 is encrypted") && !said.contains("/dev/sda3 is encrypted"), "{said}");
+}
+
 /// What is read through the mapping.
 fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
