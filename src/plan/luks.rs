@@ -180,7 +180,9 @@ impl<'a> Deciding<'a> {
 
     /// Nothing of what is kept is written, so that it stays sealed to the other TPM.
     fn opens_by_disk_key(&mut self, device: &Device, why: &str) {
-        self.decided.luks.iter_mut().rev().take(1).for_each(|luks| luks.strange_tpm = true);
+        if let Some(luks) = self.decided.luks.last_mut() {
+            luks.strange_tpm = true;
+        }
         self.warn(format!(
             "{} opens with disk_key alone, and the new system does not have that: it asks for it at its console, until this machine's \
              TPM was enrolled there (systemd-cryptenroll). {why}",

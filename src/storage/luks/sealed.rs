@@ -81,12 +81,8 @@ pub fn open(OpenContainer { container, read_only }: &OpenContainer, device: &Dev
         .arg("--token-only")
         .arg(device)
         .arg(super::name(&container.mapping));
-    let what = || {
-        format!(
-            "open {} with this machine's TPM, which is another one than that which sealed its key, or was cleared",
-            container.device
-        )
-    };
+    let only = "only the one that sealed its key can, as long as it was not cleared";
+    let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
 
