@@ -54,6 +54,9 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
             return Err(format!("the machine has no disk {name}"));
         }
     }
+    if run.new_tpm && !machine.tpm {
+        return Err(format!("run {number}: the machine has no TPM"));
+    }
     let is_path = |name: &&String| machine.disks.iter().any(|disk| disk.name == **name && disk.path_of.is_some());
     if let Some(path) = run.replaced.iter().find(is_path) {
         return Err(format!("{path} is a second path: replace the disk"));
@@ -148,6 +151,7 @@ pub fn self_test() {
     for (rest, words) in [
         ("reinstall: true\nexpect: {}\n", "nothing to reinstall"),
         ("absent: [sdx]\nexpect: {}\n", "no disk sdx"),
+        ("new_tpm: true\nexpect: {}\n", "has no TPM"),
         ("replaced: [sdb]\nexpect: {}\n", "replace the disk"),
         ("expect: {untouched_disks: [sdx]}\n", "no disk sdx"),
         ("expect: {unchanged: {since_run: 1}}\n", "an earlier run"),

@@ -6,6 +6,7 @@ use crate::monitor::Monitor;
 use crate::plugs::{self, add_disks};
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
+use crate::tpm::Tpm;
 use crate::trunk;
 use crate::witness::Witness;
 use serde_json::{Value, json};
@@ -120,6 +121,7 @@ pub struct Vm {
     seconds: u64,
     /// Where the agent runs.
     witness: Option<Witness>,
+    tpm: Option<Tpm>,
     /// Only where somebody measures.
     _watch: Option<times::Watch>,
 }
@@ -149,6 +151,10 @@ impl Vm {
         }
         let witness = Witness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
+        let tpm = chassis.machine.tpm.then(|| Tpm::start(chassis.folder)).transpose()?;
+        if let Some(tpm) = &tpm {
+            tpm.add(&mut command);
+        }
         match boot {
             Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
             Boot::DiskThen(script) => {
@@ -184,7 +190,7 @@ impl Vm {
         };
         let _watch = times::watch(&console, parts);
         let shown = RefCell::default();
-        Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, _watch })
+        Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _watch })
     }
 
     pub fn console(&self) -> String {
@@ -292,6 +298,7 @@ impl Vm {
         // Both fail only if QEMU has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        self.tpm = None;
     }
 
     /// The last 40 lines that the console showed, and what QEMU itself complained about.

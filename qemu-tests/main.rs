@@ -46,6 +46,7 @@ mod survivors;
 mod switch_on;
 mod times;
 mod tls;
+mod tpm;
 mod trunk;
 mod volume_command;
 mod witness;

@@ -12,6 +12,7 @@ use crate::machine::{Boot, Chassis, in_order};
 use crate::scenario::{Act, Run, Scenario};
 use crate::served::System;
 use crate::times;
+use crate::tpm;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -132,6 +133,9 @@ fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
     }
     if !run.macs.is_empty() {
         chassis.shown_macs.clone_from(&run.macs);
+    }
+    if run.new_tpm {
+        tpm::renew(chassis.folder)?;
     }
     for disk in chassis.machine.disks.iter().filter(|disk| run.replaced.contains(&disk.name)) {
         disks::make_empty(chassis.folder, disk)?;

@@ -44,12 +44,15 @@ pub struct Machine {
     /// Machine and server speak TLS, except for what firmware loads.
     #[serde(default)]
     pub tls: bool,
+    /// The machine has a TPM 2.
+    #[serde(default)]
+    pub tpm: bool,
     /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
     pub prepare: Option<String>,
 }
 
 /// Fields of [`Machine`]; every other field on top belongs to the runs.
-pub const MACHINE_FIELDS: [&str; 12] = [
+pub const MACHINE_FIELDS: [&str; 13] = [
     "about",
     "firmware",
     "memory_mib",
@@ -61,6 +64,7 @@ pub const MACHINE_FIELDS: [&str; 12] = [
     "vlan",
     "kernel_arguments",
     "tls",
+    "tpm",
     "prepare",
 ];
 
@@ -213,6 +217,9 @@ pub struct Run {
     /// Disks in whose places there are new and empty ones from this run on.
     #[serde(default)]
     pub replaced: Vec<String>,
+    /// The machine has another TPM from this run on.
+    #[serde(default)]
+    pub new_tpm: bool,
     /// The disks in the order in which they are plugged in for this run; without it, as the machine lists them.
     #[serde(default)]
     pub disks_order: Vec<String>,

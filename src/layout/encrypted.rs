@@ -24,7 +24,7 @@ pub enum KeySource {
     Server,
     /// `/etc/drophammer/disk.key` of the ramdisk.
     File,
-    /// The machine's TPM 2. It is refused: nothing here seals keys.
+    /// Nobody: the machine's TPM 2 seals a key that is made with the container.
     Tpm2,
     /// A person at the console. It is refused: nobody is asked here.
     Prompt,

@@ -1,5 +1,6 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
+mod containers;
 mod disks;
 mod finish;
 mod kept;

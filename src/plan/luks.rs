@@ -3,6 +3,7 @@
 //! | kept, and the layout says `encrypted` | |
 //! |---|---|
 //! | a container that opens with the key | what is in it is compared and kept as any other filesystem |
+//! | a container that `disk_key` opens and the machine's TPM does not | the same, and said |
 //! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
 //! | the same, and the new system can do without | left locked, and said |
 //! | anything else | refused, with both sides |
@@ -37,6 +38,8 @@ pub struct Luks {
     nofail: bool,
     noauto: bool,
     read_only: bool,
+    /// It is kept, and the TPM of this machine does not open it.
+    strange_tpm: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +51,13 @@ pub enum LuksFate {
     Locked,
 }
 
-/// What an allocation brings for a container whose key comes from there; empty when it brings none.
+/// What an allocation brings for a container whose key comes from there; empty when it brings none. Beside the one that a TPM has,
+/// `disk_key` is the second.
 pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
     match source {
-        KeySource::Server => allocation.disk_key.clone(),
+        KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
         KeySource::File => allocation.file_key.clone(),
-        KeySource::Tpm2 | KeySource::Prompt => Secret::default(),
+        KeySource::Prompt => Secret::default(),
     }
 }
 
@@ -138,6 +142,9 @@ impl<'a> Deciding<'a> {
         let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below));
         if let Some(opened) = opened {
             self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
+            if let Some(why) = inventory.failure(&Tried::Container(device.now.clone())) {
+                self.opens_by_disk_key(device, why);
+            }
             let size_bytes = Some(opened.size_bytes);
             let (blank, content) = (opened.blank, Ok(opened.signatures.as_slice()));
             let device = Device { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() };
@@ -171,6 +178,18 @@ impl<'a> Deciding<'a> {
         }
     }
 
+    /// Nothing of what is kept is written, so that it stays sealed to the other TPM.
+    fn opens_by_disk_key(&mut self, device: &Device, why: &str) {
+        if let Some(luks) = self.decided.luks.last_mut() {
+            luks.strange_tpm = true;
+        }
+        self.warn(format!(
+            "{} opens with disk_key alone, and the new system does not have that: it asks for it at its console, until this machine's \
+             TPM was enrolled there (systemd-cryptenroll). {why}",
+            device.path
+        ));
+    }
+
     fn container(
         &mut self,
         filesystem: &Filesystem,
@@ -189,6 +208,7 @@ impl<'a> Deciding<'a> {
             nofail: says("nofail"),
             noauto: says("noauto"),
             read_only: filesystem.is_read_only(),
+            strange_tpm: false,
         });
         container
     }
@@ -212,8 +232,12 @@ impl Luks {
         let options = [("nofail", self.nofail || self.path.is_none()), ("noauto", self.noauto)];
         let options = options.into_iter().filter(|(_, says)| *says).map(|(word, _)| word.to_owned());
         let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
-        let options = std::iter::once("luks".to_owned()).chain(options).collect();
-        CrypttabEntry { uuid: self.container.uuid, options, needed_at, key: self.container.key.clone() }
+        let (key, more) = match self.container.source {
+            KeySource::Tpm2 => (Secret::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
+            _ => (self.container.key.clone(), None),
+        };
+        let options = std::iter::once("luks".to_owned()).chain(more).chain(options).collect();
+        CrypttabEntry { uuid: self.container.uuid, options, needed_at, key }
     }
 }
 
@@ -221,9 +245,10 @@ fn open(decided: &Decided) -> impl Iterator<Item = &Luks> {
     decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
 }
 
-/// Asked before the first write: the program, and every key that is needed.
+/// Asked before the first write: the program, and every key or TPM that is needed.
 pub fn check(decided: &Decided) -> Option<Operation> {
-    let containers: Vec<Container> = open(decided).map(|luks| luks.container.clone()).collect();
+    let asked = open(decided).filter(|luks| !luks.strange_tpm);
+    let containers: Vec<Container> = asked.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(OfRun::CheckContainers(containers)))
 }
 

@@ -42,18 +42,25 @@ pub fn open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> 
     containers.into_iter().filter_map(|container| failed(container).err()).collect()
 }
 
+/// What only the second key opens is open then, and failed too: the plan says so.
 fn failed(container: Container) -> Result<(), Failed> {
     let tried = Tried::Container(container.device.clone());
-    let why = if container.key.is_empty() {
+    let is_sealed = container.source == KeySource::Tpm2;
+    let why = if container.key.is_empty() && !is_sealed {
         format!("no key: {} was given", container.source)
     } else if !command::missing(&[storage::luks::TOOL]).is_empty() {
         "the ramdisk has no cryptsetup, which is in its part `luks`".to_owned()
     } else {
         let device = container.device.clone();
-        match storage::luks::open(&OpenContainer { container, read_only: true }, &device) {
-            Ok(()) => return Ok(()),
-            Err(error) => error.to_string(),
-        }
+        let has_key = !container.key.is_empty();
+        let open = OpenContainer { container, read_only: true };
+        let opened = match is_sealed {
+            true => storage::luks::sealed::open(&open, &device),
+            false => storage::luks::open_with_key(&open, &device),
+        };
+        let Err(error) = opened else { return Ok(()) };
+        let by_key = (is_sealed && has_key).then(|| storage::luks::open_with_key(&open, &device)).and_then(Result::err);
+        by_key.map_or_else(|| error.to_string(), |by_key| format!("{error}; nor with disk_key: {by_key}"))
     };
     Err(Failed { tried, why })
 }

@@ -1,10 +1,14 @@
 //! LUKS containers, by cryptsetup. The key goes to its standard input, so that no list of processes shows it.
 
+pub mod sealed;
+
 use crate::command::{self, Command};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
+use crate::layout::KeySource;
 use crate::plan::luks::DATA_OFFSET_BYTES;
 use crate::plan::{Container, OpenContainer};
+use crate::pull::Secret;
 use crate::storage::kernel;
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +25,7 @@ const SLOWLY: [&str; 8] =
     ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
 
 /// # Errors
-/// The ramdisk has no cryptsetup, or the key of one is not there.
+/// The ramdisk has no cryptsetup, or the key of one is not there, or the machine has no TPM 2 for it.
 pub fn check(containers: &[Container]) -> Result<()> {
     let mut missing = Vec::new();
     if !command::missing(&[TOOL]).is_empty() {
@@ -29,34 +33,65 @@ pub fn check(containers: &[Container]) -> Result<()> {
             "the ramdisk has no {TOOL}: it is in the part `luks` (target/ramdisk/luks), which is loaded behind the initrd"
         ));
     }
-    for Container { device, source, .. } in containers.iter().filter(|container| container.key.is_empty()) {
+    if containers.iter().any(is_sealed) {
+        missing.extend(sealed::missing());
+    }
+    for Container { device, source, .. } in containers.iter().filter(|is| is.key.is_empty() && !is_sealed(is)) {
         missing.push(format!("{device} is encrypted with key: {source}, and no such key was given"));
     }
     if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
 }
 
-/// Makes the container and opens it. Whatever was on the device is gone.
+fn is_sealed(container: &Container) -> bool {
+    container.source == KeySource::Tpm2
+}
+
+/// Makes the container and opens it, with the key that it will be opened with. Whatever was on the device is gone.
 ///
 /// # Errors
 /// cryptsetup's own words.
 pub fn create(container: &Container) -> Result<()> {
     let Container { device, uuid, sector_bytes, .. } = container;
     let offset = DATA_OFFSET_BYTES / kernel::SYSFS_SECTOR_BYTES;
-    let format = cryptsetup(container).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
+    let key = if is_sealed(container) { sealed::first_key(container) } else { container.key.clone() };
+    let format = cryptsetup(&key).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
     let format = format.args(["--uuid", &uuid.to_string(), "--offset", &offset.to_string()]);
     let format = format.args(["--sector-size", &sector_bytes.to_string()]).args(SLOWLY).arg(device);
     format.run().context(Phase::Storage, || format!("encrypt {device}"))?;
-    open(&OpenContainer { container: container.clone(), read_only: false }, device)
+    let writable = OpenContainer { container: container.clone(), read_only: false };
+    if is_sealed(container) {
+        sealed::enrol(container, &key)?;
+        return sealed::open(&writable, device);
+    }
+    open_with_key(&writable, device)
 }
 
-/// Opens the container, which may have an overlay in its place.
+/// Opens the container, which may have an overlay in its place. One that is sealed to a TPM, and not to this one, opens with its second key.
 ///
 /// # Errors
 /// cryptsetup's own words: the key does not fit, or something else is there.
-pub fn open(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
-    let open = cryptsetup(container).args(["open", "--type", "luks", "--key-file", "-"]);
-    let open = open.args(read_only.then_some("--readonly")).arg(device).arg(name(&container.mapping));
+pub fn open(open: &OpenContainer, device: &DevicePath) -> Result<()> {
+    match is_sealed(&open.container) {
+        true => sealed::open(open, device).or_else(|error| match open.container.key.is_empty() {
+            true => Err(error),
+            false => open_with_key(open, device),
+        }),
+        false => open_with_key(open, device),
+    }
+}
+
+/// The same without a TPM.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
+    let open = opening(&container.key, *read_only).args(["--key-file", "-"]);
+    let open = open.arg(device).arg(name(&container.mapping));
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
+}
+
+fn opening(key: &Secret, read_only: bool) -> Command {
+    cryptsetup(key).args(["open", "--type", "luks"]).args(read_only.then_some("--readonly"))
 }
 
 /// Closes it, if it is open.
@@ -71,8 +106,8 @@ pub fn close(mapping: &DevicePath) -> Result<()> {
     close.run().map(drop).context(Phase::Storage, || format!("close {mapping}"))
 }
 
-fn cryptsetup(container: &Container) -> Command {
-    let key = container.key.reveal().as_bytes().to_vec();
+fn cryptsetup(key: &Secret) -> Command {
+    let key = key.reveal().as_bytes().to_vec();
     Command::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE)
 }
 

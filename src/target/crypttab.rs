@@ -12,24 +12,39 @@ const PATH: &str = "/etc/crypttab";
 const KEYS: &str = "/etc/cryptsetup-keys.d";
 
 /// What opens containers in an installed system: Debian's scripts, or systemd.
-const OPENERS: [&str; 5] = [
-    "/usr/sbin/cryptsetup",
-    "/sbin/cryptsetup",
-    "/usr/bin/cryptsetup",
-    "/usr/lib/systemd/systemd-cryptsetup",
-    "/lib/systemd/systemd-cryptsetup",
-];
+const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
+const OF_SYSTEMD: [&str; 3] =
+    ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 
-/// Adds lines to what the image has, and writes a file with the key of each, which root alone can read.
+/// What systemd loads to ask a TPM 2 (`dlopen_tpm2`); nothing else opens what is sealed to one.
+const LIBRARIES: [&str; 4] = ["libtss2-esys.so.0", "libtss2-mu.so.0", "libtss2-rc.so.0", "libtss2-tcti-device.so.0"];
+const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+
+/// What the image has not of what opens these.
+fn missing(root: &Root, entries: &[CrypttabEntry]) -> Option<String> {
+    let has = |one: &[&str]| one.iter().any(|path| root.has(path));
+    let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
+    if !has(&OF_SYSTEMD) && (by_tpm || !has(&OPENERS)) {
+        let other = if by_tpm { "" } else { "no cryptsetup and " };
+        return Some(format!("{other}no systemd-cryptsetup (Debian since 13: the package systemd-cryptsetup)"));
+    }
+    let is_there = |library: &&str| LIBRARY_FOLDERS.iter().any(|folder| root.has(&format!("{folder}/{library}")));
+    let lacking: Vec<&str> = LIBRARIES.into_iter().filter(|library| by_tpm && !is_there(library)).collect();
+    let packages =
+        "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with t64 at their ends since 13; Fedora and its like: tpm2-tss";
+    (!lacking.is_empty()).then(|| format!("no {}, by which systemd asks a TPM 2 ({packages})", lacking.join(", ")))
+}
+
+/// Adds lines to what the image has, and writes a file with the key of each that has one, which root alone can read.
 ///
 /// # Errors
 /// The image has nothing that opens them, and cannot do without; or a file cannot be read or written.
 pub fn write(root: &Root, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Result<()> {
-    if !OPENERS.iter().any(|opener| root.has(opener)) {
-        let what = "the image has no cryptsetup and no systemd-cryptsetup";
+    if let Some(what) = missing(root, entries) {
+        let what = format!("the image has {what}");
         if let Some(path) = entries.iter().find_map(|entry| entry.needed_at.as_ref()) {
             let why =
-                format!("{what}, so that it could not mount {path}: install one, or say nofail in its mountoptions");
+                format!("{what}, so that it could not mount {path}: install it, or say nofail in its mountoptions");
             return Err(Error::new(Phase::Target, why));
         }
         say(&format!("WARNING: {what}: what is encrypted stays closed in the installed system"));
@@ -41,11 +56,16 @@ pub fn write(root: &Root, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Resu
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    root.make_directory(KEYS)?;
-    root.give(KEYS, (0, 0), 0o700)?;
+    if entries.iter().any(|entry| !entry.key.is_empty()) {
+        root.make_directory(KEYS)?;
+        root.give(KEYS, (0, 0), 0o700)?;
+    }
     for CrypttabEntry { uuid, options, key, .. } in entries {
-        let file = format!("{KEYS}/luks-{uuid}.key");
-        root.write(&file, 0o400, key.reveal().as_bytes())?;
+        let mut file = "none".to_owned();
+        if !key.is_empty() {
+            file = format!("{KEYS}/luks-{uuid}.key");
+            root.write(&file, 0o400, key.reveal().as_bytes())?;
+        }
         let _ = writeln!(text, "luks-{uuid} UUID={uuid} {file} {}", options.join(","));
     }
     root.write(PATH, 0o600, text.as_bytes())
@@ -101,5 +121,56 @@ mod tests {
         write(&root, &[entry(None)], &|line| said.lock().unwrap().push(line.to_owned())).unwrap();
         assert!(said.lock().unwrap()[0].starts_with("WARNING: the image has no cryptsetup"));
         assert!(root.has("/etc/crypttab"));
+    }
+
+    fn sealed() -> CrypttabEntry {
+        let options = vec!["luks".to_owned(), CrypttabEntry::BY_TPM.to_owned()];
+        CrypttabEntry { options, key: Secret::default(), ..entry(Some("/data")) }
+    }
+
+    #[test]
+    fn what_a_tpm_opens_gets_a_line_and_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["usr/lib/systemd/systemd-cryptsetup"]
+            .into_iter()
+            .map(str::to_owned)
+            .chain(LIBRARIES.map(|name| format!("usr/lib64/{name}")))
+        {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let root = Root::open(dir.path()).unwrap();
+        fs::create_dir_all(dir.path().join("etc")).unwrap();
+        write(&root, &[sealed()], &|line| panic!("{line}")).unwrap();
+        let uuid = Uuid::from_u128(7);
+        let expected = format!("luks-{uuid} UUID={uuid} none luks,tpm2-device=auto\n");
+        assert_eq!(fs::read_to_string(dir.path().join("etc/crypttab")).unwrap(), expected);
+        assert!(!root.has(KEYS));
+    }
+
+    #[test]
+    fn an_image_that_cannot_ask_a_tpm_is_told_what_it_lacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let put = |path: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        // cryptsetup opens with keys alone.
+        put("usr/sbin/cryptsetup");
+        let refused = |root: &Root| write(root, &[sealed()], &|_| ()).unwrap_err().to_string();
+        let said = refused(&root);
+        assert!(
+            said.contains("the image has no systemd-cryptsetup") && said.contains("could not mount /data"),
+            "{said}"
+        );
+        put("usr/lib/systemd/systemd-cryptsetup");
+        put("usr/lib/x86_64-linux-gnu/libtss2-mu.so.0");
+        let said = refused(&root);
+        assert!(said.contains("no libtss2-esys.so.0, libtss2-rc.so.0, libtss2-tcti-device.so.0, by which"), "{said}");
+        assert!(said.contains("libtss2-esys-3.0.2-0 and libtss2-rc0"), "{said}");
+        assert!(!root.has("/etc/crypttab"), "nothing was written");
     }
 }

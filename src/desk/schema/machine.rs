@@ -57,7 +57,7 @@ pub fn schema() -> Value {
             "disk_key": {
                 "type": ["string", "null"],
                 "minLength": 20,
-                "description": "What opens the machine's filesystems that are `encrypted: {key: server}`. It is drawn, not thought up.",
+                "description": "What opens the machine's filesystems that are `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It is drawn, not thought up.",
             },
             "erase": {
                 "enum": ["quick", "secure", "none", null],

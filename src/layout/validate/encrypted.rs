@@ -36,9 +36,10 @@ pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
 
 fn refused_key(key: KeySource) -> Option<&'static str> {
     match key {
-        KeySource::Server | KeySource::File => None,
-        KeySource::Tpm2 => Some("key tpm2 is not built: nothing here seals a key to a TPM. Write server or file"),
-        KeySource::Prompt => Some("key prompt is not built: nobody is asked at the console. Write server or file"),
+        KeySource::Server | KeySource::File | KeySource::Tpm2 => None,
+        KeySource::Prompt => {
+            Some("key prompt is not built: nobody is asked at the console. Write server, file or tpm2")
+        }
     }
 }
 
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_filesystem_may_be_encrypted_and_says_so_again() {
-        for key in [KeySource::Server, KeySource::File] {
+        for key in [KeySource::Server, KeySource::File, KeySource::Tpm2] {
             let text = layout(&format!("path: /data, format: xfs, encrypted: {{key: {key}}}"));
             let parsed = read_yaml(&text).unwrap();
             assert_eq!(parsed.layout.filesystems[1].encrypted.map(|is| is.key), Some(key));
@@ -81,8 +82,11 @@ mod tests {
             ("path: /usr/share, format: ext4, encrypted: {key: file}", "/usr/share cannot be encrypted"),
             ("format: vfat, label: CIDATA, encrypted: {key: server}", "cloud-init's seed cannot be encrypted"),
             ("format: swap, encrypted: {key: server}", "format swap is not encrypted here"),
-            ("path: /data, format: xfs, encrypted: {key: tpm2}", "filesystems[1].encrypted.key: key tpm2 is not built"),
-            ("path: /data, format: xfs, encrypted: {key: prompt}", "key prompt is not built"),
+            ("path: /boot, format: ext4, encrypted: {key: tpm2}", "/boot cannot be encrypted"),
+            (
+                "path: /data, format: xfs, encrypted: {key: prompt}",
+                "filesystems[1].encrypted.key: key prompt is not built",
+            ),
             (
                 "path: /data, format: xfs, encrypted: {key: paper}",
                 "given key:paper is not supported, but:server,file,tpm2,prompt",
@@ -95,7 +99,7 @@ mod tests {
             let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
             assert!(said.len() == 1 && said[0].contains(words), "{more}: {said:?}");
         }
-        let all = read_yaml(&layout("path: /efi, format: swap, encrypted: {key: tpm2}")).unwrap_err();
+        let all = read_yaml(&layout("path: /efi, format: swap, encrypted: {key: prompt}")).unwrap_err();
         assert!(all.len() >= 3, "{all:?}");
     }
 

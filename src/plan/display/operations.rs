@@ -1,13 +1,13 @@
 //! The operations of a stage as lines; the same thing done to many devices is one line.
 
-use super::{finish, received, short};
+use super::{containers, finish, received, short};
 use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
 use crate::order;
 use crate::plan::sectors::MIB;
 use crate::plan::{
-    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, Container, CreateArray, CreateGroup, CreateSystem,
+    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
     CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
     OpenContainer, Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem,
     WipeDisk, WritePersistent,
@@ -83,9 +83,7 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
         OnDevice::CreateArray(array) => alone(create_array(array) + &size(sizes, &array.device)),
         OnDevice::CreateGroup(group) => alone(create_group(group)),
         OnDevice::CreateVolume(volume) => alone(create_volume(volume, sizes)),
-        OnDevice::CreateContainer(Container { device, mapping, source, .. }) => {
-            alone(format!("{}: LUKS2, key: {source}, opened as {}", short(device), short(mapping)))
-        }
+        OnDevice::CreateContainer(container) => alone(containers::made(container)),
         OnDevice::OpenContainer(OpenContainer { container, read_only }) => {
             let read_only = if *read_only { " read-only" } else { "" };
             alone(format!("open {}{read_only}, key: {}", short(&container.device), container.source))
@@ -116,7 +114,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::VerifyDefinition { os, parameters, .. } => alone(verify(os, parameters)),
         OfRun::FindPrograms { os, programs } => alone(format!("create of {os} finds {}", programs.join(", "))),
         OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
-        OfRun::CheckContainers(containers) => alone(check_containers(containers)),
+        OfRun::CheckContainers(containers) => alone(containers::checked(containers)),
         OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
         OfRun::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
         OfRun::Mount(filesystem) => alone(mount(filesystem)),
@@ -183,12 +181,6 @@ fn writable_again(others: &[u32]) -> String {
         [_] => format!(" writable again, but for partition {numbers}, which is not in the layout"),
         _ => format!(" writable again, but for partitions {numbers}, which are not in the layout"),
     }
-}
-
-/// `cryptsetup is there, and the keys of sda3 (server)`.
-fn check_containers(containers: &[Container]) -> String {
-    let keys = containers.iter().map(|is| format!("{} ({})", short(&is.device), is.source));
-    format!("cryptsetup is there, and the keys of {}", keys.collect::<Vec<_>>().join(", "))
 }
 
 fn create_group(group: &CreateGroup) -> String {

@@ -11,9 +11,13 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// The data filesystem is encrypted, which a reinstall keeps.
 fn encrypted(options: &[&str]) -> Layout {
+    encrypted_by(KeySource::Server, options)
+}
+
+fn encrypted_by(key: KeySource, options: &[&str]) -> Layout {
     let mut layout = layout();
     let data = data(&mut layout);
-    data.encrypted = Some(Encrypted { key: KeySource::Server });
+    data.encrypted = Some(Encrypted { key });
     data.mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
     layout
 }
@@ -181,4 +185,89 @@ fn only_what_is_kept_is_opened_before_the_plan() {
     let mut wiped = layout.clone();
     wiped.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
     assert!(to_open(&wiped, &inventory, &allocation).is_empty());
+}
+
+fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let tables =
+        all.filter_map(|is| if let Operation::Run(OfRun::WriteCrypttab(entries)) = is { Some(entries) } else { None });
+    tables.flatten().cloned().collect()
+}
+
+fn checked(plan: &Plan) -> usize {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let checks =
+        all.filter_map(|is| if let Operation::Run(OfRun::CheckContainers(all)) = is { Some(all) } else { None });
+    checks.flatten().count()
+}
+
+#[test]
+fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
+    let with = planned(&layout, &machine(), Mode::Install).unwrap();
+    let mut request = request_with_key(Mode::Install);
+    request.assigned.allocation.disk_key = Secret::default();
+    let without = crate::plan::make(&layout, &machine(), request, &mut counting()).unwrap();
+    for (plan, words) in
+        [(&with, "key: tpm2 and disk_key beside it"), (&without, "key: tpm2 alone: no disk_key was given")]
+    {
+        let text = plan.to_string();
+        for words in [words, "cryptsetup and a TPM 2 are there, and the keys of sdb1 (tpm2)"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let [entry] = &crypttab(plan)[..] else { panic!("one line: {plan}") };
+        assert_eq!(entry.options, ["luks", "tpm2-device=auto"]);
+        assert!(entry.key.is_empty() && entry.is_by_tpm());
+        for told in [text, serde_json::to_string(plan).unwrap(), format!("{plan:?}")] {
+            assert!(!told.contains(KEY));
+        }
+    }
+}
+
+#[test]
+fn what_this_tpm_opens_is_kept_without_any_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let plan = planned(&layout, &installed(&layout), Mode::Reinstall).unwrap();
+    assert!(!plan.warnings.iter().any(|said| said.contains("disk_key")), "{:?}", plan.warnings);
+    assert_eq!(crypttab(&plan)[0].options, ["luks", "tpm2-device=auto", "nofail"]);
+    assert_eq!(checked(&plan), 1);
+}
+
+#[test]
+fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
+    let layout = encrypted_by(KeySource::Tpm2, &[]);
+    let mut inventory = installed(&layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    inventory.failed.push(Failed { tried: Tried::Container(device), why: "no TPM 2".to_owned() });
+    let plan = planned(&layout, &inventory, Mode::Reinstall).unwrap();
+    let warned = plan.warnings.iter().find(|said| said.contains("opens with disk_key alone"));
+    assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
+    let operations = on_device(&plan);
+    assert!(operations.iter().any(|is| matches!(is, OnDevice::OpenContainer(_))));
+    assert!(!operations.iter().any(|is| matches!(is, OnDevice::CreateContainer(_))), "nothing of it is made");
+    assert!(crypttab(&plan)[0].key.is_empty());
+    assert_eq!(checked(&plan), 0, "a TPM that does not open it is not asked for");
+}
+
+#[test]
+fn what_no_tpm_and_no_key_opens_is_refused_or_left_locked() {
+    let why = "the machine has no TPM 2";
+    let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
+    let refusal = planned(&layout, &locked(&layout, Some(why)), Mode::Reinstall).unwrap_err();
+    assert!(refusal.problems.len() == 1 && refusal.problems[0].message.contains(why), "{:?}", refusal.problems);
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let plan = planned(&layout, &locked(&layout, Some(why)), Mode::Reinstall).unwrap();
+    assert!(plan.warnings.iter().any(|said| said.contains("stays LOCKED") && said.contains(why)), "{plan}");
+    assert!(crypttab(&plan).is_empty(), "{plan}");
+}
+
+#[test]
+fn the_second_key_of_a_tpm_is_the_disk_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &[]);
+    let inventory = locked(&layout, None);
+    let mut allocation = request_with_key(Mode::Reinstall).assigned.allocation;
+    allocation.reinstall = true;
+    assert_eq!(to_open(&layout, &inventory, &allocation)[0].key.reveal(), KEY);
+    allocation.disk_key = Secret::default();
+    assert_eq!(to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open it");
 }

@@ -20,6 +20,7 @@ pub struct Container {
     /// Where the key comes from.
     #[serde(rename = "key")]
     pub source: KeySource,
+    /// With `tpm2`, the second one, which may be none.
     #[serde(skip)]
     pub key: Secret,
 }
@@ -39,7 +40,7 @@ pub struct OpenContainer {
     pub read_only: bool,
 }
 
-/// A line of crypttab, and the file with the key.
+/// A line of crypttab, and the file with the key, if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
@@ -50,4 +51,13 @@ pub struct CrypttabEntry {
     pub needed_at: Option<String>,
     #[serde(skip)]
     pub key: Secret,
+}
+
+impl CrypttabEntry {
+    /// The option by which systemd asks the machine's TPM.
+    pub const BY_TPM: &'static str = "tpm2-device=auto";
+
+    pub fn is_by_tpm(&self) -> bool {
+        self.options.iter().any(|option| option == Self::BY_TPM)
+    }
 }

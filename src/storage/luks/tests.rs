@@ -21,6 +21,14 @@ fn what_is_missing_is_named_at_once_and_no_key_is_said() {
     assert!(!serde_json::to_string(&container).unwrap().contains(KEY));
 }
 
+#[test]
+fn with_a_tpm_no_second_key_is_asked_for() {
+    let mut sealed = container("/dev/sda3", "");
+    sealed.source = KeySource::Tpm2;
+    let said = check(&[sealed, container("/dev/sdb1", "")]).unwrap_err().to_string();
+    assert!(said.contains("/dev/sdb1 is encrypted") && !said.contains("/dev/sda3 is encrypted"), "{said}");
+}
+
 /// What is read through the mapping.
 fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
@@ -52,4 +60,53 @@ fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("No key available with this passphrase") && !said.contains("another key"), "{said}");
     assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
+}
+
+/// The numbers of the key slots, and what the tokens are.
+fn slots_and_tokens(device: &str) -> (Vec<String>, Vec<String>) {
+    let dump = Command::new(TOOL).args(["luksDump", "--dump-json-metadata", device]).run().unwrap();
+    let header: serde_json::Value = serde_json::from_str(&dump.stdout).unwrap();
+    let slots = header["keyslots"].as_object().unwrap().keys().cloned().collect();
+    let tokens = header["tokens"].as_object().unwrap().values();
+    (slots, tokens.map(|token| token["type"].as_str().unwrap().to_owned()).collect())
+}
+
+#[test]
+#[ignore = "needs a disk, the device mapper and a TPM: scripts/vm-tests"]
+fn vm_luks_a_tpm_opens_what_it_has_sealed() {
+    let disks = vmdisks::Disks::take("vda");
+    let mut sealed = container("/dev/vda", "");
+    sealed.source = KeySource::Tpm2;
+    check(std::slice::from_ref(&sealed)).unwrap();
+    create(&sealed).unwrap();
+    fs::write(&sealed.mapping, vec![0x5A; 4096]).unwrap();
+    close(&sealed.mapping).unwrap();
+    assert_eq!(slots_and_tokens("/dev/vda"), (vec!["1".to_owned()], vec!["systemd-tpm2".to_owned()]));
+
+    let before = vmdisks::fingerprints(disks.all());
+    open(&OpenContainer { container: sealed.clone(), read_only: true }, &sealed.device).unwrap();
+    assert_eq!(first_bytes(&sealed.mapping), vec![0x5A; 4096]);
+    assert!(fs::write(&sealed.mapping, b"x").is_err(), "it is open for reading");
+    close(&sealed.mapping).unwrap();
+    assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
+
+    // With a second key, which is the first slot.
+    sealed.key = Secret::new(KEY);
+    create(&sealed).unwrap();
+    close(&sealed.mapping).unwrap();
+    assert_eq!(slots_and_tokens("/dev/vda").0, ["0", "1"]);
+    let reading = OpenContainer { container: sealed.clone(), read_only: true };
+    sealed::open(&reading, &sealed.device).unwrap();
+    close(&sealed.mapping).unwrap();
+    let left = fs::read_dir("/run").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.ends_with(".key")).count(), 0, "no key lies about");
+
+    // As on a board with another TPM.
+    Command::new(TOOL).args(["token", "remove", "--token-id", "0", "/dev/vda"]).run().unwrap();
+    let said = sealed::open(&reading, &sealed.device).unwrap_err().to_string();
+    assert!(said.contains("open /dev/vda with this machine's TPM") && !said.contains(KEY), "{said}");
+    open(&reading, &sealed.device).expect("the second key opens it");
+    close(&sealed.mapping).unwrap();
+    sealed.key = Secret::default();
+    assert!(open(&OpenContainer { container: sealed.clone(), read_only: true }, &sealed.device).is_err());
 }
