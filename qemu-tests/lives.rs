@@ -168,7 +168,7 @@ impl<'a> Start<'a> {
     /// # Errors
     /// QEMU does not start.
     pub fn switch_on(&self, chassis: &Chassis, label: &str, cmdline: Option<&str>) -> Result<Vm> {
-        let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine.firmware);
+        let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine);
         let boot = match cmdline {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,

@@ -312,9 +312,9 @@ impl Vm {
 }
 
 /// Kernel and agent's ramdisk that start quickest under emulation, where firmware and iPXE are left out. OVMF takes no kernel
-/// without its EFI stub.
-pub fn quick_ramdisk(folder: &Path, firmware: Firmware) -> (PathBuf, PathBuf) {
-    let kernel = if firmware == Firmware::Uefi { "vmlinuz" } else { "vmlinux" };
+/// without its EFI stub; one without its decompressor does not find ACPI's tables, which say that there is a TPM.
+pub fn quick_ramdisk(folder: &Path, machine: &Machine) -> (PathBuf, PathBuf) {
+    let kernel = if machine.firmware == Firmware::Uefi || machine.tpm { "vmlinuz" } else { "vmlinux" };
     (folder.join(kernel), folder.join("quick"))
 }
 

@@ -92,7 +92,7 @@ impl Stage<'_> {
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
         let script = server::boot_script(port, uuid, mac)?;
-        let (kernel, mut initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
+        let (kernel, mut initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine);
         if script.as_ref().is_some_and(|script| script.with_luks) {
             initrd = self.with_luks(&initrd)?;
         }
