@@ -1,5 +1,4 @@
 use super::*;
-use crate::command::Command;
 use crate::inventory::StackedKind;
 use crate::layout::{Format, LvmType, read_yaml};
 use crate::plan::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, Restore};
@@ -95,7 +94,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     // And then for real.
     opens.for_each(|open| storage::luks::open(&open, &open.container.device).unwrap());
     lvm::activate(&name, &volumes, &devices).unwrap();
-    assert!(Command::new("fsck.ext4").args(["-f", "-n", device.as_str()]).run().is_ok());
+    filesystem::require_uuid(&make).unwrap();
     close();
 }
 
