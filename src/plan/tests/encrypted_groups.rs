@@ -98,7 +98,7 @@ fn it_is_kept_with_its_key_and_all_that_is_in_it() {
     assert!(!plan.warnings.iter().any(|said| said.contains("vault")), "{:?}", plan.warnings);
     let operations = on_device(&plan);
     let is_made = |is: &&OnDevice| matches!(is, OnDevice::CreateContainer(_) | OnDevice::CreateGroup(_));
-    assert!(!operations.iter().any(|is| is_made(is)));
+    assert!(!operations.iter().any(is_made));
     let place = |is: &dyn Fn(&OnDevice) -> bool| operations.iter().rposition(|operation| is(operation)).unwrap();
     let down = place(&|is| matches!(is, OnDevice::TakeDown { devices } if *devices == ["/dev/sdb1", "/dev/sdc"]));
     let opened = place(&|is| matches!(is, OnDevice::OpenContainer(open) if !open.read_only));
@@ -152,7 +152,7 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
                 | OnDevice::DeactivateGroup { .. }
         )
     };
-    assert!(!on_device(&plan).iter().any(|is| is_touched(is)), "{plan}");
+    assert!(!on_device(&plan).iter().any(is_touched), "{plan}");
     assert!(!plan.fstab.iter().any(|entry| ["/srv", "/log"].contains(&entry.path.as_str())), "{:?}", plan.fstab);
     assert!(crypttab(&plan).is_empty() && plan.to_string().contains("stays locked"), "{plan}");
     for (device, least) in [("/dev/sdb", 3), ("/dev/sdc", 2)] {
