@@ -236,6 +236,26 @@ fn all_containers_of_a_kept_group_are_opened_together() {
     assert!(to_open(&wiped, &inventory, &allocation).iter().all(Vec::is_empty));
 }
 
+/// A board was changed: the TPM of this machine opens one of the two no more.
+#[test]
+fn what_only_the_disk_key_opens_is_kept_and_said() {
+    let mut layout = encrypted(&[]);
+    layout.volumegroups[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    let mut inventory = installed(&layout);
+    let why = "the TPM does not unseal it".to_owned();
+    inventory.failed.push(Failed { tried: Tried::Container("/dev/sdc".into()), why });
+    let plan = planned(&layout, &inventory, Mode::Reinstall).unwrap();
+    let warned: Vec<&String> = plan.warnings.iter().filter(|said| said.contains("opens with disk_key alone")).collect();
+    assert!(warned.len() == 1 && warned[0].starts_with("/dev/sdc "), "{:?}", plan.warnings);
+    let checked = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(OfRun::CheckContainers(containers)) => Some(containers),
+        _ => None,
+    });
+    let checked: Vec<&str> = checked.unwrap().iter().map(|container| container.device.as_str()).collect();
+    assert_eq!(checked, ["/dev/sdb1"]);
+    assert!(crypttab(&plan).iter().all(|entry| entry.is_by_tpm() && entry.key.is_empty()));
+}
+
 /// systemd waits 90 s for a device, and a person may need longer.
 #[test]
 fn what_lies_behind_a_passphrase_is_waited_for() {

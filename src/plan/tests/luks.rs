@@ -267,7 +267,7 @@ fn the_second_key_of_a_tpm_is_the_disk_key() {
     let inventory = locked(&layout, None);
     let mut allocation = request_with_key(Mode::Reinstall).assigned.allocation;
     allocation.reinstall = true;
-    assert_eq!(to_open(&layout, &inventory, &allocation)[0].key.reveal(), KEY);
+    assert_eq!(to_open(&layout, &inventory, &allocation)[0][0].key.reveal(), KEY);
     allocation.disk_key = Secret::default();
     assert_eq!(to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open it");
 }
