@@ -10,7 +10,9 @@ use std::collections::BTreeSet;
 pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
     // The facts do not tell on which disk an open container lies: then nothing is said of any.
-    if lines("mounts").any(|line| line.starts_with("/dev/mapper/luks-")) {
+    let is_open = |line: &String| line.starts_with("/dev/mapper/luks-");
+    let has_open = |line: &String| line.contains(" mapper/luks-");
+    if lines("mounts").any(is_open) || lines("groups").any(has_open) {
         return Vec::new();
     }
     let mut devices = BTreeSet::new();
@@ -75,6 +77,9 @@ pub fn self_test() {
     let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
     assert_eq!(unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\n/dev/mapper/luks-7 /srv ext4 rw 0 0\n=== facts end tiny\n";
+    assert!(unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
+    let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\n/dev/mapper/vault-srv /srv ext4 rw 0 0\n\
+                --- groups\nvault - mapper/luks-7,mapper/luks-8\n=== facts end tiny\n";
     assert!(unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
     for (device, disk) in [("sda", "sda"), ("sda12", "sda"), ("nvme0n1p2", "nvme0n1"), ("nvme0n1", "nvme0n1")] {
         assert!(is_of(device, disk), "{device} {disk}");

@@ -8,6 +8,7 @@ use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
 use crate::tpm::Tpm;
 use crate::trunk;
+use crate::typist::{Typed, Typist};
 use crate::witness::Witness;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -54,6 +55,8 @@ pub struct Chassis<'a> {
     pub overlays: bool,
     /// Disks can be pulled while the machine runs.
     pub hotplug: bool,
+    /// What a person types at the console.
+    pub types: Vec<Typed>,
 }
 
 impl<'a> Chassis<'a> {
@@ -71,6 +74,7 @@ impl<'a> Chassis<'a> {
             replaced: BTreeMap::new(),
             overlays: false,
             hotplug: false,
+            types: vec![],
         }
     }
 
@@ -122,6 +126,7 @@ pub struct Vm {
     /// Where the agent runs.
     witness: Option<Witness>,
     tpm: Option<Tpm>,
+    _typist: Option<Typist>,
     /// Only where somebody measures.
     _watch: Option<times::Watch>,
 }
@@ -143,7 +148,10 @@ impl Vm {
             .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
             .arg("-pidfile")
             .arg(chassis.folder.join("qemu.pid"));
-        command.arg("-serial").arg(format!("file:{}", console.display()));
+        let typist = (!chassis.types.is_empty()).then(|| Typist::sit(&mut command, &console, &chassis.types));
+        if typist.is_none() {
+            command.arg("-serial").arg(format!("file:{}", console.display()));
+        }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The neutral look needs only the disks, so the quicker firmware will do.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
@@ -190,7 +198,8 @@ impl Vm {
         };
         let _watch = times::watch(&console, parts);
         let shown = RefCell::default();
-        Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _watch })
+        let _typist = typist;
+        Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _typist, _watch })
     }
 
     pub fn console(&self) -> String {
@@ -324,7 +333,7 @@ impl Drop for Vm {
     }
 }
 
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }

@@ -48,6 +48,7 @@ mod times;
 mod tls;
 mod tpm;
 mod trunk;
+mod typist;
 mod volume_command;
 mod witness;
 mod witness_judge;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Trial::test("harness::times", || quiet(times::self_test)),
         Trial::test("harness::tls", || quiet(tls::self_test)),
         Trial::test("harness::trunk", || quiet(trunk::self_test)),
+        Trial::test("harness::typist", || quiet(typist::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::fits", || quiet(fits::self_test)),
         Trial::test("harness::fleet", || quiet(fleet::self_test)),

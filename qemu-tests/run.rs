@@ -127,6 +127,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
 fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
+    chassis.types.clone_from(&run.types);
     chassis.hotplug = run.events.iter().any(|event| event.act == Act::Replug);
     if run.uuid.is_some() {
         chassis.shown_uuid.clone_from(&run.uuid);

@@ -3,6 +3,7 @@
 use crate::expect::Expect;
 use crate::fleet::Fleet;
 use crate::served::Image;
+use crate::typist::Typed;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -225,6 +226,8 @@ pub struct Run {
     pub disks_order: Vec<String>,
     #[serde(default)]
     pub events: Vec<Event>,
+    #[serde(default)]
+    pub types: Vec<Typed>,
     pub expect: Expect,
     /// Anything that the server's machine file takes; read apart because its types are not ours to know.
     #[serde(skip)]

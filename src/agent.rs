@@ -20,7 +20,7 @@ use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
 use crate::moving::whole::Incoming;
 use crate::plan::{self, Plan, StageName};
-use crate::ready::{self, marked, opened, remembered};
+use crate::ready::{self, asked, marked, opened, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
 use crate::settings::{InCharge, Settings};
@@ -59,7 +59,7 @@ pub fn run() -> Result<Next> {
         return ironic::run(conductor, &settings, &inventory);
     }
     let machine = machine_id(&settings, &inventory)?;
-    let control = asked(&settings, &machine, &inventory)?;
+    let control = control(&settings, &machine, &inventory)?;
     let reporter = Arc::new(Reporter::new(control.clone()));
     let mut agent = Agent { settings, machine, reporter, control, leaves: Vec::new() };
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
@@ -73,7 +73,7 @@ pub fn run() -> Result<Next> {
 }
 
 /// Whom the agent asks.
-fn asked(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
+fn control(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
     match &settings.control {
         InCharge::Server { url, token } => Ok(Arc::new(HttpControl::new(url, token, machine)?)),
         InCharge::File { file, report } => {
@@ -185,8 +185,9 @@ impl Agent {
         }
         ready::late_disks(&parsed.layout).map_err(failure)?;
         opened::read_key(&parsed.layout, allocation).map_err(failure)?;
-        let open = |inventory: &Inventory| opened::open(&parsed.layout, inventory, allocation);
-        let open: Option<&ready::Open> = if opened::wants(&parsed.layout) { Some(&open) } else { None };
+        let mut ask = |question: &str, until| self.ask(question, until);
+        let mut open = |inventory: &Inventory| opened::open(&parsed.layout, inventory, allocation, &mut ask);
+        let open: Option<&mut ready::Open> = if opened::wants(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = with_leaves(ready::assembled_and(open).map_err(failure)?, &self.leaves);
         let adopted = marked::adopt(&self.machine, allocation, &mut inventory);
         adopted.iter().for_each(|said| say(said));
@@ -197,16 +198,33 @@ impl Agent {
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
             say("an earlier attempt was to begin, and has written nothing: the installed system is whole");
         }
-        let request = request(machine, &self.machine, allocation, &self.settings.consoles);
+        let asked_for = |allocation: &Allocation| request(machine, &self.machine, allocation, &self.settings.consoles);
+        let request = asked_for(allocation);
         if !self.control.remembers() {
             remembered::nothing_is_orphaned(&parsed.layout, &inventory, &request).map_err(failure)?;
         }
         let unbelieved = unbelieved(&request, &inventory).cloned();
-        let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
-        plan.map_err(|refusal| {
-            let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
-            Box::new(Failure { marker: unbelieved, ..*failure })
-        })
+        let make = |request| {
+            plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4).map_err(|refusal| {
+                let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
+                Box::new(Failure { marker: unbelieved.clone(), ..*failure })
+            })
+        };
+        let plan = make(request)?;
+        if !plan::luks::asks(&plan) {
+            return Ok(plan);
+        }
+        let typed =
+            asked::new_passphrase(&asked::purpose(&parsed.layout), &mut |question, until| self.ask(question, until));
+        allocation.prompt_key = typed.map_err(failure)?;
+        make(asked_for(allocation))
+    }
+
+    /// Whoever stands at the console, and those who look at the control plane: somebody has to go there.
+    fn ask(&self, question: &str, until: Instant) -> Result<Option<String>> {
+        self.reporter.phase(EventName::Installing, "waits for a passphrase to be typed at its console");
+        let line = console::ask::hidden_line(Path::new(console::ask::CONSOLE), question, until);
+        line.context(Phase::Settings, || format!("ask at {}", console::ask::CONSOLE))
     }
 
     fn install(&self, ready: Ready) -> Failure {

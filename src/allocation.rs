@@ -101,6 +101,9 @@ pub struct Allocation {
     /// The same of those that have `key: file`: the ramdisk's own. No wire has it.
     #[serde(skip)]
     pub file_key: Secret,
+    /// The same of those that have `key: prompt`: what a person has typed. No wire has it.
+    #[serde(skip)]
+    pub prompt_key: Secret,
     /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,

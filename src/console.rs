@@ -1,6 +1,9 @@
 //! What people read on the console. Each line is printed at once, and the last of them are kept for a control plane that shows them where
 //! nobody stands before the machine.
 
+#[cfg(feature = "agent")]
+pub mod ask;
+
 use crate::text::{cut, without_secrets};
 use std::io::{self, Write};
 use std::path::Path;

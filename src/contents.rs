@@ -21,6 +21,9 @@ pub struct Contents {
     /// What does something with user data: `/usr/bin/cloud-init`, `/usr/bin/ignition`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub user_data: Vec<String>,
+    /// What opens LUKS containers: `/usr/sbin/cryptsetup`, systemd's own. Where it is not said at all, nobody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cryptsetup: Option<Vec<String>>,
 }
 
 /// Of the document beside an image, for who has nothing else of it to read.

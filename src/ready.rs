@@ -1,5 +1,6 @@
 //! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
 
+pub mod asked;
 pub mod marked;
 pub mod opened;
 pub mod remembered;
@@ -30,7 +31,7 @@ pub fn require_tools() -> Result<()> {
 }
 
 /// Opens what it finds in there, and tells what does not open.
-pub type Open<'a> = dyn Fn(&Inventory) -> Vec<Failed> + 'a;
+pub type Open<'a> = dyn FnMut(&Inventory) -> Vec<Failed> + 'a;
 
 /// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
 ///
@@ -61,7 +62,7 @@ pub fn assembled_inventory() -> Result<Inventory> {
 ///
 /// # Errors
 /// What is there cannot be assembled or read.
-pub fn assembled_and(open: Option<&Open>) -> Result<Inventory> {
+pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
     let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
     let mut assembled = assemble::assemble(&disks)?;
     let failed = open.map(|open| open_within(&mut assembled, open)).transpose()?;
@@ -75,13 +76,11 @@ pub fn assembled_and(open: Option<&Open>) -> Result<Inventory> {
 }
 
 /// The disks still refuse writes.
-fn open_within(assembled: &mut assemble::Assembled, open: &Open) -> Result<Vec<Failed>> {
-    match survey::read(Depth::Deep) {
-        Ok(inventory) => Ok(open(&inventory)),
+fn open_within(assembled: &mut assemble::Assembled, open: &mut Open) -> Result<Vec<Failed>> {
+    let opened = survey::read(Depth::Deep).map(|inventory| open(&inventory));
+    // What was opened may have a group in it.
+    opened.and_then(|failed| assembled.build().map(|()| failed)).inspect_err(|_| {
         // The first error tells more than an error of the unlocking.
-        Err(error) => {
-            let _ = assembled.unlock();
-            Err(error)
-        }
-    }
+        let _ = assembled.unlock();
+    })
 }

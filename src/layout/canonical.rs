@@ -3,7 +3,7 @@
 //! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes what only
 //! YAML 1.1 takes for a number; a layout needs very little of YAML.
 
-use super::{Disk, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
+use super::{Disk, Encrypted, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
 use crate::yaml::{quoted, scalar};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -116,6 +116,7 @@ fn raid(yaml: &mut String, raid: &Raid) {
 fn group(yaml: &mut String, group: &VolumeGroup) {
     let mut lines = vec![("name", scalar(&group.name)), ("devices", list(&group.devices))];
     push_list(&mut lines, "tags", &group.tags);
+    lines.extend(encrypted(group.encrypted));
     item(yaml, lines);
 }
 
@@ -127,6 +128,10 @@ fn volume(yaml: &mut String, volume: &LogicalVolume) {
         ("lvmtype", scalar(volume.lvmtype.name())),
     ];
     item(yaml, lines);
+}
+
+fn encrypted(encrypted: Option<Encrypted>) -> Option<(&'static str, String)> {
+    encrypted.map(|encrypted| ("encrypted", format!("{{ key: {} }}", encrypted.key)))
 }
 
 fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
@@ -143,7 +148,7 @@ fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
     if filesystem.grow {
         lines.push(("grow", filesystem.grow.to_string()));
     }
-    lines.extend(filesystem.encrypted.map(|encrypted| ("encrypted", format!("{{ key: {} }}", encrypted.key))));
+    lines.extend(encrypted(filesystem.encrypted));
     item(yaml, lines);
 }
 

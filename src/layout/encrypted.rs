@@ -1,13 +1,15 @@
-//! LUKS between a device and its filesystem, and who has the key.
+//! LUKS between a device and its filesystem or the group on it, and who has the key.
 
 use super::fields::{Field, Fields, Reader};
 use super::spellings::one_of;
+use super::{Layout, VolumeGroup};
+use crate::device::LayoutPath;
 use serde::Serialize;
 use std::fmt;
 
 const ENCRYPTED: [Field; 1] = [Field { name: "key", also: &[] }];
 
-/// The filesystem lies in a LUKS2 container, which takes all of the device.
+/// A LUKS2 container, which takes all of the device: around a filesystem, or around each physical volume of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Encrypted {
@@ -26,7 +28,7 @@ pub enum KeySource {
     File,
     /// Nobody: the machine's TPM 2 seals a key that is made with the container.
     Tpm2,
-    /// A person at the console. It is refused: nobody is asked here.
+    /// A passphrase: a person types it at the console when it is installed, and whenever it boots.
     Prompt,
 }
 
@@ -46,6 +48,20 @@ impl KeySource {
 impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+impl Layout {
+    /// All that is encrypted, filesystems and groups.
+    pub fn encrypted(&self) -> impl Iterator<Item = Encrypted> {
+        let groups = self.volumegroups.iter().filter_map(|group| group.encrypted);
+        self.filesystems.iter().filter_map(|filesystem| filesystem.encrypted).chain(groups)
+    }
+
+    /// The encrypted group of which this device is a volume.
+    pub fn encrypted_group(&self, device: &LayoutPath) -> Option<&VolumeGroup> {
+        let volume = self.logicalvolumes.iter().find(|volume| volume.device() == *device)?;
+        self.volumegroups.iter().find(|group| group.name == volume.volumegroup && group.encrypted.is_some())
     }
 }
 

@@ -207,6 +207,9 @@ pub struct VolumeGroup {
     pub devices: Vec<LayoutPath>,
     /// Tags of the group, for those who look for it.
     pub tags: Vec<String>,
+    /// Does each of its physical volumes lie in a LUKS2 container of its own?
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<Encrypted>,
 }
 
 /// One logical volume of LVM.

@@ -32,7 +32,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
     raid::check(&mut check, layout);
     lvm::check(&mut check, layout);
     filesystems::check(&mut check, &layout.filesystems);
-    encrypted::check(&mut check, &layout.filesystems);
+    encrypted::check(&mut check, layout);
     reinstall::check(&mut check, layout);
     image::check(&mut check, layout);
     sizes::check(&mut check, layout);

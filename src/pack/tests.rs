@@ -101,7 +101,7 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     };
     let expected = serde_json::json!({
         "kernels": ["/boot/vmlinuz-6.1"], "init": "/usr/lib/systemd/systemd", "installer": "/install.sh",
-        "user_data": ["/usr/bin/cloud-init"],
+        "user_data": ["/usr/bin/cloud-init"], "cryptsetup": [],
     });
     assert_eq!(manifest(), expected);
     fs::remove_dir_all(tree.path().join("boot")).unwrap();

@@ -1,7 +1,7 @@
 //! What the drawings say about a node, in the words of a person.
 
 use crate::layout::tree::{Graph, Item};
-use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid, Size};
+use crate::layout::{Encrypted, Filesystem, Format, OnReinstall, PartitionKind, Raid, Size};
 use crate::text::counted;
 
 /// Without the `/dev/` that every device has.
@@ -77,7 +77,8 @@ pub fn details(graph: &Graph, node: usize) -> Vec<String> {
         Item::Array(raid) => array(graph, raid),
         Item::Group(group) => {
             let volumes = counted(group.devices.len(), "PV", "PVs");
-            std::iter::once(volumes).chain(group.tags.iter().map(|tag| format!("tag {tag}"))).collect()
+            let encrypted = group.encrypted.map(in_luks);
+            std::iter::once(volumes).chain(encrypted).chain(group.tags.iter().map(|tag| format!("tag {tag}"))).collect()
         }
         Item::Filesystem(filesystem) => options(filesystem),
         Item::Missing => vec!["nothing in the layout brings it about".to_owned()],
@@ -110,8 +111,12 @@ pub fn options(filesystem: &Filesystem) -> Vec<String> {
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
     let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "a reinstall merges".to_owned());
     let grown = filesystem.grow.then(|| "grows to the rest of the disk".to_owned());
-    let encrypted = filesystem.encrypted.map(|encrypted| format!("in LUKS2, key: {}", encrypted.key));
+    let encrypted = filesystem.encrypted.map(in_luks);
     made.into_iter().chain(encrypted).chain(mounted).chain(grown).chain(merged).collect()
+}
+
+fn in_luks(encrypted: Encrypted) -> String {
+    format!("in LUKS2, key: {}", encrypted.key)
 }
 
 /// Whom the layout is for.

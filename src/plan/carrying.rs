@@ -23,6 +23,8 @@ use std::collections::BTreeSet;
 
 const LUKS: &str = "crypto_LUKS";
 
+const ENCRYPTED: &str = "is encrypted (LUKS), and its key would not come along: decrypt it first";
+
 /// What goes, and the devices that are read for it.
 ///
 /// # Errors
@@ -154,6 +156,9 @@ impl Carrying<'_> {
     }
 
     fn group(&mut self, place: &str, group: &VolumeGroup) {
+        if group.encrypted.is_some() {
+            return self.refuse(place, format!("the group {} {ENCRYPTED}", group.name));
+        }
         let physical: Vec<DevicePath> = group.devices.iter().filter_map(|device| self.meant.now(device)).collect();
         let found = groups_on(self.meant.inventory, &physical).into_iter().find(|found| found.name == group.name);
         let Some(found) = found else {
@@ -301,7 +306,7 @@ impl Carrying<'_> {
 fn content(wanted: &Filesystem, unit: Unit) -> Result<String, String> {
     let found = unit.signatures();
     if found.iter().any(|is| is.kind == LUKS) {
-        return Err("is encrypted (LUKS), and its key would not come along: decrypt it first".to_owned());
+        return Err(ENCRYPTED.to_owned());
     }
     let format = wanted.format;
     match found {

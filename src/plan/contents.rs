@@ -1,6 +1,8 @@
 //! Whether an image can be finished on this machine by what its manifest tells of it. It is judged when the plan is made, where the
 //! control plane knows it, and once more by the same rules when the image has answered.
 
+use super::luks::may_be_missing;
+use super::returning::mountable;
 use super::{Mode, Request};
 use crate::allocation::Finish;
 use crate::contents::Contents;
@@ -16,6 +18,8 @@ pub struct Needs {
     /// The kernel may lie on what stays.
     keeps_kernels: bool,
     has_user_data: bool,
+    /// What is encrypted and mounted where, of what the system cannot do without.
+    opens: Option<String>,
 }
 
 /// What is wrong with the contents of an image.
@@ -45,6 +49,11 @@ impl Needs {
             keeps_kernels: request.mode == Mode::Reinstall
                 && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
             has_user_data: !allocation.user_data.trim().is_empty(),
+            opens: layout.filesystems.iter().find_map(|filesystem| {
+                let is_encrypted =
+                    filesystem.encrypted.is_some() || layout.encrypted_group(&filesystem.device).is_some();
+                mountable(filesystem).filter(|_| is_encrypted && !may_be_missing(filesystem)).map(str::to_owned)
+            }),
         })
     }
 
@@ -77,6 +86,14 @@ impl Needs {
             refuse(
                 "no GRUB for BIOS, by which this machine boots",
                 "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
+            );
+        }
+        if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
+            refuse(
+                &format!(
+                    "no cryptsetup and no systemd-cryptsetup, so that it could not mount {path}, which is encrypted"
+                ),
+                "install one into the tree and pack it again, or say nofail in its mountoptions",
             );
         }
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {

@@ -18,6 +18,8 @@ impl<'a> Deciding<'a> {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
                 self.decided.filesystems.push(FilesystemFate::Tmpfs);
+            } else if let Some(hidden) = self.hidden(&filesystem.device) {
+                self.decide_hidden(filesystem, hidden);
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 match filesystem.encrypted {
                     Some(encrypted) => self.decide_encrypted(&place, filesystem, encrypted, &device),
@@ -145,7 +147,7 @@ fn is_root(filesystem: &Filesystem) -> bool {
     filesystem.path.as_deref() == Some("/")
 }
 
-fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
+pub fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
     filesystem.format == Format::Swap || mountable(filesystem).is_some()
 }
 

@@ -1,4 +1,5 @@
-//! Encrypted filesystems: a LUKS container between the device and the filesystem, made with the device or kept with it.
+//! Encrypted filesystems: a LUKS container between the device and the filesystem, made with the device or kept with it. Groups are in
+//! `encrypted_groups`.
 //!
 //! | kept, and the layout says `encrypted` | |
 //! |---|---|
@@ -14,9 +15,9 @@ use super::placed::FilesystemFate;
 use super::returning::mountable;
 use super::sectors::MIB;
 use super::verdict::{Decided, Deciding};
-use super::{ByteRange, Container, CrypttabEntry, DiskPlan, OfRun, OnDevice, Operation};
+use super::{ByteRange, Container, CrypttabEntry, DiskPlan, OfRun, OnDevice, Operation, Plan};
 use crate::allocation::Allocation;
-use crate::device::DevicePath;
+use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::{Inventory, Signature, Tried};
 use crate::layout::{Encrypted, Filesystem, KeySource, Layout};
 use crate::pull::Secret;
@@ -29,10 +30,12 @@ const KIND: &str = "crypto_LUKS";
 /// Where the data begin: both headers and the key slots lie before (LUKS2 On-Disk Format, 2.2; cryptsetup's default).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
-/// The container of a filesystem of the layout.
+/// A container of the layout, around a filesystem or a physical volume of a group.
 pub struct Luks {
     pub container: Container,
     pub fate: LuksFate,
+    /// The group.
+    pub group: Option<String>,
     /// Mount point, and whether the system starts without it.
     path: Option<String>,
     nofail: bool,
@@ -57,25 +60,35 @@ pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
         KeySource::File => allocation.file_key.clone(),
-        KeySource::Prompt => Secret::default(),
+        KeySource::Prompt => allocation.prompt_key.clone(),
     }
 }
 
-/// Containers that a reinstall keeps, to be opened read-only before the plan is made.
-pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Container> {
+/// Containers that a reinstall keeps, to be opened read-only before the plan is made: each of a filesystem alone, those of a group together.
+pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<Container>> {
     if !allocation.reinstall && !allocation.keeps {
         return Vec::new();
     }
     let (meant, stack) = (Match::new(layout, inventory), Stack::new(inventory));
-    let kept = layout.filesystems.iter().filter_map(|filesystem| {
-        let source = filesystem.encrypted?.key;
-        let disks = meant.graph.below([&filesystem.device]).disks;
-        let device = meant.now(&filesystem.device)?;
+    let kept = |device: &LayoutPath, source: KeySource| {
+        let disks = meant.graph.below([device]).disks;
+        let device = meant.now(device)?;
         let uuid = container_uuid(stack.unit(&stack.name(&device)).signatures()).ok()?;
         let is_kept = disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
         is_kept.then(|| Container::new(device, uuid, 512, source, key(allocation, source)))
+    };
+    let filesystems = layout.filesystems.iter();
+    let alone = filesystems.filter_map(|is| Some(vec![kept(&is.device, is.encrypted?.key)?]));
+    let groups = layout.volumegroups.iter().filter_map(|group| {
+        let source = group.encrypted?.key;
+        Some(group.devices.iter().filter_map(|device| kept(device, source)).collect())
     });
-    kept.collect()
+    alone.chain(groups).collect()
+}
+
+/// Of the container on a kept device.
+pub fn uuid_on(device: &Device) -> Result<Uuid, String> {
+    device.content.as_deref().map_err(String::clone).and_then(container_uuid)
 }
 
 fn container_uuid(found: &[Signature]) -> Result<Uuid, String> {
@@ -109,49 +122,32 @@ impl<'a> Deciding<'a> {
     }
 
     fn make_encrypted(&mut self, place: &str, filesystem: &Filesystem, encrypted: Encrypted, device: &Device<'a>) {
-        if let Some(bytes) = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES) {
-            let message = format!(
-                "device:{} is not big enough required:{}MiB, existing:{}MiB (LUKS2: its headers alone)",
-                filesystem.device,
-                DATA_OFFSET_BYTES / MIB + 1,
-                bytes / MIB
-            );
+        if let Some(message) = too_small(&filesystem.device, device) {
             return self.refuse(place, message);
         }
         let uuid = (self.ids)();
         let container = self.container(filesystem, encrypted, device, uuid, LuksFate::Made);
-        let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
-        let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
-        let mapping = container.mapping;
-        let device =
-            Device { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() };
+        let device = made_inside(device, container.mapping);
         self.decide_plain(place, filesystem, &device);
     }
 
     fn keep_encrypted(&mut self, place: &str, filesystem: &Filesystem, encrypted: Encrypted, device: &Device<'a>) {
-        let found = device.content.as_deref().map_err(String::clone);
-        let uuid = match found.and_then(container_uuid) {
+        let uuid = match uuid_on(device) {
             Ok(uuid) => uuid,
             Err(why) => {
                 let message = format!("{} is to be kept with {} in LUKS, but {why}", device.path, filesystem.format);
                 return self.refuse(place, message);
             }
         };
-        let (below, inventory) = (self.stack.name(&device.now), self.inventory);
-        let mapping = Container::new(device.now.clone(), uuid, 0, encrypted.key, Secret::default()).mapping;
-        let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below));
-        if let Some(opened) = opened {
+        if let Some(inside) = self.opened(device, uuid) {
             self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
-            if let Some(why) = inventory.failure(&Tried::Container(device.now.clone())) {
+            if let Some(why) = self.inventory.failure(&Tried::Container(device.now.clone())) {
                 self.opens_by_disk_key(device, why);
             }
-            let size_bytes = Some(opened.size_bytes);
-            let (blank, content) = (opened.blank, Ok(opened.signatures.as_slice()));
-            let device = Device { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() };
-            return self.decide_plain(place, filesystem, &device);
+            return self.decide_plain(place, filesystem, &inside);
         }
         let needed = mountable(filesystem).filter(|_| !may_be_missing(filesystem));
-        match (inventory.failure(&Tried::Container(device.now.clone())), needed) {
+        match (self.inventory.failure(&Tried::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} is to be kept with {} in LUKS, and the new system mounts it at {path}, but it does not open: {why}. \
@@ -179,7 +175,7 @@ impl<'a> Deciding<'a> {
     }
 
     /// Nothing of what is kept is written, so that it stays sealed to the other TPM.
-    fn opens_by_disk_key(&mut self, device: &Device, why: &str) {
+    pub fn opens_by_disk_key(&mut self, device: &Device, why: &str) {
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
         }
@@ -188,6 +184,16 @@ impl<'a> Deciding<'a> {
              TPM was enrolled there (systemd-cryptenroll). {why}",
             device.path
         ));
+    }
+
+    /// A kept device as it is inside of its container, if that is open.
+    pub fn opened(&self, device: &Device<'a>, uuid: Uuid) -> Option<Device<'a>> {
+        let mapping = Container::new(device.now.clone(), uuid, 0, KeySource::Server, Secret::default()).mapping;
+        let (below, inventory) = (self.stack.name(&device.now), self.inventory);
+        let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below))?;
+        let (size_bytes, blank) = (Some(opened.size_bytes), opened.blank);
+        let content = Ok(opened.signatures.as_slice());
+        Some(Device { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
     }
 
     fn container(
@@ -204,6 +210,7 @@ impl<'a> Deciding<'a> {
         self.decided.luks.push(Luks {
             container: container.clone(),
             fate,
+            group: None,
             path: mountable(filesystem).map(str::to_owned),
             nofail: says("nofail"),
             noauto: says("noauto"),
@@ -214,11 +221,34 @@ impl<'a> Deciding<'a> {
     }
 }
 
-fn may_be_missing(filesystem: &Filesystem) -> bool {
+/// Is there no room for more than the headers?
+pub fn too_small(name: &LayoutPath, device: &Device) -> Option<String> {
+    let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
+    Some(format!(
+        "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2: its headers alone)",
+        DATA_OFFSET_BYTES / MIB + 1,
+        bytes / MIB
+    ))
+}
+
+/// The device as it will be inside of a container that is made on it.
+pub fn made_inside<'a>(device: &Device<'a>, mapping: DevicePath) -> Device<'a> {
+    let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
+    let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
+    Device { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() }
+}
+
+pub fn may_be_missing(filesystem: &Filesystem) -> bool {
     filesystem.options().any(|option| ["nofail", "noauto"].contains(&option))
 }
 
 impl Luks {
+    /// Around a physical volume of a group. `needed` is where the new system mounts something of the group that it cannot do without.
+    pub fn of_group(container: Container, fate: LuksFate, group: &str, needed: Option<&str>) -> Luks {
+        let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
+        Luks { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
+    }
+
     pub fn is_kept(&self) -> bool {
         self.fate != LuksFate::Made
     }
@@ -234,7 +264,9 @@ impl Luks {
         let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
         let (key, more) = match self.container.source {
             KeySource::Tpm2 => (Secret::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
-            _ => (self.container.key.clone(), None),
+            // Whoever starts the installed system is asked again.
+            KeySource::Prompt => (Secret::default(), None),
+            KeySource::Server | KeySource::File => (self.container.key.clone(), None),
         };
         let options = std::iter::once("luks".to_owned()).chain(more).chain(options).collect();
         CrypttabEntry { uuid: self.container.uuid, options, needed_at, key }
@@ -252,14 +284,24 @@ pub fn check(decided: &Decided) -> Option<Operation> {
     (!containers.is_empty()).then_some(Operation::Run(OfRun::CheckContainers(containers)))
 }
 
-pub fn made(decided: &Decided) -> Vec<Operation> {
-    let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made);
+/// Is a container made whose passphrase nobody has typed yet?
+pub fn asks(plan: &Plan) -> bool {
+    let is_open = |container: &Container| container.source == KeySource::Prompt && container.key.is_empty();
+    plan.stages.iter().flat_map(|stage| &stage.operations).any(
+        |operation| matches!(operation, Operation::Device(OnDevice::CreateContainer(container)) if is_open(container)),
+    )
+}
+
+/// Those around physical volumes, which come before their groups, or those of filesystems.
+pub fn made(decided: &Decided, of_groups: bool) -> Vec<Operation> {
+    let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(OnDevice::CreateContainer(luks.container.clone()))).collect()
 }
 
-pub fn closed(decided: &Decided) -> impl Iterator<Item = Operation> {
+/// Those around physical volumes, when their groups are down, or those of filesystems.
+pub fn closed(decided: &Decided, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close = |luks: &Luks| OnDevice::CloseContainer { mapping: luks.container.mapping.clone() };
-    open(decided).map(close).map(Operation::Device)
+    open(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
 }
 
 pub fn crypttab(decided: &Decided) -> Option<Operation> {

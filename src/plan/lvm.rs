@@ -30,6 +30,12 @@ impl<'a> Deciding<'a> {
         for (index, group) in self.layout.volumegroups.iter().enumerate() {
             let place = format!("volumegroups[{index}]");
             let Some(below) = self.below(&place, &format!("vg:{}", group.name), &group.devices) else { continue };
+            let below = match group.encrypted {
+                Some(encrypted) => self.within_containers(&place, group, encrypted, &below),
+                None => Some(below),
+            };
+            // Refused, or left as it is.
+            let Some(below) = below else { continue };
             self.refuse_twin(&place, group, &below);
             if below.fate == Fate::Kept {
                 self.keep_group(&place, group, &below);

@@ -13,6 +13,7 @@ mod defining;
 mod devices;
 mod disks;
 mod display;
+mod encrypted_groups;
 mod entering;
 mod erasing;
 mod extents;

@@ -1,6 +1,6 @@
 //! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
-use super::luks::LuksFate;
+use super::luks::{Luks, LuksFate, is_mapping};
 use super::placed::{FilesystemFate, Placed};
 use super::stages::new_filesystem;
 use super::together::Together;
@@ -104,7 +104,8 @@ impl<'a> Returning<'a> {
         parts.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Restores kept arrays first, then the groups that may lie on them.
+    /// Restores kept arrays first, then the groups that may lie on them, with their containers before them, then containers of
+    /// filesystems.
     fn stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = Restore> {
         let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
             ArrayFate::Kept { device, uuid, members } if is(device.as_str()) => {
@@ -121,11 +122,22 @@ impl<'a> Returning<'a> {
             GroupFate::Kept { .. } | GroupFate::Made(_) => None,
         });
         let opened = self.decided.luks.iter().filter(|luks| luks.fate == LuksFate::Opened);
-        let opened = opened.filter(move |luks| is(luks.container.mapping.as_str())).map(|luks| {
-            let (container, read_only) = (luks.container.clone(), !luks.is_written());
-            Restore::OpenContainer(OpenContainer { container, read_only })
+        let open = |luks: &Luks, is_written: bool| {
+            Restore::OpenContainer(OpenContainer { container: luks.container.clone(), read_only: !is_written })
+        };
+        let of_groups = opened.clone().filter_map(move |luks| {
+            let group = luks.group.as_deref().filter(|group| is(group))?;
+            Some(open(luks, self.is_written(group)))
         });
-        arrays.chain(groups).chain(opened)
+        let of_filesystems = opened.filter(move |luks| luks.group.is_none() && is(luks.container.mapping.as_str()));
+        let of_filesystems = of_filesystems.map(move |luks| open(luks, luks.is_written()));
+        arrays.chain(of_groups).chain(groups).chain(of_filesystems)
+    }
+
+    /// Is anything of this kept group activated, or added to it?
+    fn is_written(&self, group: &str) -> bool {
+        let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
+        self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
     }
 
     /// Mount points of kept filesystems that will cover the image's files there.
@@ -164,7 +176,7 @@ impl<'a> Returning<'a> {
         let extended: Vec<DevicePath> = extended.flatten().cloned().collect();
         let mut devices: Vec<DevicePath> = bottom(&stacked).into_iter().collect();
         // What lies on an array that comes back is taken down with it.
-        devices.extend(self.beneath_arrays(extended));
+        devices.extend(self.on_what_is_there(extended));
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
         let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
@@ -186,15 +198,15 @@ impl<'a> Returning<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Physical volumes that are no arrays of the plan: those are put together of what is taken down anyway.
-    fn beneath_arrays(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
+    /// Physical volumes that are no arrays and no containers of the plan: those are put together of what is taken down anyway.
+    fn on_what_is_there(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
             self.decided
                 .arrays
                 .iter()
                 .any(|array| matches!(array, ArrayFate::Kept { device: named, .. } if named == device))
         };
-        devices.into_iter().filter(move |device| !is_array(device))
+        devices.into_iter().filter(move |device| !is_array(device) && !is_mapping(self.decided, device))
     }
 
     fn when_filled(&self, placed: &Placed) -> When {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
-use crate::layout::{Filesystem, Format, Layout};
+use crate::layout::{Filesystem, Format, KeySource, Layout};
 use crate::order::{self, Gather};
 use crate::topology::{Match, Stack};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(&meant, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
-    let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
+    let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(|placed| fstab_entry(layout, placed)).collect();
     let returning = Returning::new(&meant, &decided, &filesystems);
     let rehearsal = returning.rehearsal();
     let identities = identities(inventory, &decided, rehearsal.as_ref());
@@ -78,8 +78,8 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
             decided.tables.iter().cloned().map(OnDevice::WriteTable).map(Operation::Device).collect(),
         ),
         (StageName::StorageRaid, arrays_to_make(&decided)),
-        (StageName::StorageLvm, groups_and_volumes_to_make(&decided)),
-        (StageName::StorageEncrypt, luks::made(&decided)),
+        (StageName::StorageLvm, [luks::made(&decided, true), groups_and_volumes_to_make(&decided)].concat()),
+        (StageName::StorageEncrypt, luks::made(&decided, false)),
         (StageName::StorageFormat, formats),
         image.first,
         image.second,
@@ -243,8 +243,9 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
     let disks = devices(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
     let flush = Operation::Run(OfRun::FlushDisks { disks });
     std::iter::once(Operation::Run(OfRun::Unmount))
-        .chain(luks::closed(decided))
+        .chain(luks::closed(decided, false))
         .chain(groups)
+        .chain(luks::closed(decided, true))
         .chain(arrays)
         .chain([flush])
         .collect()
@@ -295,7 +296,7 @@ pub fn new_filesystem(filesystem: &Filesystem, new: &New) -> MakeFilesystem {
 }
 
 /// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
-fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
+fn fstab_entry(layout: &Layout, (filesystem, is): &Placed) -> Option<FstabEntry> {
     let source = match is {
         // By its mapping, whose name has the UUID of the container.
         _ if filesystem.encrypted.is_some() && mountable(filesystem).is_some() => match is {
@@ -318,11 +319,11 @@ fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
         _ if path == "/" => 1,
         _ => 2,
     };
-    Some(FstabEntry {
-        source,
-        path: path.to_owned(),
-        format: filesystem.format,
-        options: filesystem.mountoptions.clone(),
-        pass,
-    })
+    let mut options = filesystem.mountoptions.clone();
+    // Of a container systemd knows that a person has to come first, of what is in a group it does not (systemd.mount(5)).
+    let within = layout.encrypted_group(&filesystem.device).and_then(|group| group.encrypted);
+    if within.is_some_and(|encrypted| encrypted.key == KeySource::Prompt) {
+        options.push("x-systemd.device-timeout=0".to_owned());
+    }
+    Some(FstabEntry { source, path: path.to_owned(), format: filesystem.format, options, pass })
 }

@@ -4,6 +4,7 @@
 
 use super::absent::Absent;
 use super::devices::{Below, Devices, Fate};
+use super::encrypted_groups::Hidden;
 use super::luks::Luks;
 use super::lvm::Group;
 use super::persistent::Decisions;
@@ -43,7 +44,7 @@ pub struct Decided {
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
-    /// Containers of encrypted filesystems.
+    /// Containers of encrypted filesystems and groups.
     pub luks: Vec<Luks>,
     /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
     pub filling: Vec<(LayoutPath, Making)>,
@@ -97,6 +98,8 @@ pub struct Deciding<'a> {
     /// Device path of the layout to what is or will be there.
     pub devices: Devices<'a>,
     pub groups: BTreeMap<&'a str, Group<'a>>,
+    /// Encrypted groups that nobody has seen the inside of.
+    pub hidden: BTreeMap<&'a str, Hidden>,
     /// What is taken down.
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that volumes of Kubernetes have.
@@ -127,6 +130,7 @@ pub fn decide(
         absent: BTreeMap::new(),
         devices: Devices::default(),
         groups: BTreeMap::new(),
+        hidden: BTreeMap::new(),
         released: BTreeSet::new(),
         layout_names: BTreeSet::new(),
         taken: BTreeMap::new(),

@@ -131,15 +131,15 @@ async fn initrd(app: &App, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match api::assigned(app, &directory, id).await {
         Ok(Some((assigned, _))) => {
-            let filesystems = assigned.layout["filesystems"].as_array();
-            filesystems.into_iter().flatten().any(|filesystem| !filesystem["encrypted"].is_null())
+            let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
+            lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())
         }
         // Its image is still being digested, or the like.
         _ => {
             let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
             let named = allocation.and_then(|allocation| allocation.filesystemlayout.as_deref());
             let layout = named.and_then(|named| directory.known.layouts.get(named));
-            layout.is_some_and(|layout| layout.filesystems.iter().any(|is| is.encrypted.is_some()))
+            layout.is_some_and(|layout| layout.encrypted().next().is_some())
         }
     };
     if !is_encrypted {

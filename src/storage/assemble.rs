@@ -41,6 +41,8 @@ pub struct Assembled {
     locks: Locks,
     /// Arrays that were tried and did not start.
     failed: Vec<Failed>,
+    /// Arrays and groups that were tried, with the number of their parts.
+    tried: HashSet<(String, usize)>,
     /// What could not be assembled and why. That is no error: the inventory only knows less.
     pub notes: Vec<String>,
 }
@@ -51,7 +53,8 @@ pub struct Assembled {
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
 pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
-    let mut assembled = Assembled { before: running()?, disks, locks, failed: Vec::new(), notes: Vec::new() };
+    let (failed, tried, notes) = (Vec::new(), HashSet::new(), Vec::new());
+    let mut assembled = Assembled { before: running()?, disks, locks, failed, tried, notes };
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
@@ -109,13 +112,15 @@ impl Assembled {
 
     /// Starts what is there, again and again, until nothing new comes to light. Arrays first: a group may lie on an
     /// array and on a disk.
-    fn build(&mut self) -> Result<()> {
-        let mut tried = HashSet::new();
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub fn build(&mut self) -> Result<()> {
         for _ in 0..ROUNDS {
             let inventory = survey::read(Depth::Deep)?;
             let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
             let arrays: Vec<&Array> =
-                arrays.filter(|array| tried.insert((array.uuid.to_string(), array.members.len()))).collect();
+                arrays.filter(|array| self.tried.insert((array.uuid.to_string(), array.members.len()))).collect();
             for array in &arrays {
                 let started = start(array);
                 if let Err(why) = &started {
@@ -128,7 +133,7 @@ impl Assembled {
             }
             let groups = inventory.groups.iter();
             let groups: Vec<&VolumeGroup> =
-                groups.filter(|group| tried.insert((group.uuid.clone(), present(group)))).collect();
+                groups.filter(|group| self.tried.insert((group.uuid.clone(), present(group)))).collect();
             for group in &groups {
                 self.note(&format!("volume group {}", group.name), activate(group).and_then(|()| show_copies(group)));
             }

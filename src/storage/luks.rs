@@ -37,7 +37,13 @@ pub fn check(containers: &[Container]) -> Result<()> {
         missing.extend(sealed::missing());
     }
     for Container { device, source, .. } in containers.iter().filter(|is| is.key.is_empty() && !is_sealed(is)) {
-        missing.push(format!("{device} is encrypted with key: {source}, and no such key was given"));
+        missing.push(match source {
+            KeySource::Prompt => format!(
+                "{device} is encrypted with key: {source}, and nobody was asked for its passphrase: the agent asks at the console, \
+                 where no conductor drives it"
+            ),
+            source => format!("{device} is encrypted with key: {source}, and no such key was given"),
+        });
     }
     if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
 }

@@ -35,6 +35,11 @@ fn missing(root: &Root, entries: &[CrypttabEntry]) -> Option<String> {
     (!lacking.is_empty()).then(|| format!("no {}, by which systemd asks a TPM 2 ({packages})", lacking.join(", ")))
 }
 
+/// What a tree has to open containers with.
+pub fn openers(root: &Root) -> impl Iterator<Item = &'static str> {
+    OPENERS.into_iter().chain(OF_SYSTEMD).filter(|opener| root.has(opener))
+}
+
 /// Adds lines to what the image has, and writes a file with the key of each that has one, which root alone can read.
 ///
 /// # Errors
@@ -108,6 +113,19 @@ mod tests {
         assert_eq!(fs::read_to_string(&key).unwrap(), "hunter2");
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&key), mode(key.parent().unwrap()), mode(&at("etc/crypttab"))), (0o400, 0o700, 0o600));
+    }
+
+    #[test]
+    fn a_passphrase_is_in_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("etc")).unwrap();
+        fs::create_dir_all(dir.path().join("usr/sbin")).unwrap();
+        fs::write(dir.path().join("usr/sbin/cryptsetup"), "").unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        write(&root, &[CrypttabEntry { key: Secret::default(), ..entry(None) }], &|line| panic!("{line}")).unwrap();
+        let uuid = Uuid::from_u128(7);
+        assert_eq!(root.read(PATH).unwrap(), format!("luks-{uuid} UUID={uuid} none luks,nofail\n"));
+        assert!(!root.has(KEYS));
     }
 
     #[test]

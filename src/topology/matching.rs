@@ -2,7 +2,7 @@
 
 use super::find;
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::{self, Array, Inventory, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, Stacked, StackedKind, VolumeGroup};
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{self, Layout};
 use crate::order::Gather;
@@ -73,8 +73,7 @@ impl<'a> Match<'a> {
                 arrays.into_iter().next()?.running.as_ref()?
             }
             Item::Volume(volume) => {
-                let group = *below.first()?;
-                let physical = self.all_now(&self.graph.nodes[group].below);
+                let physical = self.physical(*below.first()?);
                 let groups = groups_on(self.inventory, &physical).into_iter();
                 let group = groups.into_iter().find(|found| found.name == volume.volumegroup)?;
                 group.volumes.iter().find(|found| found.name == volume.name)?.running.as_ref()?
@@ -83,6 +82,19 @@ impl<'a> Match<'a> {
         };
         let stacked = self.inventory.stacked.iter().find(|stacked| stacked.name == *running)?;
         Some(stacked.device.clone())
+    }
+
+    /// What the physical volumes of a group are, as far as they are there: those of an encrypted one are in containers, which must be
+    /// open for that.
+    fn physical(&self, group: usize) -> Vec<DevicePath> {
+        let group = &self.graph.nodes[group];
+        let on = self.all_now(&group.below);
+        match group.item {
+            Item::Group(is) if is.encrypted.is_some() => {
+                on.iter().filter_map(|device| opened_on(self.inventory, device)).map(|is| is.device.clone()).collect()
+            }
+            _ => on,
+        }
     }
 
     /// As far as they are there. Nothing lies on itself in the graph of a layout, so that this ends.
@@ -106,6 +118,12 @@ pub fn arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'
 pub fn groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a VolumeGroup> {
     let is = |group: &&VolumeGroup| group.devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
+}
+
+/// The inside of the container on this device, which is open.
+pub fn opened_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> Option<&'a Stacked> {
+    let below = inventory.kernel_name(device);
+    inventory.stacked.iter().find(|is| is.kind == StackedKind::Crypt && is.below.contains(&below))
 }
 
 #[cfg(test)]

@@ -8,5 +8,5 @@ mod matching;
 pub mod multipath;
 mod stack;
 
-pub use matching::{Match, arrays_on, groups_on};
+pub use matching::{Match, arrays_on, groups_on, opened_on};
 pub use stack::{Stack, Unit, units};

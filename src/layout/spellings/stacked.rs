@@ -4,6 +4,7 @@ use super::{SIZE_MISSING, create_options, one_of, only};
 use crate::device::LayoutPath;
 use crate::layout::document::{Node, Value};
 use crate::layout::edit::New;
+use crate::layout::encrypted;
 use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
@@ -14,7 +15,7 @@ const RAID: [Field; 5] = [
     Field { name: "createoptions", also: &["options"] },
     only("spares"),
 ];
-const VOLUME_GROUP: [Field; 3] = [only("name"), only("devices"), only("tags")];
+const VOLUME_GROUP: [Field; 4] = [only("name"), only("devices"), only("tags"), only("encrypted")];
 const LOGICAL_VOLUME: [Field; 4] = [only("name"), only("volumegroup"), only("size"), only("lvmtype")];
 
 pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid> {
@@ -48,6 +49,7 @@ pub(super) fn volume_group(reader: &mut Reader, node: &Node, place: &str) -> Opt
         name: reader.required_text(&fields, "name"),
         devices: devices(reader, &fields),
         tags: reader.texts(&fields, "tags"),
+        encrypted: encrypted::read(reader, &fields),
     })
 }
 

@@ -144,7 +144,7 @@ fn stack() -> impl Strategy<Value = Stack> {
     let volumes = prop::collection::btree_map(name(), volume, 0..4);
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
         let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".into()];
-        let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect() };
+        let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect(), encrypted: None };
         let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
             filesystem.device = format!("/dev/{name}/{volume}").into();
             (LogicalVolume { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
@@ -163,11 +163,14 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         layout.disks.push(Disk { device, hints, partitions, wipeonreinstall: false, image: false });
     }
     layout.raid.push(stack.raid);
-    layout.volumegroups.push(stack.group);
+    let (mut group, has_root) = (stack.group, layout.filesystems.is_empty());
     for (volume, filesystem) in stack.volumes {
         layout.logicalvolumes.push(volume);
         push_filesystem(layout, filesystem);
     }
+    // Every other one; `/` cannot be in it.
+    group.encrypted = (!has_root && group.tags.len() != 1).then_some(Encrypted { key: KeySource::File });
+    layout.volumegroups.push(group);
 }
 
 /// A seed with some of its bytes replaced, lines doubled, dropped or shifted.

@@ -105,11 +105,17 @@ fn mirrored_lvm() -> Layout {
             raid("/dev/md/data", RaidLevel::Raid1, &["/dev/sda3", "/dev/sdb3"], 0, &["--bitmap=internal"]),
         ],
         volumegroups: vec![
-            VolumeGroup { name: "system".to_owned(), devices: paths(&["/dev/md/data"]), tags: Vec::new() },
+            VolumeGroup {
+                name: "system".to_owned(),
+                devices: paths(&["/dev/md/data"]),
+                tags: Vec::new(),
+                encrypted: None,
+            },
             VolumeGroup {
                 name: "data".to_owned(),
                 devices: paths(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
                 tags: words(&["csi", "keep"]),
+                encrypted: None,
             },
         ],
         logicalvolumes: vec![
@@ -212,7 +218,12 @@ fn twelve() -> Layout {
             raid("/dev/md/efi", RaidLevel::Raid1, &["/dev/sda1", "/dev/sdb1"], 0, &[]),
             raid("/dev/md/data", RaidLevel::Raid10, &members, 1, &["--layout=n2"]),
         ],
-        volumegroups: vec![VolumeGroup { name: "vg0".to_owned(), devices: paths(&["/dev/md/data"]), tags: Vec::new() }],
+        volumegroups: vec![VolumeGroup {
+            name: "vg0".to_owned(),
+            devices: paths(&["/dev/md/data"]),
+            tags: Vec::new(),
+            encrypted: None,
+        }],
         logicalvolumes: vec![
             volume("vg0", "root", 20480, LvmType::Linear),
             volume("vg0", "var", 102_400, LvmType::Linear),
@@ -252,7 +263,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
             spares,
         });
     let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2))
-        .prop_map(|(name, devices, tags)| VolumeGroup { name, devices, tags });
+        .prop_map(|(name, devices, tags)| VolumeGroup { name, devices, tags, encrypted: None });
     let volume = ("l|.*", "g|h|.*", any::<u64>(), select(LvmType::ALL.to_vec()))
         .prop_map(|(name, volumegroup, mib, lvmtype)| LogicalVolume { name, volumegroup, size: mib.into(), lvmtype });
     let filesystem = (

@@ -1,45 +1,60 @@
-//! Rules for encrypted filesystems.
+//! Rules for encrypted filesystems and groups.
 
 use super::{Check, Provider};
-use crate::layout::{Filesystem, Format, KeySource};
+use crate::device::LayoutPath;
+use crate::layout::{Filesystem, Format, Layout};
 
 /// The system needs these before it can open anything. A path below one of them is needed as well.
 const NEEDED_FIRST: [&str; 7] = ["/boot", "/efi", "/etc", "/usr", "/bin", "/sbin", "/lib"];
 
-pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
-    for (index, filesystem) in filesystems.iter().enumerate() {
-        let Some(encrypted) = filesystem.encrypted else { continue };
-        let place = format!("filesystems[{index}].encrypted");
-        if let Some(why) = refused_key(encrypted.key) {
-            check.report(&format!("{place}.key"), why);
+pub(super) fn check(check: &mut Check, layout: &Layout) {
+    for (index, filesystem) in layout.filesystems.iter().enumerate() {
+        let within = layout.encrypted_group(&filesystem.device).map(|group| group.name.as_str());
+        if filesystem.encrypted.is_some() {
+            check_own(check, index, filesystem, within);
+        } else if within.is_none() {
+            continue;
         }
-        if check.known(&format!("filesystems[{index}].format"))
-            && matches!(filesystem.format, Format::Swap | Format::Tmpfs | Format::None)
-        {
-            let message =
-                format!("format {} is not encrypted here: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
-            check.report(&place, message);
-        }
+        let (place, of_group) = match within {
+            Some(group) => (format!("filesystems[{index}].device"), format!(" (vg:{group} is encrypted)")),
+            None => (format!("filesystems[{index}].encrypted"), String::new()),
+        };
         if let Some(path) = filesystem.path.as_deref().filter(|path| is_needed_first(path)) {
-            let message = format!("{path} cannot be encrypted: the machine needs it before it can open anything");
+            let message =
+                format!("{path} cannot be encrypted: the machine needs it before it can open anything{of_group}");
             check.report(&place, message);
         }
         if filesystem.is_for_seed() {
-            check.report(&place, "cloud-init's seed cannot be encrypted: nobody would find it");
+            check.report(&place, format!("cloud-init's seed cannot be encrypted: nobody would find it{of_group}"));
         }
-        if check.provided.get(&filesystem.device) == Some(&Provider::ImagePartition) {
-            let message = format!("device:{} is a partition of the image, which brings it as it is", filesystem.device);
-            check.report(&place, message);
+    }
+    for (index, group) in layout.volumegroups.iter().enumerate() {
+        if group.encrypted.is_none() {
+            continue;
         }
+        let place = format!("volumegroups[{index}].encrypted");
+        group.devices.iter().for_each(|device| check_device(check, &place, device));
     }
 }
 
-fn refused_key(key: KeySource) -> Option<&'static str> {
-    match key {
-        KeySource::Server | KeySource::File | KeySource::Tpm2 => None,
-        KeySource::Prompt => {
-            Some("key prompt is not built: nobody is asked at the console. Write server, file or tpm2")
-        }
+/// What the filesystem itself says.
+fn check_own(check: &mut Check, index: usize, filesystem: &Filesystem, within: Option<&str>) {
+    let place = format!("filesystems[{index}].encrypted");
+    if check.known(&format!("filesystems[{index}].format"))
+        && matches!(filesystem.format, Format::Swap | Format::Tmpfs | Format::None)
+    {
+        let message = format!("format {} is not encrypted here: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
+        check.report(&place, message);
+    }
+    if let Some(group) = within {
+        check.report(&place, format!("vg:{group} is encrypted, and so is all that is in it: say it once"));
+    }
+    check_device(check, &place, &filesystem.device);
+}
+
+fn check_device(check: &mut Check, place: &str, device: &LayoutPath) {
+    if check.provided.get(device) == Some(&Provider::ImagePartition) {
+        check.report(place, format!("device:{device} is a partition of the image, which brings it as it is"));
     }
 }
 
@@ -62,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_filesystem_may_be_encrypted_and_says_so_again() {
-        for key in [KeySource::Server, KeySource::File, KeySource::Tpm2] {
+        for key in KeySource::ALL {
             let text = layout(&format!("path: /data, format: xfs, encrypted: {{key: {key}}}"));
             let parsed = read_yaml(&text).unwrap();
             assert_eq!(parsed.layout.filesystems[1].encrypted.map(|is| is.key), Some(key));
@@ -84,10 +99,6 @@ mod tests {
             ("format: swap, encrypted: {key: server}", "format swap is not encrypted here"),
             ("path: /boot, format: ext4, encrypted: {key: tpm2}", "/boot cannot be encrypted"),
             (
-                "path: /data, format: xfs, encrypted: {key: prompt}",
-                "filesystems[1].encrypted.key: key prompt is not built",
-            ),
-            (
                 "path: /data, format: xfs, encrypted: {key: paper}",
                 "given key:paper is not supported, but:server,file,tpm2,prompt",
             ),
@@ -99,8 +110,42 @@ mod tests {
             let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
             assert!(said.len() == 1 && said[0].contains(words), "{more}: {said:?}");
         }
-        let all = read_yaml(&layout("path: /efi, format: swap, encrypted: {key: prompt}")).unwrap_err();
+        let all = read_yaml(&layout("path: /efi, format: swap, encrypted: {key: paper}")).unwrap_err();
         assert!(all.len() >= 3, "{all:?}");
+    }
+
+    #[test]
+    fn a_group_may_be_encrypted_and_what_is_in_it_is_not_once_more() {
+        let with = |group: &str, filesystem: &str| {
+            format!(
+                "{{id: x, constraints: {{sizes: [], images: {{}}}}, disks: [{{device: /dev/sda, wipeonreinstall: true, partitions: [{{number: 1, size: 0}}]}}, {{device: /dev/sdb}}], \
+                 volumegroups: [{{name: data, devices: [/dev/sdb], {group}}}], logicalvolumes: [{{name: srv, volumegroup: data, size: 0, lvmtype: linear}}], \
+                 filesystems: [{{path: /, device: /dev/sda1, format: ext4}}, {{device: /dev/data/srv, {filesystem}}}]}}"
+            )
+        };
+        for (filesystem, words) in [
+            ("path: /srv, format: ext4", ""),
+            ("format: swap", ""),
+            ("path: /srv, format: ext4, encrypted: {key: server}", "vg:data is encrypted, and so is all that is in it"),
+            ("path: /usr, format: ext4", "filesystems[1].device: /usr cannot be encrypted"),
+            ("format: vfat, label: CIDATA", "cloud-init's seed cannot be encrypted"),
+        ] {
+            match read_yaml(&with("encrypted: {key: server}", filesystem)) {
+                Ok(parsed) => {
+                    assert!(words.is_empty(), "{filesystem}");
+                    let encrypted: Vec<KeySource> = parsed.layout.encrypted().map(|is| is.key).collect();
+                    assert_eq!(encrypted, [KeySource::Server]);
+                    let again = read_yaml(&crate::layout::canonical_yaml(&parsed.layout)).unwrap();
+                    assert_eq!((again.layout, again.notes.len()), (parsed.layout, 0));
+                }
+                Err(problems) => {
+                    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                    assert!(!words.is_empty() && said.len() == 1 && said[0].contains(words), "{filesystem}: {said:?}");
+                }
+            }
+        }
+        let said = read_yaml(&with("encrypted: {key: tpm3}", "path: /srv, format: ext4")).unwrap_err();
+        assert!(said[0].to_string().contains("given key:tpm3 is not supported"), "{said:?}");
     }
 
     #[test]

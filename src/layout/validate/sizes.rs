@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 /// LVM's defaults: 1 MiB of metadata in front of each physical volume, then whole extents.
 const METADATA_MIB: u64 = 1;
 const EXTENT_MIB: u64 = 4;
+/// Headers and key slots of a container, as the plan makes it.
+const LUKS_MIB: u64 = 16;
 /// A smaller xfs is refused by mkfs.xfs since xfsprogs 5.19; a smaller btrfs with two copies of its metadata has no
 /// room for its first chunks.
 const LEAST_XFS_MIB: u64 = 300;
@@ -62,7 +64,8 @@ fn array_size(raid: &Raid, sizes: &Sizes) -> Option<u64> {
 }
 
 fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume], sizes: &Sizes) {
-    let extents = |device: &LayoutPath| Some(sizes.get(device)?.saturating_sub(METADATA_MIB) / EXTENT_MIB);
+    let before = METADATA_MIB + if group.encrypted.is_some() { LUKS_MIB } else { 0 };
+    let extents = |device: &LayoutPath| Some(sizes.get(device)?.saturating_sub(before) / EXTENT_MIB);
     let Some(extents) = group.devices.iter().map(extents).collect::<Option<Vec<u64>>>() else { return };
     if extents.is_empty() {
         return;

@@ -7,7 +7,7 @@ use crate::layout::{Layout, OnReinstall};
 use crate::order::Gather;
 use crate::plan::Verdict;
 use crate::plan::kept::{Keeping, content};
-use crate::plan::luks;
+use crate::plan::luks::{self, LuksFate};
 use crate::plan::placed::FilesystemFate;
 use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
@@ -38,6 +38,9 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
         let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
     });
+    let locked = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Locked && luks.group.is_some());
+    let locked = locked.filter_map(|luks| content(inventory, &keeping.lies_on(&luks.container.device)));
+    let places = places.chain(locked.map(|(device, _)| (device, "stays locked".to_owned())));
     let mut tree = Tree {
         meant,
         stack: Stack::new(inventory),

@@ -61,7 +61,7 @@ struct Decision {
 }
 
 /// Why a volume is refused. `None`: what it lies on was refused.
-type Refused = Option<String>;
+pub type Refused = Option<String>;
 
 impl<'a> Deciding<'a> {
     pub fn decide_persistent(&mut self) {
@@ -78,7 +78,7 @@ impl<'a> Deciding<'a> {
             let volume = &volumes[index];
             let decided = match volume.is_of(&hostname) {
                 true if volume.deleted => self.decide_deleted(volume),
-                true => self.decide_volume(volume),
+                true => self.refuse_hidden(volume).and_then(|()| self.decide_volume(volume)),
                 false => Err(Some(format!("is of the node {}, and this machine is {hostname}", volume.node))),
             };
             match decided {

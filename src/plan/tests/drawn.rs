@@ -2,8 +2,8 @@
 
 use super::stacks::{group, raid, volume};
 use super::*;
-use crate::device::{KernelName, LayoutPath};
-use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
+use crate::device::{DevicePath, KernelName, LayoutPath};
+use crate::layout::{Encrypted, KeySource, LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +62,7 @@ prop_compose! {
         last_takes_all in any::<bool>(),
         formats in prop::collection::vec(0usize..20, 30),
         below in prop::collection::vec(any::<prop::sample::Index>(), 30),
+        encrypted in prop::collection::vec(prop::bool::weighted(0.4), 4),
     ) -> Layout {
         let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
         let mut buckets: BTreeMap<(bool, u8), Vec<LayoutPath>> = BTreeMap::new();
@@ -96,6 +97,7 @@ prop_compose! {
         }
         stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
         put_filesystems(&mut made, &brought, plain, &formats, &below);
+        encrypt(&mut made, &encrypted);
         if raw.is_some_and(|(_, raw)| raw.grow) {
             let grows = |is: &&mut Filesystem| brought.contains(&is.device) && is.format != Format::Vfat;
             made.filesystems.iter_mut().find(grows).unwrap().grow = true;
@@ -142,6 +144,16 @@ fn stack_up(
     }
     if let Some(last) = made.logicalvolumes.last_mut().filter(|_| last_takes_all) {
         last.size = Size::Rest;
+    }
+}
+
+/// Some of the groups, but not the one with `/`.
+fn encrypt(made: &mut Layout, encrypted: &[bool]) {
+    let root = made.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap().device.clone();
+    for (group, _) in made.volumegroups.iter_mut().zip(encrypted).filter(|(_, encrypted)| **encrypted) {
+        if !root.as_str().starts_with(&format!("/dev/{}/", group.name)) {
+            group.encrypted = Some(Encrypted { key: KeySource::Server });
+        }
     }
 }
 
@@ -232,8 +244,9 @@ prop_compose! {
 /// Some of what nothing lies on does not run.
 fn stop(machine: &mut Inventory, stopped: &[bool]) {
     let held: BTreeSet<KernelName> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
-    let names: Vec<KernelName> = machine.stacked.iter().map(|stacked| stacked.name.clone()).collect();
-    for (name, _) in names.iter().zip(stopped).filter(|(name, stop)| **stop && !held.contains(*name)) {
+    let all: Vec<(KernelName, DevicePath)> =
+        machine.stacked.iter().map(|stacked| (stacked.name.clone(), stacked.device.clone())).collect();
+    for ((name, device), _) in all.iter().zip(stopped).filter(|((name, _), stop)| **stop && !held.contains(name)) {
         machine.stacked.retain(|stacked| stacked.name != *name);
         let forget = |uses: &mut Vec<Use>| uses.retain(|usage| *usage != Use::Holder(name.clone()));
         for disk in &mut machine.disks {
@@ -243,9 +256,9 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         }
         machine.stacked.iter_mut().for_each(|stacked| forget(&mut stacked.uses));
         machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
-        // Nobody sees what lies on an array that does not run.
+        // Nobody sees what lies on an array that does not run, or in a container that is closed.
         let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
-        held.for_each(|held| drop(held.device.take_if(|device| *device == name.path())));
+        held.for_each(|held| drop(held.device.take_if(|on| on == device)));
         machine.groups.retain(|group| group.devices().next().is_some());
         let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
         volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));

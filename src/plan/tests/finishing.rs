@@ -94,6 +94,33 @@ fn contents() -> Contents {
         installer: None,
         grub_bios: some("/usr/lib/grub/i386-pc"),
         user_data: vec!["/usr/bin/cloud-init".to_owned()],
+        cryptsetup: None,
+    }
+}
+
+#[test]
+fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_tells() {
+    let mut encrypted = layout();
+    encrypted.filesystems[0].encrypted = Some(crate::layout::Encrypted { key: crate::layout::KeySource::Server });
+    let mut nofail = encrypted.clone();
+    nofail.filesystems[0].mountoptions = vec!["nofail".to_owned()];
+    let some = |openers: &[&str]| Some(openers.iter().map(|opener| (*opener).to_owned()).collect());
+    for (layout, cryptsetup, is_refused) in [
+        (&encrypted, some(&[]), true),
+        (&encrypted, some(&["/usr/sbin/cryptsetup"]), false),
+        // An older manifest.
+        (&encrypted, None, false),
+        (&nofail, some(&[]), false),
+        (&layout(), some(&[]), false),
+    ] {
+        let image =
+            crate::allocation::Image { contents: Some(Contents { cryptsetup, ..contents() }), ..Default::default() };
+        let made = finished(layout, Firmware::Uefi, &Allocation { image, ..by(Finish::Auto) });
+        assert_eq!(made.is_err(), is_refused);
+        if let Err(refusal) = made {
+            let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
+            assert!(said.len() == 1 && said[0].contains("could not mount /srv, which is encrypted"), "{said:?}");
+        }
     }
 }
 
@@ -227,8 +254,12 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
     let esps: Vec<_> = finishing(&plan).esps.iter().map(|esp| (esp.device.as_str(), esp.path.as_deref())).collect();
     assert_eq!(esps, [("/dev/sda1", Some("/boot/efi")), ("/dev/sdb1", None)]);
     let mut volume = second.clone();
-    volume.volumegroups =
-        vec![VolumeGroup { name: "vg".into(), devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()], tags: vec![] }];
+    volume.volumegroups = vec![VolumeGroup {
+        name: "vg".into(),
+        devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()],
+        tags: vec![],
+        encrypted: None,
+    }];
     volume.logicalvolumes = vec![LogicalVolume {
         name: "root".into(),
         volumegroup: "vg".into(),

@@ -26,14 +26,14 @@ fn data(layout: &mut Layout) -> &mut Filesystem {
     layout.filesystems.iter_mut().find(|is| is.device.as_str().starts_with("/dev/sdb")).unwrap()
 }
 
-fn request_with_key(mode: Mode) -> Request {
+pub(super) fn request_with_key(mode: Mode) -> Request {
     let (steps, subject) = (Steps::default(), subject());
     let mut request = Request { mode, steps, subject, assigned: Default::default(), claim: None };
     request.assigned.allocation.disk_key = Secret::new(KEY);
     request
 }
 
-fn planned(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
+pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
     crate::plan::make(layout, inventory, request_with_key(mode), &mut counting())
 }
 
@@ -55,7 +55,7 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     inventory
 }
 
-fn on_device(plan: &Plan) -> Vec<&OnDevice> {
+pub(super) fn on_device(plan: &Plan) -> Vec<&OnDevice> {
     let all = plan.stages.iter().flat_map(|stage| &stage.operations);
     all.filter_map(|operation| if let Operation::Device(operation) = operation { Some(operation) } else { None })
         .collect()
@@ -180,7 +180,7 @@ fn only_what_is_kept_is_opened_before_the_plan() {
     let mut allocation = request_with_key(Mode::Reinstall).assigned.allocation;
     assert!(to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
     allocation.reinstall = true;
-    let [container] = &to_open(&layout, &inventory, &allocation)[..] else { panic!("one") };
+    let [container] = &to_open(&layout, &inventory, &allocation).concat()[..] else { panic!("one") };
     assert_eq!(container.key.reveal(), KEY);
     let mut wiped = layout.clone();
     wiped.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
@@ -267,7 +267,7 @@ fn the_second_key_of_a_tpm_is_the_disk_key() {
     let inventory = locked(&layout, None);
     let mut allocation = request_with_key(Mode::Reinstall).assigned.allocation;
     allocation.reinstall = true;
-    assert_eq!(to_open(&layout, &inventory, &allocation)[0].key.reveal(), KEY);
+    assert_eq!(to_open(&layout, &inventory, &allocation)[0][0].key.reveal(), KEY);
     allocation.disk_key = Secret::default();
     assert_eq!(to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open it");
 }

@@ -18,6 +18,7 @@ mod disabled;
 mod drawn;
 mod drivers;
 mod effect;
+mod encrypted_groups;
 mod erasing;
 mod extents;
 mod failed;

@@ -269,6 +269,9 @@ fn note_reinstall(judged: &Judged, plan: &Plan) {
     judged.note("reinstalls that keep a disk", keeps);
     judged.note("reinstalls with a raw image", is_raw);
     judged.note("reinstalls that keep a disk, with a raw image", keeps && is_raw);
+    let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let opens = operations.any(|is| matches!(is, Operation::Device(OnDevice::OpenContainer(_))));
+    judged.note("reinstalls that keep an encrypted group", opens);
 }
 
 /// The simulator checks every operation: nothing is used before it is made, released before what lies on it, or left running
@@ -345,6 +348,7 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
         ("installations", 25),
         ("reinstalls", 20),
         ("reinstalls that keep a disk", 15),
+        ("reinstalls that keep an encrypted group", 1),
         ("reinstalls with a raw image", 5),
         ("reinstalls that keep a disk, with a raw image", 4),
     ]);
@@ -457,6 +461,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         ("reinstalls after a disk was pulled", 1),
         ("reinstalls after a disk was replaced", 4),
         // Few: most of what was pulled, replaced or emptied has something that nothing else has, and is refused.
+        ("reinstalls that keep an encrypted group", 0),
         ("reinstalls that keep a disk, with a raw image", 0),
         ("reinstalls of emptied disks", 0),
         ("reinstalls that make a kept disk anew", 0),

@@ -12,7 +12,7 @@ pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) 
 
 pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    VolumeGroup { name: name.to_owned(), devices, tags: Vec::new() }
+    VolumeGroup { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None }
 }
 
 pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {

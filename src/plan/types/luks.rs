@@ -49,6 +49,7 @@ pub struct CrypttabEntry {
     /// Mount point that cannot do without it; none where the system starts without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_at: Option<String>,
+    /// Empty: whoever starts the system is asked.
     #[serde(skip)]
     pub key: Secret,
 }

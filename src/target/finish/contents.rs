@@ -2,7 +2,7 @@
 
 use super::{kernel, loader, os_installer, user_data};
 use crate::contents::Contents;
-use crate::target::{Root, installer};
+use crate::target::{Root, crypttab, installer};
 
 pub fn of(root: &Root) -> Contents {
     let installer = installer::find(root).or_else(|| os_installer::find(root));
@@ -12,6 +12,7 @@ pub fn of(root: &Root) -> Contents {
         installer: installer.map(str::to_owned),
         grub_bios: loader::grub_for_bios(root).map(str::to_owned),
         user_data: user_data::readers(root).into_iter().map(str::to_owned).collect(),
+        cryptsetup: Some(crypttab::openers(root).map(str::to_owned).collect()),
     }
 }
 
@@ -30,6 +31,7 @@ mod tests {
             ("usr/bin/cloud-init", ""),
             ("usr/sbin/ignition", ""),
             ("usr/bin/os-installer", ""),
+            ("usr/bin/cryptsetup", ""),
         ]);
         // As distributions have it: absolute, and within the tree.
         std::fs::create_dir(dir.path().join("sbin")).unwrap();
@@ -40,10 +42,11 @@ mod tests {
         assert_eq!(contents.installer.as_deref(), Some("/usr/bin/os-installer"));
         assert_eq!(contents.grub_bios.as_deref(), Some("/usr/lib/grub/i386-pc"));
         assert_eq!(contents.user_data, ["/usr/bin/cloud-init", "/usr/sbin/ignition"]);
-        // Of a tree with nothing of it nothing is said, and a link out of the tree leads nowhere.
+        assert_eq!(contents.cryptsetup.unwrap(), ["/usr/bin/cryptsetup"]);
+        // Of a tree with nothing of it nothing is said, but that nothing opens containers, and a link out of the tree leads nowhere.
         let (dir, root) = tree(&[("etc/hostname", "")]);
         std::fs::create_dir(dir.path().join("sbin")).unwrap();
         std::os::unix::fs::symlink("/bin/sh", dir.path().join("sbin/init")).unwrap();
-        assert_eq!(of(&root), Contents::default());
+        assert_eq!(of(&root), Contents { cryptsetup: Some(Vec::new()), ..Contents::default() });
     }
 }

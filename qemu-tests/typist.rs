@@ -1,0 +1,109 @@
+//! A person at the machine's console: what is typed when it shows a question.
+
+use crate::machine::{POLL, read};
+use serde::Deserialize;
+use std::io::{Read, Result, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A question that comes again and again is not answered for ever.
+const MOST: usize = 4;
+
+/// A person is slower than a program that has asked and still shows what is typed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A line that is typed whenever the console shows `at` once more, in each boot of the run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Typed {
+    pub at: String,
+    /// Without its end.
+    pub line: String,
+}
+
+/// Sits at the console until it is dropped.
+pub struct Typist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
+
+impl Typist {
+    /// Gives QEMU a serial port whose output goes to `console`, and which somebody can type into.
+    pub fn sit(command: &mut Command, console: &Path, lines: &[Typed]) -> Typist {
+        let name = format!("drophammer-{}", uuid::Uuid::new_v4());
+        let socket = format!("socket,id=console,path={name},abstract=on,server=on,wait=off,logappend=on");
+        command.arg("-chardev").arg(format!("{socket},logfile={}", console.display()));
+        command.args(["-serial", "chardev:console"]);
+        Typist::watching(console, lines, move || UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?))
+    }
+
+    fn watching(console: &Path, lines: &[Typed], connect: impl Fn() -> Result<UnixStream> + Send + 'static) -> Typist {
+        let there = Arc::new(());
+        let (console, lines, sits) = (console.to_owned(), lines.to_vec(), Arc::downgrade(&there));
+        std::thread::spawn(move || {
+            if let Err(error) = type_lines(&console, &lines, &connect, &sits) {
+                eprintln!("nobody types any more: {error}");
+            }
+        });
+        Typist(there)
+    }
+}
+
+fn type_lines(
+    console: &Path,
+    lines: &[Typed],
+    connect: &impl Fn() -> Result<UnixStream>,
+    sits: &Weak<()>,
+) -> Result<()> {
+    let mut typed = vec![0; lines.len()];
+    let mut keyboard = None;
+    while sits.strong_count() > 0 {
+        let shown = read(console);
+        for (line, typed) in lines.iter().zip(&mut typed) {
+            if *typed >= shown.matches(&line.at).count().min(MOST) {
+                continue;
+            }
+            let keyboard = match &mut keyboard {
+                Some(keyboard) => keyboard,
+                none => none.insert(drained(connect()?)?),
+            };
+            std::thread::sleep(PAUSE);
+            keyboard.write_all(format!("{}\n", line.line).as_bytes())?;
+            *typed += 1;
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// What comes the other way is in the console's file already, and must not fill the socket.
+fn drained(keyboard: UnixStream) -> Result<UnixStream> {
+    let mut other = keyboard.try_clone()?;
+    std::thread::spawn(move || {
+        let mut room = [0; 4096];
+        while other.read(&mut room).is_ok_and(|length| length > 0) {}
+    });
+    Ok(keyboard)
+}
+
+/// Each showing of a question is answered once, whatever comes between.
+pub fn self_test() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let console = folder.path().join("console");
+    std::fs::write(&console, "passphrase? ").expect("written");
+    let (here, mut there) = UnixStream::pair().expect("a socket");
+    let lines = [("passphrase?", "horse"), ("once more", "house")];
+    let lines = lines.map(|(at, line)| Typed { at: at.to_owned(), line: line.to_owned() });
+    let _typist = Typist::watching(&console, &lines, move || here.try_clone());
+    let mut typed = |expected: &str| {
+        let mut came = vec![0; expected.len()];
+        there.read_exact(&mut came).expect("typed");
+        assert_eq!(String::from_utf8_lossy(&came), expected);
+    };
+    typed("horse\n");
+    std::fs::write(&console, "passphrase? a word of the kernel\nonce more").expect("written");
+    typed("house\n");
+    std::fs::write(&console, "passphrase? a word of the kernel\nonce more\npassphrase? ").expect("written");
+    typed("horse\n");
+}

@@ -1,0 +1,138 @@
+//! A line that a person types at the machine's console, which does not show it.
+
+use super::say;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, Read, Result};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+/// The terminal that the kernel's last `console=` names.
+pub const CONSOLE: &str = "/dev/console";
+
+/// A terminal gives no longer line (N_TTY_BUF_SIZE in drivers/tty/n_tty.c).
+const LINE_BYTES: usize = 4096;
+
+/// Asks, and waits for a line; `None`: nobody has typed one before `until`.
+///
+/// # Errors
+/// The console is no terminal, or cannot be read.
+pub fn hidden_line(console: &Path, question: &str, until: Instant) -> Result<Option<String>> {
+    let mut terminal = Silent::new(console)?;
+    // What was typed before is gone, and what is typed from here on is not shown.
+    say(question);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut waits = libc::pollfd { fd: terminal.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        match unsafe { libc::poll(&raw mut waits, 1, i32::try_from(left.as_millis()).unwrap_or(i32::MAX)) } {
+            0 => return Ok(None),
+            1.. => break,
+            _ => match Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EINTR) => {}
+                error => return Err(error),
+            },
+        }
+    }
+    let mut line = vec![0; LINE_BYTES];
+    let length = terminal.file.read(&mut line)?;
+    line.truncate(length);
+    let text = String::from_utf8(line).map_err(|_| Error::other("what was typed is not text"))?;
+    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// A terminal that does not show what is typed, as long as this lives.
+struct Silent {
+    file: File,
+    before: libc::termios,
+}
+
+impl Silent {
+    fn new(console: &Path) -> Result<Silent> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(console)?;
+        // SAFETY: the structure has numbers only, for which zero is a value.
+        let mut before: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, and the structure lives until the call returns.
+        if unsafe { libc::tcgetattr(file.as_raw_fd(), &raw mut before) } < 0 {
+            return Err(Error::last_os_error());
+        }
+        let mut silent = before;
+        silent.c_lflag = (before.c_lflag | libc::ICANON | libc::ECHONL) & !libc::ECHO;
+        set(&file, &silent)?;
+        Ok(Silent { file, before })
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = set(&self.file, &self.before);
+    }
+}
+
+/// What was typed and not read is forgotten.
+fn set(file: &File, to: &libc::termios) -> Result<()> {
+    // SAFETY: the descriptor is open, and the structure lives until the call returns.
+    if unsafe { libc::tcsetattr(file.as_raw_fd(), libc::TCSAFLUSH, to) } < 0 {
+        return Err(Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    /// Where a person types, and the terminal.
+    fn terminal() -> (File, PathBuf) {
+        let mut name = [0; 64];
+        // SAFETY: the calls get descriptors that are open, and room for the name.
+        let (person, name) = unsafe {
+            let person = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
+            assert!(person >= 0 && libc::grantpt(person) == 0 && libc::unlockpt(person) == 0);
+            assert_eq!(libc::ptsname_r(person, name.as_mut_ptr(), name.len()), 0);
+            (File::from_raw_fd(person), CStr::from_ptr(name.as_ptr()).to_str().unwrap().to_owned())
+        };
+        (person, name.into())
+    }
+
+    fn shows(terminal: &File) -> bool {
+        // SAFETY: as above.
+        let mut now: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut now) }, 0);
+        now.c_lflag & libc::ECHO != 0
+    }
+
+    #[test]
+    fn what_is_typed_comes_without_being_shown() {
+        let (mut person, console) = terminal();
+        let held = OpenOptions::new().read(true).write(true).open(&console).unwrap();
+        assert!(shows(&held));
+        let until = Instant::now() + Duration::from_secs(60);
+        let asked = std::thread::spawn(move || hidden_line(&console, "a question", until));
+        while shows(&held) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        person.write_all(b"correct horse\n").unwrap();
+        assert_eq!(asked.join().unwrap().unwrap().as_deref(), Some("correct horse"));
+        assert!(shows(&held), "as it was before");
+        let mut echoed = vec![0; 64];
+        let length = person.read(&mut echoed).unwrap();
+        assert_eq!(&echoed[..length], b"\r\n", "the end of the line alone");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_for_ever_and_what_is_no_terminal_is_an_error() {
+        let (person, console) = terminal();
+        assert_eq!(hidden_line(&console, "a question", Instant::now()).unwrap(), None);
+        drop(person);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(hidden_line(file.path(), "a question", Instant::now()).is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! Passphrases of `key: prompt`: a person types one at the machine's console, for all containers that have it, before anything is
+//! written.
+
+use crate::error::{Error, Phase, Result};
+use crate::layout::{KeySource, Layout};
+use crate::pull::Secret;
+use std::time::{Duration, Instant};
+
+const TRIES: usize = 3;
+
+/// For all tries together.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A shorter one is typed by accident.
+const LEAST_CHARACTERS: usize = 8;
+
+/// Asks a question, and waits so long for a line that is not shown; `None`: nobody has typed one.
+pub type Ask<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
+
+/// What of a layout a passphrase is for, in words.
+pub fn purpose(layout: &Layout) -> String {
+    let is_asked_for = |key: KeySource| key == KeySource::Prompt;
+    let filesystems = layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
+    let filesystems = filesystems.map(|is| is.path.clone().unwrap_or_else(|| is.device.to_string()));
+    let groups = layout.volumegroups.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
+    let groups = groups.map(|group| format!("vg:{}", group.name));
+    filesystems.chain(groups).collect::<Vec<_>>().join(", ")
+}
+
+/// The passphrase of what is made: typed twice.
+///
+/// # Errors
+/// A refusal: nobody has typed one, or not the same twice.
+pub fn new_passphrase(purpose: &str, ask: &mut Ask) -> Result<Secret> {
+    let until = Instant::now() + PATIENCE;
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        let question = format!(
+            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. It is not shown, one is for all of \
+             them, and whoever starts this machine is asked for it"
+        );
+        let Some(first) = ask(&question, until)? else { return Err(nobody(purpose)) };
+        if first.chars().count() < LEAST_CHARACTERS {
+            why = "that was too short: ".to_owned();
+            continue;
+        }
+        let Some(second) = ask("type the same passphrase once more, and Enter", until)? else {
+            return Err(nobody(purpose));
+        };
+        if first == second {
+            return Ok(Secret::new(&first));
+        }
+        why = "that was not the same twice: ".to_owned();
+    }
+    let message =
+        format!("{TRIES} times no passphrase for {purpose} was typed that could be taken ({why}nothing was written)");
+    Err(Error::refusal(Phase::Storage, message))
+}
+
+fn nobody(purpose: &str) -> Error {
+    let message = format!(
+        "nobody has typed a passphrase for {purpose} at the console within {} minutes: nothing was written",
+        PATIENCE.as_secs() / 60
+    );
+    Error::refusal(Phase::Storage, message)
+}
+
+/// The passphrase of what is kept, which `opens` tries. Empty: an empty line or nobody, or none that opens it.
+///
+/// # Errors
+/// The console cannot be read.
+pub fn kept_passphrase(purpose: &str, ask: &mut Ask, opens: &mut dyn FnMut(&Secret) -> bool) -> Result<Secret> {
+    let until = Instant::now() + PATIENCE;
+    let mut why = "";
+    for _ in 0..TRIES {
+        let question = format!(
+            "{why}type the passphrase of {purpose}, which is kept, and Enter. It is not shown, and an empty line leaves it locked"
+        );
+        let typed = ask(&question, until)?.map(Secret::new).unwrap_or_default();
+        if typed.is_empty() || opens(&typed) {
+            return Ok(typed);
+        }
+        why = "that does not open it: ";
+    }
+    Ok(Secret::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Types these lines, and then nothing.
+    fn typing<'a>(
+        lines: &[&'a str],
+        asked: &'a mut Vec<String>,
+    ) -> impl FnMut(&str, Instant) -> Result<Option<String>> + 'a {
+        let mut lines: VecDeque<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        move |question, _| {
+            asked.push(question.to_owned());
+            Ok(lines.pop_front())
+        }
+    }
+
+    fn typed(lines: &[&str]) -> (Result<Secret>, Vec<String>) {
+        let mut asked = Vec::new();
+        let got = new_passphrase("/srv", &mut typing(lines, &mut asked));
+        (got, asked)
+    }
+
+    #[test]
+    fn a_new_passphrase_is_typed_twice_and_three_times_at_most() {
+        let (got, asked) = typed(&["correct horse", "correct horse"]);
+        assert_eq!(got.unwrap().reveal(), "correct horse");
+        assert!(asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("once more"), "{asked:?}");
+        let (got, asked) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
+        assert_eq!(got.unwrap().reveal(), "correct horse");
+        assert!(asked[1].starts_with("that was too short: ") && asked[3].starts_with("that was not the same twice: "));
+        for lines in [&["", "", ""][..], &["correct horse", "x", "correct horse", "y", "correct horse", "z"]] {
+            let refused = typed(lines).0.unwrap_err();
+            assert!(refused.is_refusal() && refused.to_string().contains("3 times no passphrase"), "{refused}");
+            assert!(!refused.to_string().contains("horse"), "{refused}");
+        }
+        for lines in [&[][..], &["correct horse"]] {
+            let refused = typed(lines).0.unwrap_err();
+            assert!(refused.is_refusal() && refused.to_string().contains("nobody has typed"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_opens_within_three_tries_or_stays_locked() {
+        let right = "correct horse";
+        let cases: [(&[&str], &str, usize); 5] = [
+            (&[right], right, 1),
+            (&["wrong", "wrong too", right], right, 3),
+            (&["wrong", "wrong too", "wrong again", right], "", 3),
+            (&[""], "", 1),
+            (&[], "", 1),
+        ];
+        for (lines, expected, questions) in cases {
+            let mut asked = Vec::new();
+            let mut opens = |typed: &Secret| typed.reveal() == right;
+            let got = kept_passphrase("/srv", &mut typing(lines, &mut asked), &mut opens).unwrap();
+            assert_eq!((got.reveal(), asked.len()), (expected, questions), "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+use super::*;
+use crate::inventory::StackedKind;
+use crate::layout::{Format, LvmType, read_yaml};
+use crate::plan::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, Restore};
+use crate::ready::assembled_and;
+use crate::storage::vmdisks::{Disks, fingerprints};
+use crate::storage::{filesystem, lvm, rehearse};
+use uuid::Uuid;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+fn layout() -> Layout {
+    let text = "{id: x, constraints: {sizes: [], images: {}}, \
+         disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}, {device: /dev/vda}, {device: /dev/vdb}], \
+         volumegroups: [{name: vault, devices: [/dev/vda, /dev/vdb], encrypted: {key: server}}], \
+         logicalvolumes: [{name: srv, volumegroup: vault, size: 1200, lvmtype: linear}], \
+         filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /dev/vault/srv, format: ext4}]}";
+    read_yaml(text).unwrap().layout
+}
+
+fn container(device: &str, number: u128) -> Container {
+    Container::new(device.into(), Uuid::from_u128(number), 512, KeySource::Server, Secret::new(KEY))
+}
+
+/// What the agent does before a plan.
+fn look(key: &str) -> Inventory {
+    let mut allocation = Allocation { reinstall: true, disk_key: Secret::new(key), ..Allocation::default() };
+    let layout = layout();
+    let mut nobody = |question: &str, _| panic!("{question}");
+    let mut opens = |inventory: &Inventory| open(&layout, inventory, &mut allocation, &mut nobody);
+    assembled_and(Some(&mut opens)).unwrap()
+}
+
+/// The group of two containers is made, closed, opened for reading with its volume, kept in rehearsal, and nothing of that writes.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_write() {
+    let disks = Disks::take("vda vdb");
+    let containers = [container("/dev/vda", 1), container("/dev/vdb", 2)];
+    let devices: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
+    containers.iter().for_each(|container| storage::luks::create(container).unwrap());
+    let name = "vault".to_owned();
+    lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
+    // More than one of them has, so that it lies on both.
+    let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
+    let volume = CreateVolume {
+        name: "srv".to_owned(),
+        group: name.clone(),
+        device: device.clone(),
+        physical,
+        size: 1200_u64.into(),
+        kind: LvmType::Linear,
+    };
+    lvm::create_volume(&volume).unwrap();
+    let format = Format::Ext4;
+    let make =
+        MakeFilesystem { device: device.clone(), format, label: None, uuid: UUID.to_owned(), createoptions: vec![] };
+    filesystem::make(&make).unwrap();
+    let close = || {
+        lvm::deactivate(&name, &devices).unwrap();
+        devices.iter().for_each(|mapping| storage::luks::close(mapping).unwrap());
+    };
+    close();
+    assert!(!devices.iter().any(|mapping| Path::new(mapping).exists()));
+    let before = fingerprints(disks.all());
+
+    let inventory = look(KEY);
+    assert_eq!(inventory.failed, []);
+    let [group] = &inventory.groups[..] else { panic!("{:?}", inventory.groups) };
+    let physical: Vec<&DevicePath> = group.devices().collect();
+    assert!(physical.len() == 2 && devices.iter().all(|device| physical.contains(&device)), "{physical:?}");
+    let running = group.volumes[0].running.as_ref().expect("its content is seen");
+    let shown = inventory.stacked.iter().find(|stacked| stacked.name == *running).unwrap();
+    assert_eq!(shown.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert!(fs::write(&shown.device, b"x").is_err(), "it is for reading");
+    let inside = inventory.stacked.iter().filter(|stacked| stacked.kind == StackedKind::Crypt && stacked.assembled);
+    assert_eq!(inside.count(), 2);
+    assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
+
+    let opens = containers.iter().map(|is| OpenContainer { container: is.clone(), read_only: false });
+    let volumes = vec!["srv".to_owned()];
+    let activate = ActivateGroup { name: name.clone(), devices: devices.clone(), volumes: volumes.clone() };
+    let (path, options, others) = ("/srv".to_owned(), vec![], vec![]);
+    let mount = MountFilesystem { device: device.clone(), path, format, options, others };
+    let operations = opens.clone().map(Restore::OpenContainer);
+    let operations = operations.chain([Restore::ActivateGroup(activate), Restore::Mount(mount)]).collect();
+    let over = disks.all().to_vec();
+    let rehearsed = rehearse::rehearse(&Rehearsal { over, operations }).unwrap();
+    assert_eq!(rehearsed.filesystems, 1);
+    assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
+
+    // And then for real.
+    opens.for_each(|open| storage::luks::open(&open, &open.container.device).unwrap());
+    lvm::activate(&name, &volumes, &devices).unwrap();
+    filesystem::require_uuid(&make).unwrap();
+    close();
+}
+
+/// One of the two has another key: the other is not left open, and nothing of the group is seen.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
+    let disks = Disks::take("vda vdb");
+    let (one, mut other) = (container("/dev/vda", 3), container("/dev/vdb", 4));
+    other.key = Secret::new("quite another key, which nobody gives");
+    for container in [&one, &other] {
+        storage::luks::create(container).unwrap();
+        storage::luks::close(&container.mapping).unwrap();
+    }
+    let before = fingerprints(disks.all());
+    let inventory = look(KEY);
+    let [failed] = &inventory.failed[..] else { panic!("{:?}", inventory.failed) };
+    assert_eq!(failed.tried, Tried::Container("/dev/vdb".into()));
+    assert!(failed.why.contains("No key available with this passphrase"), "{}", failed.why);
+    assert!(!inventory.stacked.iter().any(|stacked| stacked.kind == StackedKind::Crypt));
+    assert!(!Path::new(&one.mapping).exists());
+    assert_eq!(fingerprints(disks.all()), before);
+}
+
+/// The container of a filesystem may lie on a logical volume.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {
+    let disks = Disks::take("vda");
+    let (name, devices) = ("vg00".to_owned(), disks.all().to_vec());
+    lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
+    let volume = CreateVolume {
+        name: "srv".to_owned(),
+        group: name.clone(),
+        device: "/dev/vg00/srv".into(),
+        physical: devices.clone(),
+        size: 200_u64.into(),
+        kind: LvmType::Linear,
+    };
+    lvm::create_volume(&volume).unwrap();
+    let inner = container("/dev/vg00/srv", 5);
+    storage::luks::create(&inner).unwrap();
+    let (device, format, uuid) = (inner.mapping.clone(), Format::Ext4, UUID.to_owned());
+    filesystem::make(&MakeFilesystem { device, format, label: None, uuid, createoptions: vec![] }).unwrap();
+    storage::luks::close(&inner.mapping).unwrap();
+    lvm::deactivate(&name, &devices).unwrap();
+    let before = fingerprints(disks.all());
+    let text = "{id: x, constraints: {sizes: [], images: {}}, \
+         disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}, {device: /dev/vda}], \
+         volumegroups: [{name: vg00, devices: [/dev/vda]}], \
+         logicalvolumes: [{name: srv, volumegroup: vg00, size: 200, lvmtype: linear}], \
+         filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /dev/vg00/srv, format: ext4, encrypted: {key: server}}]}";
+    let layout = read_yaml(text).unwrap().layout;
+    let mut allocation = Allocation { reinstall: true, disk_key: Secret::new(KEY), ..Allocation::default() };
+    let mut nobody = |question: &str, _| panic!("{question}");
+    let mut opens = |inventory: &Inventory| open(&layout, inventory, &mut allocation, &mut nobody);
+    let inventory = assembled_and(Some(&mut opens)).unwrap();
+    assert_eq!(inventory.failed, []);
+    let inside = inventory.stacked.iter().find(|stacked| stacked.device == inner.mapping).unwrap();
+    assert_eq!(inside.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert_eq!(fingerprints(disks.all()), before);
+}
