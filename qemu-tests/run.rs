@@ -97,7 +97,8 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
         let label = format!("run{}", index + 1);
         plug(&mut chassis, run)?;
         if let Some(script) = &run.prepare {
-            looker::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+            let said = looker::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+            said.lines().filter_map(quoted).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
         }
         let stage = Stage {
             scenario,
@@ -121,6 +122,11 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
         earlier.push(memory);
     }
     Ok(())
+}
+
+/// What a script wants to be seen by people.
+fn quoted(line: &str) -> Option<&str> {
+    line.trim_end().strip_prefix("say: ")
 }
 
 /// The disks of this run: who is there, where, and who is new.

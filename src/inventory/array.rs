@@ -26,6 +26,12 @@ pub struct Array {
     pub running: Option<KernelName>,
 }
 
+/// The UUID of an array as mdadm writes it, and udev in its links.
+pub fn array_uuid_text(uuid: Uuid) -> String {
+    let hex = uuid.simple().to_string();
+    [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayMember {
     /// `/dev/sda1`.

@@ -10,7 +10,7 @@ mod part;
 mod tests;
 mod unclear;
 
-pub use array::{Array, ArrayMember, MemberRole};
+pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
 pub use group::{Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
 pub use part::{Part, Role};

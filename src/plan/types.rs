@@ -29,7 +29,7 @@ pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use persistent::{
     Filling, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared, SparseVolume,
-    WritePersistent, mapping_path, partition_bytes,
+    WritePersistent, array_part_path, mapping_path, partition_bytes,
 };
 pub use received::{FromDevice, Receive, Received};
 pub use request::{Claim, Mode, Request, Subject, Waiver};

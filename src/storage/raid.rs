@@ -4,6 +4,7 @@ use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::array_uuid_text as text;
 use crate::layout::RaidLevel;
 use crate::order::Gather;
 use crate::plan::{CreateArray, Member};
@@ -140,12 +141,6 @@ fn name(device: &DevicePath) -> &str {
         Some(number) if *device == format!("/dev/{last}") && number.parse::<u32>().is_ok() => number,
         _ => last,
     }
-}
-
-/// As mdadm writes a UUID.
-fn text(uuid: Uuid) -> String {
-    let hex = uuid.simple().to_string();
-    [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
 }
 
 fn mdadm(args: Vec<String>) -> Result<String, CommandError> {

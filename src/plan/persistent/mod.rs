@@ -247,7 +247,7 @@ fn place(volume: &Volume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// What the kernel and udev will show in the installed system.
+/// What the kernel and udev will show in the installed system, on all but arrays.
 fn persistent(volume: &Volume) -> Persistent {
     Persistent::Known(match volume.content {
         Content::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),

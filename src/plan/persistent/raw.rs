@@ -1,8 +1,8 @@
 //! Volumes on block devices: a blank disk that the layout does not name, or a device of the layout.
 
 use super::super::devices::{Device, Fate, Size};
-use super::super::verdict::Deciding;
-use super::super::{Persistent, PersistentVerdict, display, mapping_path};
+use super::super::verdict::{ArrayFate, Deciding};
+use super::super::{Persistent, PersistentVerdict, array_part_path, display, mapping_path};
 use super::{Decision, Refused, is_lost, is_of_disk, names, persistent, whole};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::Disk;
@@ -12,6 +12,7 @@ use crate::order::Gather;
 use crate::topology::{Unit, multipath, units};
 use crate::volume::{Content, Volume};
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 
 /// What a path means.
 enum Means<'a> {
@@ -61,8 +62,12 @@ impl<'a> Deciding<'a> {
             }
         }
         let (size_bytes, sector_bytes) = size_of(unit);
-        let (size, device) = (Size::Known(size_bytes), device.clone());
-        let (verdict, persistent) = (PersistentVerdict::Keep, persistent(volume));
+        let array = inventory.arrays.iter().find(|array| array.running.as_ref() == Some(&whole.kernel_name()));
+        let persistent = match (array, unit) {
+            (Some(array), Unit::Partition(part)) => Persistent::Known(array_part_path(array.uuid, part.number)),
+            _ => persistent(volume),
+        };
+        let (size, device, verdict) = (Size::Known(size_bytes), device.clone(), PersistentVerdict::Keep);
         Decision { device, disks, verdict, size, sector_bytes, prepare: None, persistent }
     }
 
@@ -234,6 +239,11 @@ impl<'a> Deciding<'a> {
                 (part.guid, part.name) = (volume.uid, volume.name.clone());
                 made
             }
+            (Content::Block, Item::Array(_)) => {
+                let uuid = self.made_array(&device.path).ok_or(None)?;
+                let persistent = Persistent::Known(array_part_path(uuid, 1));
+                Decision { persistent, prepare: Some(self.prepare(volume, &device.path, false)), ..made }
+            }
             _ => Decision { prepare: Some(self.prepare(volume, &device.path, false)), ..made },
         })
     }
@@ -272,6 +282,14 @@ impl<'a> Deciding<'a> {
             }
         };
         Err(Some(format!("is to be kept on {}, which does not have its UUID: {there}", device.path)))
+    }
+
+    /// The UUID that an array gets; none where it was refused.
+    fn made_array(&self, device: &DevicePath) -> Option<Uuid> {
+        self.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Made(array) if array.device == *device => Some(array.uuid),
+            _ => None,
+        })
     }
 
     fn is_for_one(&self, path: &LayoutPath) -> bool {

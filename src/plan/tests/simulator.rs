@@ -386,7 +386,8 @@ impl Machine {
         match &volume.filling {
             Filling::Filesystem(make) => self.make_filesystem(make),
             Filling::Partition { guid } => {
-                let (device, size_bytes) = (self.now(&volume.device), self.size(&volume.device));
+                let device = self.now(&volume.device);
+                let size_bytes = self.size(&device);
                 let partition = Partition {
                     number: 1,
                     device: device.partition(1),

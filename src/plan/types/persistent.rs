@@ -2,6 +2,7 @@
 
 use super::{CreateVolume, MakeFilesystem};
 use crate::device::{DevicePath, KernelName};
+use crate::inventory::array_uuid_text;
 use crate::plan::sectors::MIB;
 use crate::volume::Volume;
 use serde::Serialize;
@@ -137,6 +138,12 @@ impl Persistent {
             Persistent::Made(_) => None,
         }
     }
+}
+
+/// udev's link to a partition of an array. mdadm's rules (63-md-raid-arrays.rules, 4.2 and 4.4) make one by its GUID only when there is
+/// a filesystem in it, and udev's own rules for disks (252 and 257) leave arrays alone.
+pub fn array_part_path(array: Uuid, number: u32) -> String {
+    format!("/dev/disk/by-id/md-uuid-{}-part{number}", array_uuid_text(array))
 }
 
 /// udev's link to a logical volume. LVM's UUIDs are of the group and of the volume, as LVM prints them.

@@ -50,8 +50,9 @@ fn is_prepared_filesystem(path: &str) -> bool {
 
 /// The same for a block volume: partition 1 has the UUID as its GUID, so that udev's link `by-partuuid` leads to it. Here it is not held
 /// against the letter of the module, which is wrong: it wants the link to lead to the name of the disk, or of the file, and a `1`. So
-/// it says yes for `sdb`, and no for each disk whose name ends in a digit (`nvme0n1`, `loop0`), for each sparse file, and for
-/// partitions that are not called as `sdb1` or `nvme0n1p1`. Of an NVMe partition it gives sgdisk `/dev/nvme0n1p` for the disk.
+/// it says yes for `sdb`, and no for each disk whose name ends in a digit (`nvme0n1`, `loop0`), for arrays, for each sparse file, and for
+/// partitions that are not called as `sdb1` or `nvme0n1p1`. Of an NVMe partition it gives sgdisk `/dev/nvme0n1p` for the disk. What it says
+/// of each kind on an installed machine is in docs/volumes.md.
 fn is_prepared_block(disk: &str) -> bool {
     let found = output("sgdisk", &["-i", "1", disk]);
     let has = |field: &str, value: &str| found.lines().any(|line| line == format!("{field}: {value}"));

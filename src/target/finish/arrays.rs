@@ -2,9 +2,9 @@
 
 use super::boot::{Array, BootWants};
 use crate::error::{Context, Phase, Result};
+pub use crate::inventory::array_uuid_text as uuid_text;
 use crate::target::Root;
 use std::io::ErrorKind;
-use uuid::Uuid;
 
 /// With this list LVM looks at no other device (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
@@ -59,16 +59,11 @@ pub fn named(conf: &str) -> Vec<String> {
     words.filter_map(|word| word.to_ascii_lowercase().strip_prefix("uuid=").map(str::to_owned)).collect()
 }
 
-/// As mdadm writes it.
-pub fn uuid_text(uuid: Uuid) -> String {
-    let hex = uuid.simple().to_string();
-    [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::layout::RaidLevel;
+    use uuid::Uuid;
 
     pub fn array(name: &str, is_beneath_root: bool) -> Array {
         Array {

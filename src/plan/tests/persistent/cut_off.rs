@@ -1,0 +1,54 @@
+//! Volumes of Kubernetes that an earlier attempt has left unfinished.
+
+use super::*;
+
+/// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
+#[test]
+fn what_was_cut_off_is_made_again() {
+    let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
+    let claim = Claim { order: None, ..super::super::identity::claim() };
+    let make = |machine: &Inventory, mode, volumes: &[Value], claim: Claim| {
+        crate::plan::make(&layout(), machine, request(mode, list(volumes), Some(claim)), &mut counting_from(9000))
+    };
+    let mut machine = machine();
+    for disk in &mut machine.disks {
+        disk.serial = format!("serial of {}", disk.name);
+    }
+    let first = make(&machine, Mode::Install, &volumes, claim.clone()).unwrap();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] =
+        super::super::stacks::operations(&first, StageName::ReportBegin)
+    else {
+        panic!("{first}")
+    };
+    let record = disks.iter().find(|record| record.device == "/dev/sdc").unwrap();
+    assert_eq!(record.making[0].uuid.as_deref(), Some(uid(1).as_str()));
+    // mkfs was cut off: data of no known kind.
+    let mut half = machine;
+    half.disks[2].blank = false;
+    let claim = Claim { begun_on: disks.clone(), ..claim };
+    let again = make(&half, Mode::Install, &volumes, claim.clone()).unwrap();
+    assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
+    // Another disk in its place is nobody's.
+    half.disks[2].serial = "other".into();
+    let said = reasons(make(&half, Mode::Install, &volumes, claim));
+    assert!(said[0].contains("which is not blank"), "{said:?}");
+}
+
+/// A volume of that name is in the group, and is blank still.
+#[test]
+fn a_volume_that_was_made_and_not_filled_is_filled() {
+    let volumes = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
+    let mut inventory = installed(&volumes);
+    let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
+    (web.signatures, web.blank) = (Vec::new(), true);
+    let plan = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    assert_eq!(shown(&plan), ["web /dev/csi/web extend sdb"]);
+    let text = plan.to_string();
+    assert!(text.contains("activate varlib, web of csi (sdb)") && text.contains("volume web: csi/web, ext4"), "{text}");
+    let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
+    web.blank = false;
+    let said = refused(&layout(), &inventory, Mode::Reinstall, &volumes);
+    let expected =
+        "volumes[web]: volume web is to be /dev/csi/web, which does not have its UUID: there is data of no known kind";
+    assert_eq!(said, [expected]);
+}
