@@ -1,4 +1,4 @@
-//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from the moment they are
+//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from before they are
 //! assembled, and no stage of a plan runs here.
 //!
 //! | the control plane says | |
@@ -20,7 +20,6 @@ use crate::facts::EventName;
 use crate::inventory::Inventory;
 use crate::moving::whole::{self, Device, Incoming, Own, SECRET_FILE};
 use crate::plan::{self, FromDevice};
-use crate::storage::lock::Locks;
 use crate::topology::Stack;
 use crate::{problem, ready, text};
 use std::collections::BTreeSet;
@@ -42,11 +41,8 @@ impl Agent {
         let refuse = |problems: &[_]| Error::refusal(Phase::Plan, problem::lines(problems));
         let layout = allocation.layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         ready::late_disks(&layout).map_err(at("move.carry"))?;
-        let inventory = ready::assembled_inventory().map_err(at("move.carry"))?;
-        // They stay so until the machine boots again.
-        let mut locks = Locks::default();
-        let disks = inventory.disks.iter().filter(|disk| !disk.read_only);
-        disks.map(|disk| &disk.device).try_for_each(|disk| locks.lock(disk)).map_err(at("move.carry"))?;
+        // Nobody gives the locks up: they hold until the machine boots again.
+        let (inventory, _locks) = ready::locked_inventory().map_err(at("move.carry"))?;
 
         let claim = request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
         let carried = plan::carry(&layout, &inventory, &claim);
