@@ -145,7 +145,10 @@ pub async fn machine(
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
-    let allocation = match agents::given(&app, &directory, &id).await? {
+    let given = agents::given(&app, &directory, &id).await?;
+    // After that: an end that comes in between is told as one.
+    let newest_move = app.state.last_move(&id).await?.map(|is| is.newest());
+    let allocation = match given {
         Some(Given { assigned, standing, moving: Some(moving) }) => {
             Some(agents::on_the_wire(&assigned, standing, moving, &base.calls, !boot.begun))
         }
@@ -169,6 +172,7 @@ pub async fn machine(
         name: described.map(|machine| machine.name.clone()).unwrap_or_default(),
         size: described.and_then(|machine| machine.size.clone()).map(|id| allocation::Named { id }),
         allocation,
+        newest_move,
         id,
     }))
 }

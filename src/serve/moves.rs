@@ -13,7 +13,7 @@ pub mod tests;
 
 use super::state::ATTEMPTS;
 use super::token::Hash;
-use crate::carried::{Carried, Part};
+use crate::carried::{Carried, Newest, Part};
 use crate::marker::{MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -195,6 +195,11 @@ impl Move {
     /// The other machine.
     pub fn other(&self, machine: &str) -> &str {
         if self.a == machine { &self.b } else { &self.a }
+    }
+
+    /// As its machines are told of it.
+    pub fn newest(&self) -> Newest {
+        Newest { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
     /// What the machine boots.

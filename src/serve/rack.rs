@@ -262,7 +262,13 @@ impl Rack {
             Ok(Some(assigned)) => {
                 let size = machine.size.clone().map(|id| allocation::Named { id });
                 let allocation = Some(on_the_wire(&assigned, standing, "http://server", false));
-                Outlook::Told(Box::new(allocation::Machine { id: machine.id, name: machine.name, size, allocation }))
+                Outlook::Told(Box::new(allocation::Machine {
+                    id: machine.id,
+                    name: machine.name,
+                    size,
+                    allocation,
+                    newest_move: None,
+                }))
             }
         }
     }

@@ -45,6 +45,7 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
         name: machine.name.clone(),
         size: machine.size.clone().map(|id| allocation::Named { id }),
         allocation: Some(told),
+        newest_move: None,
     };
     let inventory = registered.inventory.clone();
     let allocation = told.allocation.clone().unwrap_or_default();
