@@ -6,7 +6,8 @@ use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
 use super::metrics::Ordered;
-use super::moves::agents::{self, Given};
+use super::moves::agents;
+use super::moves::handing::Given;
 use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
@@ -149,9 +150,7 @@ pub async fn machine(
     // After that: an end that comes in between is told as one.
     let newest_move = app.state.last_move(&id).await?.map(|is| is.newest());
     let allocation = match given {
-        Some(Given { assigned, standing, moving: Some(moving) }) => {
-            Some(agents::on_the_wire(&assigned, standing, moving, &base.calls, !boot.begun))
-        }
+        Some(given @ Given { moving: Some(_), .. }) => Some(given.on_the_wire(&base.calls, !boot.begun)),
         Some(Given { assigned, mut standing, moving: None }) => {
             let Assigned { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {

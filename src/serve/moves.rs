@@ -1,11 +1,13 @@
 //! A whole machine moves to another one's hardware: the order, its states, and what follows from what is heard. Pure.
 //!
-//! `pairing` finds the disks of the machine that receives, `calls` is the operator's side, `agents` that of the two machines,
+//! `pairing` finds the disks of the machine that receives, `calls` is the operator's side, `agents` that of the two machines, `handing` what
+//! these are told,
 //! `overlay` and `files` bring the operator's files to say what the database says. `state/moves` keeps all of it.
 
 pub mod agents;
 pub mod calls;
 pub mod files;
+pub mod handing;
 pub mod overlay;
 pub mod pairing;
 #[cfg(test)]

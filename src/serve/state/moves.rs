@@ -49,6 +49,15 @@ impl State {
         self.run(move |connection| live(connection, &machine)).await
     }
 
+    /// [`State::live_move`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn live_move_blocking(&self, machine: &str) -> Result<Option<Move>> {
+        let machine = machine.to_owned();
+        self.run_blocking(move |connection| live(connection, &machine))
+    }
+
     /// All that have a say, or where the operator's files are behind.
     ///
     /// # Errors
