@@ -1,7 +1,7 @@
 //! What a plan on a desk needs of a machine in the rack: what it has registered, and what it would be told.
 
 use super::App;
-use super::api::on_the_wire;
+use super::api::told::on_the_wire;
 use super::api_error::ApiError;
 use super::base::Base;
 use super::moves::agents;

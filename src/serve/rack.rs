@@ -1,14 +1,14 @@
 //! What `drophammer rack plan` needs of a server's directory: each machine with what it would be told after a change, without a server.
 //! Files and database are read and nothing is written, whether a server runs or not.
 
-use super::api::on_the_wire;
+use super::api::told::on_the_wire;
 use super::approved;
 use super::definitions::{Definitions, Verified};
 use super::digest::Digests;
 use super::directory::{Directory, Loader};
 use super::input::{Allocation, Machine, nearest};
 use super::moves::handing::{self, Foreseen};
-use super::operator::is_reinstallable;
+use super::operator::reinstalls::is_reinstallable;
 use super::preview::{Registered, WAITS, of_row};
 use super::resolve::{notes, nowhere, resolve};
 use super::state::{Order, Standing, State, Words, now};

@@ -7,7 +7,8 @@ use crate::carried::{Part, Standing as Stands};
 use crate::control::Acknowledged;
 use crate::control::wire::Report;
 use crate::marker::MarkedDisk;
-use crate::serve::api::{self, read};
+use crate::serve::api::bodies::read;
+use crate::serve::api::told;
 use crate::serve::api_error::ApiError;
 use crate::serve::caller::Caller;
 use crate::serve::directory::Directory;
@@ -111,7 +112,7 @@ pub fn in_words(directory: &Directory, is: &Move) -> String {
 pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
     let moved = told(app, directory, id).await?;
     let Told::AsEver = moved else { return Ok(moved.given()) };
-    let assigned = api::assigned(app, directory, id).await?;
+    let assigned = told::assigned(app, directory, id).await?;
     Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
 }
 

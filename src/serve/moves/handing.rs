@@ -4,7 +4,7 @@ use super::{Move, MoveState, Present};
 use crate::allocation::{Allocation, Approved};
 use crate::carried::{Moving, Part, Peer};
 use crate::marker::MarkedDisk;
-use crate::serve::api;
+use crate::serve::api::told::on_the_wire;
 use crate::serve::directory::Directory;
 use crate::serve::input::Machine;
 use crate::serve::resolve::{Assigned, resolve};
@@ -74,7 +74,7 @@ impl Given {
     pub fn on_the_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Given { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == Part::Receive);
-        Allocation { moving, ..api::on_the_wire(&assigned, standing, base, has_not_begun && receives) }
+        Allocation { moving, ..on_the_wire(&assigned, standing, base, has_not_begun && receives) }
     }
 }
 

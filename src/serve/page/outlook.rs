@@ -5,7 +5,7 @@ use crate::assigned::preview::{NOBODY_LOOKED, Planned, PlannedDisk, planned};
 use crate::plan::verdicts::Kind;
 use crate::plan::{DiskPlan, Verdict};
 use crate::serve::App;
-use crate::serve::api::on_the_wire;
+use crate::serve::api::told::on_the_wire;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
