@@ -120,7 +120,7 @@ def whole(rack):
     judge(a, b, before, digests)
     took = time.monotonic() - began
     print(has_its_own_cards(a, b))
-    a.says("not confirmed yet")
+    a.says("the other machine has all of it")
     print(rack.cli("machine", "move", "a", "--finish"))
     a.says("this one is free")
     print(plan[plan.find("machine " + b.uuid):].partition("\nInstalling")[0])

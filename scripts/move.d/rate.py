@@ -68,13 +68,16 @@ class Host:
 
     def table(self):
         print(f"on this host, {self.USED >> 20} MiB of random bytes in a file, best of {ROUNDS}:")
-        print(f"{'link':>10}  dd | nc | dd  drophammer move  ratio")
+        print(f"{'link':>10}  dd | nc | dd  drophammer move  ratio  how busy each part of the move was")
         for link in LINKS:
             shell("tc qdisc delete dev lo root || true" if link == "no limit" else "tc qdisc replace dev lo root tbf rate $1 burst 1m latency 50ms", link)
             piped, moved = (min(one() for _ in range(ROUNDS)) for one in [self.piped, self.moved])
-            print(f"{link:>10}  {piped:10.2f} s  {moved:13.2f} s  {moved / piped:5.2f}", flush=True)
+            print(f"{link:>10}  {piped:10.2f} s  {moved:13.2f} s  {moved / piped:5.2f}  {self.pace()}", flush=True)
         shell("tc qdisc delete dev lo root || true")
-        print(self.said, end="")
+
+    def pace(self):
+        """Who set it, by the sender's own figures of the last round."""
+        return re.search(r"MB/s: (.*)", self.said)[1]
 
 
 # The machine that receives: the clock begins with the first byte, and ends when all is on its disk.
