@@ -134,14 +134,20 @@ def whole(rack):
     check(a.digests() == digests, "a byte of A has changed")
 
 
-def cuts(rack):
-    """the power of A, of B and of the server goes in the middle of the copy, each"""
+def copying(rack):
+    """B has begun to receive, over a slow link. With the digests of A's disks."""
     a, b, before = prepared(rack, 2048, 3072)
     digests = a.digests()
     rack.cli("machine", "move", "a", "b")
     rack.slow(b, "24mbit")
     a.on()
     b.copies()
+    return a, b, before, digests
+
+
+def cuts(rack):
+    """the power of A, of B and of the server goes in the middle of the copy, each"""
+    a, b, before, digests = copying(rack)
     print("the power of A is cut")
     a.off()
     time.sleep(2)
@@ -169,12 +175,7 @@ def cuts(rack):
 
 def wire(rack):
     """A's file is away for a while, and then the wire is cut for longer than TCP waits: nothing ends, and each filesystem goes on where it was"""
-    a, b, before = prepared(rack, 2048, 3072)
-    digests = a.digests()
-    rack.cli("machine", "move", "a", "b")
-    rack.slow(b, "24mbit")
-    a.on()
-    b.copies()
+    a, b, before, digests = copying(rack)
     file = rack.file("site/machines/a.yaml")
     os.rename(file, file + ".away")
     b.says("the move is copying, and the control plane says nothing of who sends now")
