@@ -96,7 +96,8 @@ impl Agent {
                 }
                 Next::BootsAgain(why) => return self.say_reboot(why),
             };
-            let Some(peer) = moving.peer.filter(|peer| moving.begun && peer.certificate != sent_to) else { continue };
+            let Moving { peer, begun, .. } = *moving;
+            let Some(peer) = peer.filter(|peer| begun && peer.certificate != sent_to) else { continue };
             self.reporter.say(&format!("to {}", peer.address));
             let groups: Vec<Vec<Device>> = groups.iter().map(|group| group.iter().map(device).collect()).collect();
             match whole::send(own, &peer, order, &groups, &|line| self.reporter.say(line)) {
@@ -132,7 +133,7 @@ impl Agent {
 /// What a machine that sends does after an answer of the control plane.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    Sends(Moving),
+    Sends(Box<Moving>),
     Waits(String),
     BootsAgain(&'static str),
 }
@@ -144,7 +145,7 @@ fn next(machine: &Machine, order: &str, silence: &mut Silence) -> Next {
     }
     let waits = |what: &str| Next::Waits(what.to_owned());
     match said {
-        Said::Part(moving) => Next::Sends(moving.clone()),
+        Said::Part(moving) => Next::Sends(Box::new(moving.clone())),
         Said::Waits("booting") => {
             waits("the other machine has all of it and may run the system, which is not confirmed yet")
         }
@@ -223,8 +224,8 @@ mod tests {
         let other = Allocation { id: "a9".to_owned(), ..Allocation::default() };
         let mut silence = Silence::default();
         let mut after = |newest, allocation| next(&answer(newest, allocation), "o1", &mut silence);
-        assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), Next::Sends(moving.clone()));
-        assert_eq!(after(None, Some(sends)), Next::Sends(moving), "a control plane of an earlier version");
+        assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), Next::Sends(Box::new(moving.clone())));
+        assert_eq!(after(None, Some(sends)), Next::Sends(Box::new(moving)), "a control plane of an earlier version");
         for (newest, words) in [
             (Some(("o1", "copying")), "the move is copying"),
             (Some(("o1", "booting")), "not confirmed yet"),
