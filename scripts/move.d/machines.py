@@ -219,20 +219,8 @@ def small(rack):
 
 
 def pace(rack):
-    """how fast it is, beside dd and nc: on this host, and between the two machines"""
+    """how fast it is, beside dd and nc, on this host"""
     rate.Host(os.path.join(rack.target, "ramdisk/drophammer"), rack.file("host")).table()
-    a, b, before = prepared(rack, 2048, 3072)
-    digests = a.digests()
-    # Then both boot their ramdisks, where this comes first.
-    rack.cli("machine", "move", "a", "b")
-    fast, slow = rate.piped(rack, a, b, TELL)
-    # What is sent first has the slow link, and the rest all that it can take.
-    a.says("/dev/md/root: acknowledged")
-    rack.slow(b, "10gbit")
-    b.says("move.copy took")
-    judge(a, b, before, digests)
-    rate.printed(f"over a link of {rate.SLOW}", rate.figures(a, "/dev/md/root"), slow)
-    rate.printed("over one without limit", rate.figures(a, "/dev/data/srv"), fast)
 
 
 SCENARIOS = [whole, cuts, wire, small]

@@ -172,8 +172,8 @@ class Machine(Consoles):
     def digests(self):
         return shell('sha256sum "$@"', *map(self.disk, self.disks))
 
-    def on(self, script="", before_agent=""):
-        """What its firmware would do: it asks the network first. `before_agent` runs in the ramdisk, before its agent does."""
+    def on(self, script=""):
+        """What its firmware would do: it asks the network first."""
         self.off()
         self.boots, self.heard = self.boots + 1, 0
         with urllib.request.urlopen(f"{URL}/boot.ipxe?uuid={self.uuid}&mac={self.mac}", timeout=30) as answer:
@@ -182,8 +182,7 @@ class Machine(Consoles):
         self.from_disk = kernel is None
         check(kernel or "starting its disk" in words, f"the server tells {self.name} neither ramdisk nor disk: {words}")
         ramdisk = os.path.join(self.rack.target, "ramdisk")
-        initrd = self.with_script(before_agent) if before_agent else self.rack.initrd
-        boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", initrd, "-append", kernel.group(1)] if kernel else []
+        boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", self.rack.initrd, "-append", kernel.group(1)] if kernel else []
         command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", "1024",
                    "-smp", "1,maxcpus=2", *accelerator(), "-uuid", self.uuid,
                    "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={OVMF % 'CODE'}",
@@ -201,14 +200,6 @@ class Machine(Consoles):
             command += ["-fw_cfg", f"name=opt/drophammer,file={self.folder}/script"]
         with open(self.log("qemu"), "wb") as errors:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
-
-    def with_script(self, script):
-        with open(os.path.join(self.folder, "before-agent"), "w") as file:
-            file.write(script)
-        initrd = os.path.join(self.folder, "initrd")
-        shutil.copy(self.rack.initrd, initrd)
-        shell('truncate -s %4 "$2" && cd "$1" && echo before-agent | cpio --quiet -o -H newc >>"$2"', self.folder, initrd)
-        return initrd
 
     def ends(self):
         """Waits until it has switched itself off, or wants to boot again."""

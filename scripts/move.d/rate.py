@@ -1,5 +1,5 @@
-"""How fast a move is, beside `dd | nc | dd` of as many bytes over the same link: on this host, where processors are what they are, and between
-the very two machines and disks of a move, where they are emulated. Figures are printed, and nothing is judged: they are of this host.
+"""How fast a move is, beside `dd | nc | dd` of as many bytes over the same link, on this host: in a machine that is emulated, encryption sets the
+pace. Figures are printed, and nothing is judged: they are of this host.
 """
 
 import os
@@ -14,13 +14,6 @@ MIB = 1 << 20
 ROUNDS = 3
 # Of the host's loopback interface, in this network namespace: what each end can do, and a link that both can fill.
 LINKS = ["no limit", "1gbit", "200mbit"]
-# Between the machines: more than an emulated processor encrypts, and less.
-SLOW, SLOW_BYTES, FAST_BYTES = "8mbit", 16 * MIB, 96 * MIB
-
-
-def ratio(moved, piped):
-    """Of seconds for each byte."""
-    return (moved[1] / moved[0]) / (piped[1] / piped[0])
 
 
 class Host:
@@ -78,57 +71,3 @@ class Host:
     def pace(self):
         """Who set it, by the sender's own figures of the last round."""
         return re.search(r"MB/s: (.*)", self.said)[1]
-
-
-# The machine that receives: the clock begins with the first byte, and ends when all is on its disk.
-PIPED_B = """for round in 1 2; do
-	nc -l -p 770$round </dev/null | {
-		dd of=/dev/null bs=1 count=1 2>/dev/null
-		read -r began rest </proc/uptime
-		dd of=/dev/nvme0n1 bs=1M seek=101 conv=fsync 2>/dev/null
-		read -r ended rest </proc/uptime
-		echo "piped $round: from $began to $ended"
-	}
-done
-"""
-# The filesystem of the system begins there. The first connection may be too early.
-PIPED_A = """for round in 1 2; do
-	count=$([ $round = 1 ] && echo {fast} || echo {slow})
-	until dd if=/dev/sda bs=1M skip=101 count=$count 2>/dev/null | nc {b} 770$round; do sleep 1; done
-	sleep 12
-done
-echo "piped: done"
-"""
-
-
-def piped(rack, a, b, script):
-    """Bytes, and the seconds that the machines need for them without drophammer: over the link as it is, and over a slow one, which stays.
-    `script` is for the system that B becomes."""
-    b.on(script=script, before_agent=PIPED_B)
-    b.says("ready after")
-    a.on(before_agent=PIPED_A.format(b=b.address(), fast=FAST_BYTES // MIB, slow=SLOW_BYTES // MIB))
-    seconds = []
-    for number in [1, 2]:
-        b.says(f"piped {number}: from ")
-        b.says("\n")
-        began, ended = re.findall(rf"piped {number}: from ([\d.]+) to ([\d.]+)", b.read("console"))[-1]
-        seconds.append(float(ended) - float(began))
-        rack.slow(b, SLOW)
-    a.says("piped: done")
-    return (FAST_BYTES, seconds[0]), (SLOW_BYTES, seconds[1])
-
-
-def figures(a, device):
-    """Used bytes, and seconds, of a device that is sent."""
-    console = a.read("console")
-    took = re.search(rf"{device}: [\d.]+ \S+ in ([\d.]+) s, .*", console)
-    sent = re.search(rf"{device}: ([\d.]+) (kB|MB|GB) sent, ", console)
-    check(took and sent, f"no figures of {device}")
-    print(took[0])
-    print(re.search(rf"{device}: .* sent, .*", console)[0])
-    return float(sent[1]) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[sent[2]], float(took[1])
-
-
-def printed(what, moved, piped):
-    rate = lambda one: f"{one[0] / 1e6:.1f} MB in {one[1]:.1f} s, {one[0] / 1e6 / one[1]:.2f} MB/s"
-    print(f"{what}: dd | nc | dd {rate(piped)}; the move {rate(moved)}; ratio {ratio(moved, piped):.2f}", flush=True)
