@@ -142,12 +142,14 @@ fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
     let assembled = assemble(&names[..1]).unwrap();
     let (inventory, mut locks) = std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch(&DISKS, &over));
-        let mut inventory = survey::read(Depth::Deep).unwrap();
-        assembled.mark(&mut inventory);
-        let locks = assembled.look_and_stay_locked(&mut inventory).unwrap();
+        let looked = survey::read(Depth::Deep).and_then(|mut inventory| {
+            assembled.mark(&mut inventory);
+            let locks = assembled.look_and_stay_locked(&mut inventory)?;
+            Ok((inventory, locks))
+        });
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(watching.join().unwrap(), [""; 0]);
-        (inventory, locks)
+        looked.unwrap()
     });
     for disk in &names {
         assert!(is_read_only(disk).unwrap() && locks.have(disk), "{disk}");
