@@ -4,7 +4,7 @@
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
 //! `boot_order`, `volumes`, `disk_key`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
-use crate::carried::Moving;
+use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
@@ -28,6 +28,17 @@ pub struct Machine {
     pub size: Option<Named>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
+    /// The newest move of which the machine is part, also one that has ended. The field is drophammer's own.
+    #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
+    pub newest_move: Option<Newest>,
+}
+
+impl Machine {
+    /// What this answer says of the move with that id.
+    pub fn says_of(&self, order: &str) -> Said<'_> {
+        let part = self.allocation.as_ref().and_then(|allocation| allocation.moving.as_ref());
+        carried::said(order, part, self.newest_move.as_ref())
+    }
 }
 
 /// metal-api refers to things as objects with an id.

@@ -38,6 +38,45 @@ pub enum Part {
     Receive,
 }
 
+/// The newest move of which a machine is part, and how far it is. That nothing is told of a machine's part is no end of the move; this
+/// says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Newest {
+    /// Id of the order.
+    pub order: String,
+    /// `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
+    pub state: String,
+}
+
+/// What an answer of the control plane says to a machine that stands in its ramdisk for a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said<'m> {
+    /// It goes on, and that is the machine's part.
+    Part(&'m Moving),
+    /// It is in this state, and the machine has nothing to do in it now.
+    Waits(&'m str),
+    /// The system runs on the other machine.
+    Done,
+    /// It was taken back or refused, or another move has come after it.
+    Over,
+    /// Nothing: a control plane of an earlier version, or one that has lost the order. That is no end.
+    Nothing,
+}
+
+/// What those say of the move with that id. An end goes before all else: it stays one.
+pub fn said<'m>(order: &str, part: Option<&'m Moving>, newest: Option<&'m Newest>) -> Said<'m> {
+    let part = part.filter(|part| part.order == order);
+    match (newest, part) {
+        (Some(newest), _) if newest.order != order => Said::Over,
+        (Some(newest), _) if newest.state == "done" => Said::Done,
+        (Some(newest), _) if newest.state == "cancelled" || newest.state == "refused" => Said::Over,
+        (_, Some(part)) => Said::Part(part),
+        (Some(newest), None) => Said::Waits(&newest.state),
+        (None, None) => Said::Nothing,
+    }
+}
+
 /// The other end of the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
@@ -112,4 +151,48 @@ pub struct CarriedPartition {
 pub struct CarriedNic {
     pub name: String,
     pub mac: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(order: &str) -> Moving {
+        let order = order.to_owned();
+        Moving { order, part: Part::Send, begun: true, peer: None, carried: None, disks: Vec::new() }
+    }
+
+    fn newest(order: &str, state: &str) -> Newest {
+        Newest { order: order.to_owned(), state: state.to_owned() }
+    }
+
+    /// What both versions of a control plane may answer, and that a missing answer ends nothing.
+    #[test]
+    fn only_a_word_is_an_end() {
+        let (own, other) = (part("o1"), part("o2"));
+        for (part, state, means) in [
+            (Some(&own), "copying", Said::Part(&own)),
+            (Some(&own), "planned", Said::Part(&own)),
+            // A file of the control plane that it cannot read.
+            (None, "copying", Said::Waits("copying")),
+            (None, "ordered", Said::Waits("ordered")),
+            (None, "booting", Said::Waits("booting")),
+            (None, "what a later version calls it", Said::Waits("what a later version calls it")),
+            (None, "done", Said::Done),
+            (None, "cancelled", Said::Over),
+            (None, "refused", Said::Over),
+            // It ended between the two looks of one answer.
+            (Some(&own), "cancelled", Said::Over),
+            (Some(&own), "done", Said::Done),
+            (Some(&other), "copying", Said::Waits("copying")),
+        ] {
+            assert_eq!(said("o1", part, Some(&newest("o1", state))), means, "{state}");
+        }
+        assert_eq!(said("o1", Some(&other), Some(&newest("o2", "ordered"))), Said::Over);
+        // A control plane of an earlier version has no word for it.
+        assert_eq!(said("o1", Some(&own), None), Said::Part(&own));
+        for part in [None, Some(&other)] {
+            assert_eq!(said("o1", part, None), Said::Nothing);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Failed, Inventory};
 use crate::layout::Layout;
+use crate::storage::lock::Locks;
 use crate::storage::{self, assemble};
 use crate::survey::{self, Depth};
 use crate::{command, topology};
@@ -58,13 +59,29 @@ pub fn assembled_inventory() -> Result<Inventory> {
     assembled_and(None)
 }
 
-/// The same after `open` has opened more.
+/// The same on a machine whose disks are only read: they refuse writes from before the first of them is looked at, until these locks are
+/// given up.
+///
+/// # Errors
+/// What is there cannot be assembled, read or locked.
+pub fn locked_inventory() -> Result<(Inventory, Locks)> {
+    let assembled = assemble::assemble(&disks()?)?;
+    let mut inventory = survey::read(Depth::Deep)?;
+    assembled.mark(&mut inventory);
+    let locks = assembled.look_and_stay_locked(&mut inventory)?;
+    Ok((inventory, locks))
+}
+
+fn disks() -> Result<Vec<DevicePath>> {
+    Ok(survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
+}
+
+/// [`assembled_inventory`] after `open` has opened more.
 ///
 /// # Errors
 /// What is there cannot be assembled or read.
 pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
-    let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
-    let mut assembled = assemble::assemble(&disks)?;
+    let mut assembled = assemble::assemble(&disks()?)?;
     let failed = open.map(|open| open_within(&mut assembled, open)).transpose()?;
     // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
     assembled.unlock()?;

@@ -4,27 +4,20 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib.d"))
+from qemu import Failed, free_port  # noqa: E402
 
 # A machine takes minutes; a busy host takes its time.
 PATIENCE = 1800 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 
 # What a machine of QEMU sends to this address, QEMU gives to 127.0.0.1 of its host.
 TOLD = "192.0.2.1"
-
-
-class Failed(Exception):
-    pass
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Ironic:

@@ -11,28 +11,13 @@ import subprocess
 import threading
 import time
 
-from conductor import PATIENCE, TOLD, Failed, free_port
+from conductor import PATIENCE, TOLD
+from qemu import OVMF, SPARED, UP, Consoles, Failed, accelerator, free_port
 
-OVMF = "/usr/share/OVMF/OVMF_%s_4M.fd"
-
-# What an emulated kernel need not do (qemu-tests/machine.rs).
-SPARED = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
-
-# How the tiny OS says that it is up.
-UP = "drophammer-facts: tiny"
-
-
-def accelerator():
-    # That /dev/kvm exists proves nothing: the processor must have it.
-    with open("/proc/cpuinfo") as file:
-        flags = set(file.read().split())
-    if flags & {"vmx", "svm"} and os.access("/dev/kvm", os.W_OK):
-        return ["-accel", "kvm", "-cpu", "max"]
-    return ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]
-
-
-class Machine:
+class Machine(Consoles):
     """A node with these empty disks, by name and GiB. It is off, and `manageable`."""
+
+    patience = PATIENCE
 
     def __init__(self, ironic, ramdisk, name, disks, clock="", words="", card=""):
         self.ironic, self.name, self.disks, self.clock, self.words = ironic, name, list(disks), clock, words
@@ -47,7 +32,7 @@ class Machine:
         # What its card says, where that is not what the conductor knows.
         self.card = card or self.mac
         self.enroll(ramdisk)
-        self.lock, self.qemu, self.boots, self.from_disk, self.heard, self.over = threading.Lock(), None, 0, False, 0, False
+        self.lock, self.qemu, self.boots, self.from_disk, self.only_from_disk, self.heard, self.over = threading.Lock(), None, 0, False, False, 0, False
         self.follower = threading.Thread(target=self.follow)
         self.follower.start()
 
@@ -87,12 +72,6 @@ class Machine:
                             self.on()
             time.sleep(0.3)
 
-    def off(self):
-        if self.qemu:
-            self.qemu.kill()
-            self.qemu.wait()
-            self.qemu = None
-
     def on(self):
         self.boots, self.heard = self.boots + 1, 0
         log, folder = self.log, self.folder
@@ -130,29 +109,18 @@ class Machine:
         kernel, initrd = (os.path.join(root, url.split("/", 3)[3]) for url in [kernel, lines["initrd"].split(" ")[0]])
         return ["-kernel", kernel, "-initrd", initrd, "-append", cmdline.replace("${mac}", self.card)]
 
-    def log(self, kind):
-        return os.path.join(self.folder, f"{self.boots}.{kind}.log")
-
-    def read(self, kind):
-        try:
-            with open(self.log(kind), "rb") as file:
-                return file.read().decode(errors="replace").replace("\r", "")
-        except FileNotFoundError:
-            return ""
-
     def says(self, text, from_disk=False):
-        """Waits until this boot's console has that, after what was waited for before."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            with self.lock:
-                console = self.read("console")
-                at = console.find(text, self.heard) if self.from_disk or not from_disk else -1
-                if at >= 0:
-                    self.heard = at + len(text)
-                    return
-            if time.monotonic() > end:
-                raise Failed(f"no {text!r} in {self.log('console')}: " + "\n".join(console.splitlines()[-30:]))
-            time.sleep(0.3)
+        """Waits until this boot's console has that, after what was waited for before. `from_disk`: and no ramdisk has said it."""
+        self.only_from_disk = from_disk
+        return super().says(text)
+
+    def hears(self, text):
+        with self.lock:
+            return (self.from_disk or not self.only_from_disk) and super().hears(text)
+
+    def is_gone(self):
+        """Its conductor switches it off and on again."""
+        return False
 
     def is_up(self):
         """Waits until the tiny OS is up from the machine's own disks; what it has told."""

@@ -9,15 +9,17 @@ import socket
 import subprocess
 import time
 
-from rack import PATIENCE, TOLD, Failed, Leaf, check, shell
-# From ironic.d, where rack.py looks too.
-from machine import OVMF, SPARED, UP, accelerator
+from rack import PATIENCE, TOLD, Leaf, check, shell
+# From lib.d, where rack.py looks too.
+from qemu import OVMF, SPARED, UP, Consoles, accelerator
 
 MACHINE = "4c4c4544-0051-3010-8052-b4c04f4e4232"
 
 
-class Machine:
+class Machine(Consoles):
     """With these disks, by name and MiB. The first card leads to the control plane too."""
+
+    patience = PATIENCE
 
     def __init__(self, rack, target, name, leaves=(True, True), memory=1024, **disks):
         self.rack, self.ramdisk, self.disks, self.boots = rack, os.path.join(target, "ramdisk"), list(disks), 0
@@ -60,12 +62,6 @@ class Machine:
         with open(self.log("qemu"), "wb") as errors:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
-    def off(self):
-        if self.qemu:
-            self.qemu.kill()
-            self.qemu.wait()
-            self.qemu = None
-
     def unplug(self):
         """Both cards are without a cable, as where the switches have moved their ports into another network."""
         with socket.socket(socket.AF_UNIX) as monitor:
@@ -79,39 +75,11 @@ class Machine:
                 answer = next(answer for answer in map(json.loads, answers) if "event" not in answer)
                 check("return" in answer, answer)
 
-    def log(self, kind):
-        return os.path.join(self.folder, f"{self.boots}.{kind}.log")
-
-    def read(self, kind):
-        try:
-            with open(self.log(kind), "rb") as file:
-                return file.read().decode(errors="replace").replace("\r", "")
-        except FileNotFoundError:
-            return ""
-
-    def says(self, text):
-        """Waits until this boot's console has that, after what was waited for before. When it was."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            console = self.read("console")
-            at = console.find(text, self.heard)
-            if at >= 0:
-                self.heard = at + len(text)
-                return time.monotonic()
-            if time.monotonic() > end or self.qemu.poll() is not None:
-                raise Failed(f"no {text!r} in {self.log('console')}: " + "\n".join(console.splitlines()[-30:]))
-            time.sleep(0.2)
-
     def processor(self):
         """Seconds of processor that it has used in this boot. A host that does other things too does not change them much."""
         with open(f"/proc/{self.qemu.pid}/stat") as file:
             used = file.read().rpartition(") ")[2].split()
         return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
-
-    def is_up(self):
-        """Waits until the tiny OS is up; what it has told."""
-        self.says(UP)
-        return self.read("facts")
 
     def stays(self, seconds):
         """It goes nowhere in that time: neither into a system nor off."""

@@ -20,8 +20,8 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.append(os.path.join(HERE, "..", "ironic.d"))
-from conductor import Failed, free_port  # noqa: E402
+sys.path.append(os.path.join(HERE, "..", "lib.d"))
+from qemu import Failed, check, free_port  # noqa: E402
 
 # How a machine of QEMU's own network calls the loopback interface of this host.
 TOLD = "10.0.2.2"
@@ -31,11 +31,6 @@ SLOW = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 PATIENCE = 300 * SLOW
 # From the first second of 1900, where NTP begins to count, to 1970.
 TO_1970 = 2_208_988_800
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
 
 
 def shell(command, *arguments):

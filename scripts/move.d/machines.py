@@ -10,8 +10,11 @@ import subprocess
 import sys
 import time
 
+# It looks for qemu in lib.d.
+from rack import CARDS, Machine, Rack
+import rate
+from qemu import Failed, check
 from wire import Recorder
-from rack import Failed, Machine, Rack, check, shell
 
 # Both: a mirror for the system, and a group over both disks. The image's tree fills all of it.
 DISK = """- device: %s
@@ -41,6 +44,8 @@ constraints: {{sizes: [], images: {{}}}}
 PROOFS = ["/data-proof/random", "/var/lib/data-proof/random", "/srv/data-proof/random"]
 # Its disks have nothing to write any more: what lies on them is clean.
 REST = "umount /srv /var/lib /boot/efi\nmount -o remount,ro /\nsync\npoweroff -f\n"
+# What the system says of its card.
+TELL = "".join(f"echo '--- {name}'\ncat {name}\n" for name in CARDS) + "echo '--- end of cards'\n"
 
 
 def proofs(facts):
@@ -65,7 +70,8 @@ def prepared(rack, a_mib, b_mib):
     a.on(script=REST)
     a.is_up()
     a.ends()
-    b.on()
+    # Of the system that it becomes.
+    b.on(script=TELL)
     b.says("Waiting")
     return a, b, before
 
@@ -81,6 +87,16 @@ def judge(a, b, before, digests):
     return after
 
 
+def has_its_own_cards(a, b):
+    """The network's files name B's card in place of A's, and are else as they were."""
+    b.says("--- end of cards")
+    console = b.read("console")
+    for name, text in CARDS.items():
+        now = section(console, name)
+        check(now == text.replace(a.mac, b.mac).strip(), f"{name} has {now!r}")
+    return f"{', '.join(CARDS)}: {a.mac} is {b.mac} now"
+
+
 def runs_from_its_disk(b, before):
     b.on()
     check(b.from_disk, "B is not told to boot its disk")
@@ -88,7 +104,7 @@ def runs_from_its_disk(b, before):
 
 
 def whole(rack):
-    """a mirror and a group go from SATA to larger NVMe disks, over a wire that is recorded"""
+    """a mirror and a group go from SATA to larger NVMe disks, with a secret in the ramdisks, over a wire that is recorded"""
     a, b, before = prepared(rack, 2048, 3072)
     digests = a.digests()
     print(rack.cli("machine", "move", "a", "b"))
@@ -96,11 +112,16 @@ def whole(rack):
     began = time.monotonic()
     a.on()
     a.says("no byte of them changes")
+    for machine in [a, b]:
+        machine.says("both certificates are signed with the secret of the ramdisks")
     b.says("point of no return")
     plan = b.read("console")
     b.says("move.copy took")
     judge(a, b, before, digests)
     took = time.monotonic() - began
+    print(has_its_own_cards(a, b))
+    a.says("the other machine has all of it")
+    print(rack.cli("machine", "move", "a", "--finish"))
     a.says("this one is free")
     print(plan[plan.find("machine " + b.uuid):].partition("\nInstalling")[0])
     print("\n".join(line for line in b.read("console").splitlines() if " took " in line))
@@ -113,14 +134,20 @@ def whole(rack):
     check(a.digests() == digests, "a byte of A has changed")
 
 
-def cuts(rack):
-    """the power of A, of B and of the server goes in the middle of the copy, each"""
+def copying(rack):
+    """B has begun to receive, over a slow link. With the digests of A's disks."""
     a, b, before = prepared(rack, 2048, 3072)
     digests = a.digests()
     rack.cli("machine", "move", "a", "b")
     rack.slow(b, "24mbit")
     a.on()
     b.copies()
+    return a, b, before, digests
+
+
+def cuts(rack):
+    """the power of A, of B and of the server goes in the middle of the copy, each"""
+    a, b, before, digests = copying(rack)
     print("the power of A is cut")
     a.off()
     time.sleep(2)
@@ -146,6 +173,32 @@ def cuts(rack):
     check(not a.from_disk, "A is told to boot its disk")
 
 
+def wire(rack):
+    """A's file is away for a while, and then the wire is cut for longer than TCP waits: nothing ends, and each filesystem goes on where it was"""
+    a, b, before, digests = copying(rack)
+    file = rack.file("site/machines/a.yaml")
+    os.rename(file, file + ".away")
+    b.says("the move is copying, and the control plane says nothing of who sends now")
+    b.copies()
+    print(f"B, without a file of A, after {b.came() / 1e6:.1f} MB: the move is copying, what comes is taken")
+    os.rename(file + ".away", file)
+    b.copies()
+    rack.cable(b, "down")
+    came, cut = b.came(), time.monotonic()
+    a.says("goes on with another connection")
+    rack.cable(b, "up")
+    print(f"the wire was cut for {time.monotonic() - cut:.0f} s, after {came / 1e6:.1f} MB")
+    b.copies()
+    check(b.came() > came, f"B begins again: {b.came()} after {came}")
+    rack.slow(b, "400mbit")
+    b.says("move.copy took")
+    figures = [line for line in a.read("console").splitlines() if "resumed" in line]
+    print("\n".join(figures))
+    check(any("resumed 1 times" in line for line in figures), "nothing was resumed")
+    judge(a, b, before, digests)
+    has_its_own_cards(a, b)
+
+
 def small(rack):
     """B's disks are too small: it is refused before a byte of any disk is written, and A boots its own"""
     a, b, before = prepared(rack, 2048, 700)
@@ -165,19 +218,25 @@ def small(rack):
     print(rack.cli("machine", "list"))
 
 
-SCENARIOS = [whole, cuts, small]
+def pace(rack):
+    """how fast it is, beside dd and nc, on this host"""
+    rate.Host(os.path.join(rack.target, "ramdisk/drophammer"), rack.file("host")).table()
+
+
+SCENARIOS = [whole, cuts, wire, small]
+# What is measured and not judged: only by its name.
+MEASURED = {"rate": pace}
 
 
 def main():
     program, directory, target = sys.argv[1:4]
     wanted = sys.argv[4] if len(sys.argv) > 4 else ""
     passed = failed = 0
-    for scenario in SCENARIOS:
-        if wanted not in scenario.__name__:
-            continue
+    named = [MEASURED[wanted]] if wanted in MEASURED else [scenario for scenario in SCENARIOS if wanted in scenario.__name__]
+    for scenario in named:
         folder, began = os.path.join(directory, scenario.__name__), time.monotonic()
         shutil.rmtree(folder, ignore_errors=True)
-        rack = Rack(program, folder, target, LAYOUT, PROOFS)
+        rack = Rack(program, folder, target, LAYOUT, PROOFS, secret=scenario is whole)
         try:
             scenario(rack)
             passed += 1

@@ -13,22 +13,22 @@ import time
 import urllib.error
 import urllib.request
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ironic.d"))
-from machine import OVMF, SPARED, UP, accelerator  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "lib.d"))
+from qemu import OVMF, SPARED, Consoles, accelerator, check  # noqa: E402
 
 SERVER = "10.77.0.1"
 URL = f"http://{SERVER}:8080"
 PATIENCE = 420 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 PROOF_BYTES = 24 << 20
-
-
-class Failed(Exception):
-    pass
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
+# Of the machines, in the order in which they are made.
+MAC = "52:54:00:77:00:0%d"
+# What the system of the first one says of its card.
+CARDS = {
+    "/etc/mactab": f"lan {MAC % 1}\n",
+    "/etc/netplan/50-lan.yaml": f'network: {{version: 2, ethernets: {{lan: {{match: {{macaddress: "{MAC % 1}"}}, dhcp4: true}}}}}}\n',
+    "/etc/systemd/network/10-lan.link": f"[Match]\nMACAddress={MAC % 1}\n[Link]\nName=lan\n",
+}
 
 
 def shell(command, *arguments):
@@ -40,14 +40,16 @@ def shell(command, *arguments):
 class Rack:
     """A directory of `drophammer serve`, and the server."""
 
-    def __init__(self, program, directory, target, layout, proofs):
+    def __init__(self, program, directory, target, layout, proofs, secret=False):
         self.program, self.directory, self.target, self.machines, self.server = program, directory, target, [], None
         for folder in ["machines", "layouts", "images"]:
             os.makedirs(self.file(f"site/{folder}"))
         self.write("layouts/mirrored.yaml", layout)
         self.write("images/tiny-12.0.1.yaml", "id: tiny-12.0.1\nfile: tiny.tar\n")
         self.image(proofs)
-        self.starts = 0
+        self.starts, self.secret, self.initrd = 0, None, os.path.join(target, "ramdisk", "quick")
+        if secret:
+            self.put_secret()
         try:
             shell('"$1" serve "$2" --boot "$3" --check >&2', program, self.file("site"), os.path.join(target, "ramdisk"))
             self.serves()
@@ -62,8 +64,22 @@ class Rack:
         with open(self.file(f"site/{name}"), "w") as file:
             file.write(text)
 
+    def put_secret(self):
+        """Into the ramdisk that both boot, by the very commands of the page."""
+        with open(os.path.join(HERE, "..", "..", "docs", "move-machine.md")) as page:
+            commands = page.read().partition("```sh\n")[2].partition("```")[0]
+        check("move-secret" in commands, "docs/move-machine.md has no commands for the secret")
+        boot = self.file("boot")
+        os.makedirs(boot)
+        shutil.copy(self.initrd, os.path.join(boot, "initrd"))
+        shell('cd "$1"\n' + commands, boot)
+        self.initrd = os.path.join(boot, "initrd")
+        with open(os.path.join(boot, "secret/etc/drophammer/move-secret"), "rb") as file:
+            self.secret = file.read().strip()
+        check(len(self.secret) > 32, "the secret is too short")
+
     def image(self, proofs):
-        """The tiny OS with the driver for SATA, and random bytes in each filesystem."""
+        """The tiny OS with the driver for SATA, random bytes in each filesystem, and a network that knows its card by its address."""
         image = self.file("site/images/tiny.tar")
         shell('zstd -qdc "$1" >"$2"', os.path.join(self.target, "tiny/sata.tar.zst"), image)
         self.samples = []
@@ -74,6 +90,10 @@ class Rack:
                 member = tarfile.TarInfo("." + proof)
                 member.size = PROOF_BYTES
                 tar.addfile(member, io.BytesIO(content))
+            for name, text in CARDS.items():
+                member = tarfile.TarInfo("." + name)
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
 
     def allocation(self):
         return ("allocation:\n  id: 00000000-0000-4000-8000-00000000000a\n  hostname: web-1\n  image: tiny-12.0.1\n"
@@ -81,7 +101,7 @@ class Rack:
 
     def secrets(self):
         """What nobody on the wire may read."""
-        return [*self.samples, b"PRIVATE KEY"]
+        return [*self.samples, b"PRIVATE KEY", *([self.secret] if self.secret else [])]
 
     def serves(self):
         self.starts += 1
@@ -115,6 +135,10 @@ class Rack:
         """So much may go to that machine."""
         shell("tc qdisc replace dev $1 root tbf rate $2 burst 128k latency 100ms", machine.tap, rate)
 
+    def cable(self, machine, state):
+        """`down`: pulled out; `up`: in again."""
+        shell('ip link set "$1" "$2"', machine.tap, state)
+
     def end(self):
         for machine in self.machines:
             machine.off()
@@ -122,14 +146,16 @@ class Rack:
             self.dies()
 
 
-class Machine:
+class Machine(Consoles):
     """With these disks, by name and MiB, on the bus `sata` or `nvme`. Its cable is the tap of its name."""
+
+    patience = PATIENCE
 
     def __init__(self, rack, name, bus, **disks):
         number = len(rack.machines) + 1
         self.rack, self.name, self.bus, self.disks, self.tap = rack, name, bus, list(disks), f"tap-{name}"
-        self.uuid, self.mac = f"4c4c4544-0051-3010-8052-b4c04f4e000{number}", f"52:54:00:77:00:0{number}"
-        self.folder, self.boots, self.heard, self.qemu, self.from_disk = rack.file(name), 0, 0, None, False
+        self.uuid, self.mac = f"4c4c4544-0051-3010-8052-b4c04f4e000{number}", MAC % number
+        self.folder, self.from_disk = rack.file(name), False
         os.makedirs(self.folder)
         for disk, mib in disks.items():
             with open(self.disk(disk), "wb") as file:
@@ -156,7 +182,7 @@ class Machine:
         self.from_disk = kernel is None
         check(kernel or "starting its disk" in words, f"the server tells {self.name} neither ramdisk nor disk: {words}")
         ramdisk = os.path.join(self.rack.target, "ramdisk")
-        boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", f"{ramdisk}/quick", "-append", kernel.group(1)] if kernel else []
+        boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", self.rack.initrd, "-append", kernel.group(1)] if kernel else []
         command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", "1024",
                    "-smp", "1,maxcpus=2", *accelerator(), "-uuid", self.uuid,
                    "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={OVMF % 'CODE'}",
@@ -175,40 +201,10 @@ class Machine:
         with open(self.log("qemu"), "wb") as errors:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
-    def off(self):
-        """As a cable that is pulled."""
-        if self.qemu:
-            self.qemu.kill()
-            self.qemu.wait()
-            self.qemu = None
-
     def ends(self):
         """Waits until it has switched itself off, or wants to boot again."""
         self.qemu.wait(PATIENCE)
         self.qemu = None
-
-    def log(self, kind):
-        return os.path.join(self.folder, f"{self.boots}.{kind}.log")
-
-    def read(self, kind):
-        try:
-            with open(self.log(kind), "rb") as file:
-                return file.read().decode(errors="replace").replace("\r", "")
-        except FileNotFoundError:
-            return ""
-
-    def says(self, text, patience=PATIENCE):
-        """Waits until this boot's console has that, after what was waited for before."""
-        end = time.monotonic() + patience
-        while True:
-            console = self.read("console")
-            at = console.find(text, self.heard)
-            if at >= 0:
-                self.heard = at + len(text)
-                return
-            if time.monotonic() > end or self.qemu.poll() is not None:
-                raise Failed(f"no {text!r} in {self.log('console')}: " + "\n".join(console.splitlines()[-30:]))
-            time.sleep(0.2)
 
     def copies(self):
         """Waits until more has come than until now."""
@@ -228,8 +224,3 @@ class Machine:
         found = [one for one in found if one != SERVER]
         check(found, f"{self.name} has no address")
         return found[0]
-
-    def is_up(self):
-        """Waits until the tiny OS is up; what it has told."""
-        self.says(UP)
-        return self.read("facts").replace("\r", "")

@@ -4,7 +4,7 @@ import struct
 import subprocess
 import time
 
-from rack import check
+from qemu import check
 
 # Content types of TLS records (RFC 8446, 5.1).
 TLS = {20: "change_cipher_spec", 21: "alert", 22: "handshake", 23: "application_data"}

@@ -1,26 +1,28 @@
-//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from the moment they are
+//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from before they are
 //! assembled, and no stage of a plan runs here.
 //!
 //! | the control plane says | |
 //! |---|---|
 //! | the other machine has not begun | waits |
 //! | it has begun, at this address, with this certificate | sends all; once for each boot of the other machine |
-//! | nothing of a move any more | boots again: it is whole, and the control plane says what it boots |
-//! | nothing, there is no allocation | waits: the system runs on the other machine, and this one is free |
+//! | `booting`: the other machine has all of it | waits |
+//! | `done` | waits: this machine is free, and boots again for another allocation |
+//! | `cancelled`, `refused`, or another move | boots again: it is whole, and the control plane says what it boots |
+//! | the move goes on, and nothing of this machine's part | waits: its file cannot be read |
+//! | no word of a move | waits, as long as [`Silence`] has it. Then it boots again, which ends nothing: it is asked anew |
 
 use super::Agent;
 use super::ending::Failure;
 use crate::allocation::{Allocation, Machine};
 use crate::assigned::request;
-use crate::carried::{Carried, Moving, Part, Standing};
+use crate::carried::{Carried, Moving, Part, Said, Standing};
 use crate::console::say;
 use crate::device::KernelName;
 use crate::error::{Error, Phase, Result};
 use crate::facts::EventName;
 use crate::inventory::Inventory;
-use crate::moving::whole::{self, Device, Incoming, Own, SECRET_FILE};
+use crate::moving::whole::{self, Device, Incoming, Own, SECRET_FILE, Silence, Silent};
 use crate::plan::{self, FromDevice};
-use crate::storage::lock::Locks;
 use crate::topology::Stack;
 use crate::{problem, ready, text};
 use std::collections::BTreeSet;
@@ -42,11 +44,8 @@ impl Agent {
         let refuse = |problems: &[_]| Error::refusal(Phase::Plan, problem::lines(problems));
         let layout = allocation.layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         ready::late_disks(&layout).map_err(at("move.carry"))?;
-        let inventory = ready::assembled_inventory().map_err(at("move.carry"))?;
-        // They stay so until the machine boots again.
-        let mut locks = Locks::default();
-        let disks = inventory.disks.iter().filter(|disk| !disk.read_only);
-        disks.map(|disk| &disk.device).try_for_each(|disk| locks.lock(disk)).map_err(at("move.carry"))?;
+        // Nobody gives the locks up: they hold until the machine boots again.
+        let (inventory, _locks) = ready::locked_inventory().map_err(at("move.carry"))?;
 
         let claim = request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
         let carried = plan::carry(&layout, &inventory, &claim);
@@ -70,34 +69,41 @@ impl Agent {
     }
 
     fn send(&self, own: &Own, order: &str, groups: &[Vec<FromDevice>]) {
-        let mut sent_to = String::new();
-        let mut is_released = false;
+        let (mut sent_to, mut waits_for, mut silence) = (String::new(), String::new(), Silence::default());
+        let mut wait = |what: &str| {
+            if waits_for != what {
+                what.clone_into(&mut waits_for);
+                self.reporter.phase(EventName::Waiting, what);
+            }
+        };
         loop {
             thread::sleep(PAUSE);
-            let moving = match self.control.machine().map(|machine| machine.allocation) {
-                Ok(Some(Allocation { moving: Some(moving), .. })) if moving.order == order => moving,
-                Ok(None) if is_released => continue,
-                Ok(None) => {
-                    is_released = true;
-                    self.reporter
-                        .phase(EventName::Waiting, "the other machine has the system now, and this one is free");
-                    continue;
-                }
-                Ok(Some(_)) => return self.say_reboot("the move is over, and its disks are as they were"),
+            let machine = match self.control.machine() {
+                Ok(machine) => machine,
                 // A boot's token ends after a day.
                 Err(error) if error.is_refusal() => return self.say_reboot(&format!("for a new token: {error}")),
                 Err(error) => {
+                    silence.is_broken();
                     self.reporter.say(&format!("{error}"));
                     continue;
                 }
             };
-            let Some(peer) = moving.peer.filter(|peer| moving.begun && peer.certificate != sent_to) else { continue };
+            let moving = match next(&machine, order, &mut silence) {
+                Next::Sends(moving) => moving,
+                Next::Waits(what) => {
+                    wait(&what);
+                    continue;
+                }
+                Next::BootsAgain(why) => return self.say_reboot(why),
+            };
+            let Moving { peer, begun, .. } = *moving;
+            let Some(peer) = peer.filter(|peer| begun && peer.certificate != sent_to) else { continue };
             self.reporter.say(&format!("to {}", peer.address));
             let groups: Vec<Vec<Device>> = groups.iter().map(|group| group.iter().map(device).collect()).collect();
             match whole::send(own, &peer, order, &groups, &|line| self.reporter.say(line)) {
                 Ok(()) => {
                     sent_to = peer.certificate;
-                    self.reporter.phase(EventName::Waiting, "all is sent and acknowledged; the other machine goes on");
+                    wait("all is sent and acknowledged; the other machine goes on");
                 }
                 Err(error) => {
                     self.reporter.say(&format!("{error}. It goes on where it was"));
@@ -121,6 +127,40 @@ impl Agent {
         let order = moving.order.clone();
         self.control.moving(&Standing { order, certificate, port: incoming.port(), carried: None })?;
         Ok(Some(incoming))
+    }
+}
+
+/// What a machine that sends does after an answer of the control plane.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Sends(Box<Moving>),
+    Waits(String),
+    BootsAgain(&'static str),
+}
+
+fn next(machine: &Machine, order: &str, silence: &mut Silence) -> Next {
+    let said = machine.says_of(order);
+    if said != Said::Nothing {
+        silence.is_broken();
+    }
+    let waits = |what: &str| Next::Waits(what.to_owned());
+    match said {
+        Said::Part(moving) => Next::Sends(Box::new(moving.clone())),
+        Said::Waits("booting") => {
+            waits("the other machine has all of it and may run the system, which is not confirmed yet")
+        }
+        Said::Waits(state) => waits(&format!(
+            "the move is {state}, and the control plane has nothing for this machine now: it may not read its file"
+        )),
+        Said::Done if machine.allocation.is_some() => Next::BootsAgain("there is another allocation for this machine"),
+        Said::Done => waits("the other machine has the system now, and this one is free"),
+        Said::Over => Next::BootsAgain("the move is over, and its disks are as they were"),
+        Said::Nothing => match silence.heard() {
+            Silent::Ends => {
+                Next::BootsAgain("the control plane has no word about the move any more, and is asked anew")
+            }
+            _ => waits("the control plane has no word about the move; that is no end of it, for ten minutes"),
+        },
     }
 }
 
@@ -160,8 +200,52 @@ fn in_words(from: &[FromDevice], carried: &Carried) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carried::Newest;
     use crate::inventory::Disk;
     use crate::layout::Format;
+
+    fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> Machine {
+        let newest = newest.map(|(order, state)| Newest { order: order.to_owned(), state: state.to_owned() });
+        Machine { newest_move: newest, allocation, ..Machine::default() }
+    }
+
+    /// A file that is not readable for a moment, or an earlier control plane, takes no system from anybody.
+    #[test]
+    fn a_missing_answer_is_waited_for_and_an_end_is_said() {
+        let moving = Moving {
+            order: "o1".to_owned(),
+            part: Part::Send,
+            begun: true,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        };
+        let sends = Allocation { moving: Some(moving.clone()), ..Allocation::default() };
+        let other = Allocation { id: "a9".to_owned(), ..Allocation::default() };
+        let mut silence = Silence::default();
+        let mut after = |newest, allocation| next(&answer(newest, allocation), "o1", &mut silence);
+        assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), Next::Sends(Box::new(moving.clone())));
+        assert_eq!(after(None, Some(sends)), Next::Sends(Box::new(moving)), "a control plane of an earlier version");
+        for (newest, words) in [
+            (Some(("o1", "copying")), "the move is copying"),
+            (Some(("o1", "booting")), "not confirmed yet"),
+            (Some(("o1", "done")), "this one is free"),
+            (None, "no word about the move"),
+        ] {
+            let Next::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
+            assert!(what.contains(words), "{what}");
+        }
+        for (newest, allocation) in [
+            (Some(("o1", "cancelled")), None),
+            (Some(("o1", "refused")), Some(other.clone())),
+            (Some(("o2", "ordered")), None),
+            (Some(("o1", "done")), Some(other.clone())),
+        ] {
+            assert!(matches!(after(newest, allocation), Next::BootsAgain(_)), "{newest:?}");
+        }
+        // Of an earlier version, when it is over: that is waited for too.
+        assert!(matches!(after(None, Some(other)), Next::Waits(_)));
+    }
 
     #[test]
     fn what_shares_a_disk_is_read_one_after_the_other() {

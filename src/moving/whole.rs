@@ -17,7 +17,7 @@ use crate::error::{Error, Phase, Result};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 /// Where a ramdisk has the secret of both machines, if it has one. One line.
@@ -28,6 +28,46 @@ const HOURS: u32 = 24 * 7;
 
 /// So long the sender looks for the other end, before it asks the control plane where that is.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A control plane that has no word about the move is heard so long, before that is taken for its end.
+const SILENCE: Duration = Duration::from_secs(10 * 60);
+
+/// How long the control plane has had no word about the move.
+#[derive(Debug, Default)]
+pub struct Silence(Option<Instant>);
+
+/// What there is to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silent {
+    /// It has just begun: people are told.
+    Begins,
+    Lasts,
+    /// It has lasted too long.
+    Ends,
+}
+
+impl Silence {
+    /// It had no word again.
+    pub fn heard(&mut self) -> Silent {
+        self.heard_at(Instant::now())
+    }
+
+    fn heard_at(&mut self, now: Instant) -> Silent {
+        match self.0 {
+            Some(began) if now.saturating_duration_since(began) >= SILENCE => Silent::Ends,
+            Some(_) => Silent::Lasts,
+            None => {
+                self.0 = Some(now);
+                Silent::Begins
+            }
+        }
+    }
+
+    /// It had one, or did not answer at all.
+    pub fn is_broken(&mut self) {
+        self.0 = None;
+    }
+}
 
 /// The key and the certificate of this boot.
 pub struct Own {
@@ -155,6 +195,11 @@ impl Incoming {
     /// Nothing more comes.
     pub fn end(&self, why: &str) {
         self.news().over = Some(why.to_owned());
+    }
+
+    #[cfg(test)]
+    pub fn is_over(&self) -> bool {
+        self.news().over.is_some()
     }
 
     /// Opens the devices. Nothing is written yet.

@@ -1,7 +1,7 @@
 //! A machine that has registered becomes a file in `machines/`.
 
 use super::App;
-use super::api::{EVENT_BYTES, read};
+use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::directory::Directory;
 use super::operator::Operator;

@@ -1,39 +1,39 @@
-//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it.
+//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it; `told` is what a machine is told of
+//! its allocation, `bodies` reads what it says.
+
+pub mod bodies;
+pub mod told;
 
 use super::api_error::ApiError;
 use super::base::Base;
 use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
-use super::input::Location;
 use super::metrics::Ordered;
-use super::moves::agents::{self, Given};
+use super::moves::agents;
+use super::moves::handing::Given;
 use super::peers::Peer;
-use super::resolve::{Assigned, resolve};
-use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
+use super::resolve::Assigned;
+use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported};
 use super::watch::Who;
-use super::{App, approved, ipxe, tidy, wanted};
+use super::{App, approved, ipxe, wanted};
 use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::{Event, EventName};
-use crate::pull::Secret;
-use crate::steps::Steps;
 use axum::Json;
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bodies::{EVENT_BYTES, read};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use told::on_the_wire;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// A machine that takes longer to say what it has to say is gone.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
-pub const EVENT_BYTES: usize = 64 << 10;
 /// What is kept of an event's message.
 const MESSAGE_BYTES: usize = 4 << 10;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
@@ -128,16 +128,6 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// The machine's allocation with how far it is, when it can be carried out. Why it cannot has been said by whoever made
-/// the picture.
-pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
-    let Some(machine) = directory.machine(id) else { return Ok(None) };
-    let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = wanted::standing(app, id, allocation, &directory.known).await?;
-    let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
-    Ok(assigned.map(|assigned| (assigned, standing)))
-}
-
 pub async fn machine(
     State(app): State<Arc<App>>,
     base: Base,
@@ -145,10 +135,11 @@ pub async fn machine(
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
-    let allocation = match agents::given(&app, &directory, &id).await? {
-        Some(Given { assigned, standing, moving: Some(moving) }) => {
-            Some(agents::on_the_wire(&assigned, standing, moving, &base.calls, !boot.begun))
-        }
+    let given = agents::given(&app, &directory, &id).await?;
+    // After that: an end that comes in between is told as one.
+    let newest_move = app.state.last_move(&id).await?.map(|is| is.newest());
+    let allocation = match given {
+        Some(given @ Given { moving: Some(_), .. }) => Some(given.on_the_wire(&base.calls, !boot.begun)),
         Some(Given { assigned, mut standing, moving: None }) => {
             let Assigned { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {
@@ -169,60 +160,9 @@ pub async fn machine(
         name: described.map(|machine| machine.name.clone()).unwrap_or_default(),
         size: described.and_then(|machine| machine.size.clone()).map(|id| allocation::Named { id }),
         allocation,
+        newest_move,
         id,
     }))
-}
-
-/// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
-/// fetched from, so that nobody can install it.
-pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
-    let Assigned { allocation, image, layout, steps, installs, approved, .. } = assigned;
-    let place = match &image.at {
-        Location::Url(url) => url.clone(),
-        Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
-    };
-    let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
-    let succeeded = standing.is_installed();
-    let told = allocation.told();
-    allocation::Allocation {
-        created: standing.created,
-        image: allocation::Image {
-            id: image.id.clone(),
-            name: image.name.clone(),
-            url: if *installs { place } else { String::new() },
-            mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
-            digest: image.digest.clone().filter(|_| *installs),
-            pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
-            finish: image.finish,
-            contents: image.contents.clone().filter(|_| *installs),
-        },
-        filesystemlayout: layout.clone(),
-        definition: allocation.definition.told(with_secrets).filter(|_| *installs),
-        user_data: secret(&told.user_data),
-        console_password: secret(&told.console_password),
-        disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
-        vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
-        reinstall: standing.order.is_some(),
-        order: standing.order.map(|order| allocation::Order {
-            id: order.id,
-            attempt: order.attempts.max(1),
-            attempts: ATTEMPTS,
-            begun: order.begun,
-            without_marker: order.without_marker,
-            change_promise: order.change_promise,
-            give_up: order.give_up,
-            disks: order.disks,
-        }),
-        installed: standing.marker,
-        // An agent of an earlier version knows nothing of steps.
-        erase: if steps.is_empty() { allocation.erase } else { Steps::told(steps).erase() },
-        steps: steps.clone(),
-        succeeded,
-        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
-        former_machines: standing.former,
-        approved: approved.clone(),
-        ..told
-    }
 }
 
 pub async fn event(
@@ -370,42 +310,6 @@ fn ending(reported: &Reported, report: &Report) -> Option<String> {
     } else {
         format!("given up: nothing was touched, the machine goes back to what it had; image {image} was not installed")
     })
-}
-
-/// Reads a body, and makes what it says harmless.
-pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit: usize) -> Result<T, ApiError> {
-    let bytes = bytes(app, peer, body, limit).await?;
-    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
-    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
-    tidy::tidy(&mut value);
-    serde_json::from_value(value).map_err(wrong)
-}
-
-/// A body as it came, when there is room for it: its memory is counted as that of whoever sends it.
-pub async fn bytes(app: &App, peer: Peer, body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    let length = body.size_hint().upper().unwrap_or(limit as u64);
-    if length > limit as u64 {
-        let message = format!("the body has {length} bytes, more than {limit}");
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
-    }
-    let _room = app.peers.body(peer, length).ok_or_else(|| {
-        ApiError::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            format!("too many bodies are on their way from {peer}, or from all"),
-        )
-    })?;
-    let bytes = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, limit)).await;
-    let bytes = bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))?;
-    bytes.map_err(|error| {
-        let message = format!("the body did not arrive, or has more than {limit} bytes: {error}");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })
-}
-
-/// A path for a URL.
-pub fn percent_encoded(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 pub async fn no_such_call() -> ApiError {

@@ -129,7 +129,7 @@ const WITH_LUKS: &str = "initrd-luks";
 /// The ramdisk's file for a machine: by what its layout is now. One that is given another layout later boots again for it.
 async fn initrd(app: &App, id: &str) -> &'static str {
     let directory = app.directory();
-    let is_encrypted = match api::assigned(app, &directory, id).await {
+    let is_encrypted = match api::told::assigned(app, &directory, id).await {
         Ok(Some((assigned, _))) => {
             let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
             lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())

@@ -4,7 +4,8 @@ use super::adding::{Add, Added};
 use super::moves::agents;
 use super::moves::calls::{self as moving, MoveShown};
 use super::openapi::{Schemas, asked, list, nothing, of, openapi};
-use super::operator::{Listed, Reinstall, Rename};
+use super::operator::reinstalls::Reinstall;
+use super::operator::{Listed, Rename};
 use super::power::Power;
 use super::preview::Preview;
 use super::sizes::{Constraint, Size};
@@ -180,8 +181,10 @@ fn about_machines() -> Vec<Call> {
         )
         .gives(of::<machines::MachineShown>),
         get("/v1/machines", operator::machines, "Machines, what is ordered, and how it ended").gives(list::<Listed>),
-        post(reinstall, operator::reinstall, "Order a reinstall").asks(asked::<Reinstall>).gives(of::<Listed>),
-        delete(reinstall, operator::cancel, "Take an order back that has not begun").gives(of::<Listed>),
+        post(reinstall, operator::reinstalls::reinstall, "Order a reinstall")
+            .asks(asked::<Reinstall>)
+            .gives(of::<Listed>),
+        delete(reinstall, operator::reinstalls::cancel, "Take an order back that has not begun").gives(of::<Listed>),
         post("/v1/machine/{id}/adopt", operator::adopt, "A machine is installed, by the operator's word")
             .gives(of::<Listed>),
         post("/v1/machine/{id}/rename", operator::rename, "A machine has another id now")

@@ -1,6 +1,6 @@
 //! What machines have said on their consoles: taken from agents, and given to people as text.
 
-use super::api::bytes;
+use super::api::bodies::bytes;
 use super::api_error::ApiError;
 use super::caller::{Caller, Teller};
 use super::page::session::Person;

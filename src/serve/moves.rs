@@ -1,11 +1,13 @@
 //! A whole machine moves to another one's hardware: the order, its states, and what follows from what is heard. Pure.
 //!
-//! `pairing` finds the disks of the machine that receives, `calls` is the operator's side, `agents` that of the two machines,
+//! `pairing` finds the disks of the machine that receives, `calls` is the operator's side, `agents` that of the two machines, `handing` what
+//! these are told,
 //! `overlay` and `files` bring the operator's files to say what the database says. `state/moves` keeps all of it.
 
 pub mod agents;
 pub mod calls;
 pub mod files;
+pub mod handing;
 pub mod overlay;
 pub mod pairing;
 #[cfg(test)]
@@ -13,7 +15,7 @@ pub mod tests;
 
 use super::state::ATTEMPTS;
 use super::token::Hash;
-use crate::carried::{Carried, Part};
+use crate::carried::{Carried, Newest, Part};
 use crate::marker::{MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -195,6 +197,11 @@ impl Move {
     /// The other machine.
     pub fn other(&self, machine: &str) -> &str {
         if self.a == machine { &self.b } else { &self.a }
+    }
+
+    /// As its machines are told of it.
+    pub fn newest(&self) -> Newest {
+        Newest { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
     /// What the machine boots.

@@ -1,24 +1,19 @@
-//! What the operator asks of the server: which machines there are, and the button that reinstalls one.
+//! What the operator asks of the server: which machines there are, and what he says of one. `reinstalls` is the button.
+
+pub mod reinstalls;
 
 use super::App;
-use super::api::{EVENT_BYTES, read};
+use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;
-use super::metrics;
 use super::moves::calls::PartOfMove;
 use super::peers::Peer;
-use super::promise::{contradiction, remedy};
-use super::resolve::{created, resolve};
-use super::state::{ATTEMPTS, Adopted, Cancelled, Ordered, Renamed, Standing, Words};
+use super::state::{ATTEMPTS, Adopted, Renamed, Standing};
 pub use super::state::{Order, Outcome};
 use super::token;
-use super::wanted;
-use super::watch::Who;
-use crate::allocation::Allocation;
 use crate::facts::Event;
-use crate::layout;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -71,23 +66,6 @@ pub struct Waits {
     pub image: String,
     /// RFC 3339, UTC, by the machine's clock.
     pub time: String,
-}
-
-/// metal-api's `v1.MachineReinstallRequest`, and a field of ours.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Reinstall {
-    pub id: String,
-    /// Id of the new image.
-    pub imageid: String,
-    /// The disk with the marker was replaced, and the operator knows.
-    #[serde(default)]
-    pub without_marker: bool,
-    /// The layout's file counts, also where it promises other things than what is installed.
-    #[serde(default)]
-    pub change_promise: bool,
-    /// Serial numbers of disks whose data are given up.
-    #[serde(default)]
-    pub give_up: Vec<String>,
 }
 
 /// The new id of a machine.
@@ -173,117 +151,6 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
     })
 }
 
-/// `POST /v1/machine/{id}/reinstall`: the button, with the checks of metal-api.
-pub async fn reinstall(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    _: Operator,
-    peer: Peer,
-    body: Body,
-) -> Result<Json<Listed>, ApiError> {
-    let asked: Reinstall = read(&app, peer, body, EVENT_BYTES).await?;
-    let id = id.to_lowercase();
-    if asked.id.to_lowercase() != id {
-        return Err(ApiError::bad(format!("the path is about machine {id}, the body about {:?}", asked.id)));
-    }
-    order(&app, peer, &asked).await.map(Json)
-}
-
-/// Stores the order, when it can be carried out.
-pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, ApiError> {
-    let Orderable { machine, allocation, words, .. } = orderable(app, asked).await?;
-    let id = &machine.id;
-    match app.state.order(id, &allocation, &asked.imageid, words).await? {
-        Ordered::Placed(order) => {
-            app.state.metrics.ordered(metrics::Ordered::Placed);
-            let text = format!("ordered: image {}{}", order.image, in_words(&order));
-            app.watch.reinstall(Who::new(id, app.directory().name(id), peer), text);
-            app.state_has_changed();
-            listed(app, &machine).await
-        }
-        Ordered::NotInstalled => Err(invalid(not_installed(id, &allocation))),
-        Ordered::Begun(order) => Err(begun(&order)),
-        Ordered::Moves(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
-    }
-}
-
-/// A machine whose reinstall may be ordered.
-pub struct Orderable {
-    pub machine: Machine,
-    /// Id of its allocation.
-    pub allocation: String,
-    pub standing: Standing,
-    pub words: Words,
-}
-
-/// # Errors
-/// Why it may not be ordered.
-pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiError> {
-    let directory = app.directory();
-    let id = asked.id.to_lowercase();
-    let (machine, allocation) = with_allocation(app, &id)?;
-    if let Some(reason) = &machine.locked {
-        return Err(invalid(format!("machine {id} is locked: {reason}")));
-    }
-    let mut standing = app.state.standing(&id, &allocation).await?;
-    if machine.allocation.as_ref().is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
-        standing.inventory = app.state.inventory(&id).await?;
-    }
-    if !standing.succeeded {
-        return Err(invalid(not_installed(&id, &allocation)));
-    }
-    let made = machine.allocation.as_ref().and_then(|allocation| Some((allocation, allocation.definition.creates()?)));
-    match (made, directory.known.images.get(&asked.imageid)) {
-        (Some((allocation, os)), _) => drop(created(allocation, &os, &asked.imageid).map_err(invalid)?),
-        (None, Some(Some(_))) => {}
-        (None, Some(None)) => {
-            let why = "has no digest yet, or its file cannot be read: see the server's output, and try again";
-            return Err(invalid(format!("image {:?} {why}", asked.imageid)));
-        }
-        (None, None) => {
-            let others = super::input::nearest(&asked.imageid, directory.known.listed_images());
-            return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
-        }
-    }
-    let runs = standing.image.as_deref() == Some(&asked.imageid);
-    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
-        let why = "is blacklisted: only a machine that runs it is reinstalled with it";
-        return Err(invalid(format!("image {} {why}", asked.imageid)));
-    }
-    let words = Words {
-        without_marker: asked.without_marker,
-        change_promise: asked.change_promise,
-        give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
-    };
-    if words.give_up.iter().any(String::is_empty) {
-        return Err(ApiError::bad("an empty serial number gives up no disk"));
-    }
-    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
-    Ok(Orderable { machine, allocation, standing, words })
-}
-
-/// `DELETE /v1/machine/{id}/reinstall`.
-pub async fn cancel(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    _: Operator,
-    peer: Peer,
-) -> Result<Json<Listed>, ApiError> {
-    let id = id.to_lowercase();
-    let (machine, allocation) = with_allocation(&app, &id)?;
-    match app.state.cancel(&id, &allocation).await? {
-        Cancelled::Done(order) => {
-            app.state.metrics.ordered(metrics::Ordered::TakenBack);
-            let who = Who::new(&id, app.directory().name(&id), peer);
-            app.watch.reinstall(who, format!("taken back: image {}", order.image));
-            app.state_has_changed();
-            Ok(Json(listed(&app, &machine).await?))
-        }
-        Cancelled::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
-        Cancelled::Begun(order) => Err(begun(&order)),
-    }
-}
-
 /// `POST /v1/machine/{id}/adopt`: the server has forgotten that the allocation is installed, and the operator says that it is.
 pub async fn adopt(
     State(app): State<Arc<App>>,
@@ -306,21 +173,17 @@ pub async fn adopt(
     }
 }
 
-fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
+/// The machine, and the id of its allocation.
+///
+/// # Errors
+/// There is none.
+pub fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
     let directory = app.directory();
     let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
     let machine = directory.machine(id).ok_or_else(unknown)?;
     let none = || invalid(format!("machine {id} has no allocation in its file"));
     let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
     Ok((machine.clone(), allocation))
-}
-
-/// What the operator says beyond the image.
-fn in_words(order: &Order) -> String {
-    let waived = if order.without_marker { ", without the marker" } else { "" };
-    let changed = if order.change_promise { ", with the layout of its file" } else { "" };
-    let given_up: String = order.give_up.iter().map(|serial| format!(", giving up {serial}")).collect();
-    format!("{waived}{changed}{given_up}")
 }
 
 /// `POST /v1/machine/{id}/rename`: the machine has another id now.
@@ -357,53 +220,7 @@ pub async fn rename(
     }
 }
 
-/// What is installed has a disk that a reinstall may erase.
-pub fn is_reinstallable(
-    machine: &Machine,
-    standing: Standing,
-    known: &super::resolve::Known,
-    words: &Words,
-) -> Result<(), ApiError> {
-    // As if nothing were ordered: the image of an order that is replaced may be gone.
-    let mut standing = Standing { order: None, ..standing };
-    if words.change_promise {
-        standing.layout = None;
-    }
-    let marker = standing.marker.clone();
-    let assigned = resolve(machine, &standing, known).map_err(invalid)?;
-    let Some(assigned) = assigned else {
-        return Err(invalid("it has no allocation any more".to_owned()));
-    };
-    let broken = marker.filter(|_| !words.change_promise).and_then(|marker| contradiction(&marker, &assigned.layout));
-    if let Some(why) = broken {
-        return Err(invalid(format!("{why}: {}", remedy(&machine.id))));
-    }
-    let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
-    let layout = allocation
-        .layout()
-        .map_err(|problems| invalid(format!("its layout is not understood: {}", crate::problem::lines(&problems))))?;
-    match layout.layout.disks.iter().any(|disk: &layout::Disk| disk.wipeonreinstall) {
-        true => Ok(()),
-        false => Err(ApiError::bad(format!(
-            "filesystemlayout:{} is not reinstallable, abort reinstallation",
-            assigned.layout_id
-        ))),
-    }
-}
-
-fn not_installed(id: &str, allocation: &str) -> String {
-    format!("allocation {allocation} of machine {id} is not installed yet")
-}
-
 /// metal-api's words, and what exactly.
-fn invalid(what: String) -> ApiError {
+pub fn invalid(what: String) -> ApiError {
     ApiError::bad(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
-}
-
-pub fn begun(order: &Order) -> ApiError {
-    let what = match order.given_up {
-        true => "was given up halfway: order another reinstall, which takes its place",
-        false => "has passed its point of no return: wait for its end",
-    };
-    ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
 }

@@ -1,7 +1,7 @@
 //! The operator switches a machine, whose file says how.
 
 use super::App;
-use super::api::{EVENT_BYTES, read};
+use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::operator::Operator;
 use super::peers::Peer;

@@ -1,9 +1,11 @@
 //! What a plan on a desk needs of a machine in the rack: what it has registered, and what it would be told.
 
 use super::App;
-use super::api::on_the_wire;
+use super::api::told::on_the_wire;
 use super::api_error::ApiError;
 use super::base::Base;
+use super::moves::agents;
+use super::moves::handing::Foreseen;
 use super::operator::Operator;
 use super::resolve::resolve;
 use super::state::{Registered as Row, State as Database};
@@ -61,7 +63,14 @@ pub async fn preview(
     if let Some(machine) = described {
         preview.machine.name.clone_from(&machine.name);
         preview.machine.size = machine.size.clone().map(|id| allocation::Named { id });
-        if let Some(allocation) = &machine.allocation {
+        let foreseen = agents::foreseen(&app, &directory, &id).await?;
+        if !matches!(foreseen, Foreseen::AsEver) {
+            match foreseen {
+                Foreseen::Told(given) => preview.machine.allocation = Some(given.on_the_wire(&base.calls, false)),
+                Foreseen::Nothing(why) | Foreseen::Unknown(why) => preview.withheld = Some(why),
+                Foreseen::AsEver => {}
+            }
+        } else if let Some(allocation) = &machine.allocation {
             let standing = wanted::standing(&app, &id, allocation, &directory.known).await?;
             is_installed = standing.is_installed();
             match resolve(machine, &standing, &directory.known) {

@@ -1,13 +1,14 @@
 //! What `drophammer rack plan` needs of a server's directory: each machine with what it would be told after a change, without a server.
 //! Files and database are read and nothing is written, whether a server runs or not.
 
-use super::api::on_the_wire;
+use super::api::told::on_the_wire;
 use super::approved;
 use super::definitions::{Definitions, Verified};
 use super::digest::Digests;
 use super::directory::{Directory, Loader};
-use super::input::{Machine, nearest};
-use super::operator::is_reinstallable;
+use super::input::{Allocation, Machine, nearest};
+use super::moves::handing::{self, Foreseen};
+use super::operator::reinstalls::is_reinstallable;
 use super::preview::{Registered, WAITS, of_row};
 use super::resolve::{notes, nowhere, resolve};
 use super::state::{Order, Standing, State, Words, now};
@@ -23,6 +24,9 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+/// Nobody is asked.
+const URL: &str = "http://server";
 
 /// What is asked: machines that are installed would be reinstalled so, others installed so. Without anything, as the files say.
 #[derive(Debug, Clone, Default)]
@@ -191,23 +195,64 @@ impl Rack {
             installed: String::new(),
             seconds: self.seconds(id, machine.size.as_deref()),
         };
+        if self.see_move(machine, &mut seen)? {
+            return Ok(seen);
+        }
         let Some(allocation) = &machine.allocation else { return Ok(seen) };
+        let standing = self.standing(id, allocation)?;
+        seen.installed = approved::installed(&standing);
+        let is_installed = standing.is_installed();
+        seen.outlook = self.outlook(machine.clone(), standing, change);
+        self.see_registered(&mut seen, is_installed)?;
+        Ok(seen)
+    }
+
+    /// Has a move a say in what becomes of the machine? Then no change is asked for.
+    fn see_move(&self, machine: &Machine, seen: &mut Seen) -> Result<bool> {
+        let Some(is) = self.state.live_move_blocking(&machine.id)? else { return Ok(false) };
+        let of = handing::sender(&self.directory, &is);
+        let standing = match of.and_then(|of| of.allocation.as_ref()) {
+            Some(allocation) => self.standing(&is.a, allocation)?,
+            None => Standing::default(),
+        };
+        seen.outlook = match handing::foreseen(is, &machine.id, standing, None, &self.directory) {
+            Foreseen::AsEver => return Ok(false),
+            Foreseen::Nothing(why) => Outlook::Nothing(why),
+            Foreseen::Unknown(why) => Outlook::Unknown(why),
+            Foreseen::Told(given) => self.told(machine, given.on_the_wire(URL, false)),
+        };
+        self.see_registered(seen, false)?;
+        Ok(true)
+    }
+
+    fn standing(&self, id: &str, allocation: &Allocation) -> Result<Standing> {
         let mut standing = self.state.standing_blocking(id, &allocation.id)?;
         if wanted::needs_inventory(allocation, &self.directory.known) {
             standing.inventory = self.state.inventory_blocking(id)?;
         }
-        seen.installed = approved::installed(&standing);
-        let is_installed = standing.is_installed();
-        seen.outlook = self.outlook(machine.clone(), standing, change);
+        Ok(standing)
+    }
+
+    fn told(&self, machine: &Machine, allocation: allocation::Allocation) -> Outlook {
+        Outlook::Told(Box::new(allocation::Machine {
+            id: machine.id.clone(),
+            name: machine.name.clone(),
+            size: machine.size.clone().map(|id| allocation::Named { id }),
+            allocation: Some(allocation),
+            newest_move: None,
+        }))
+    }
+
+    fn see_registered(&self, seen: &mut Seen, is_installed: bool) -> Result<()> {
         if matches!(seen.outlook, Outlook::Told(_))
-            && let Some(row) = self.state.registered_blocking(id)?
+            && let Some(row) = self.state.registered_blocking(&seen.id)?
         {
-            match of_row(row, id, is_installed) {
+            match of_row(row, &seen.id, is_installed) {
                 Ok(registered) => seen.registered = registered,
                 Err(why) => seen.outlook = Outlook::Unknown(why),
             }
         }
-        Ok(seen)
+        Ok(())
     }
 
     fn outlook(&self, mut machine: Machine, mut standing: Standing, change: &Change) -> Outlook {
@@ -260,9 +305,8 @@ impl Rack {
             Err(why) => Outlook::Refused(why),
             Ok(None) => Outlook::Unknown(WAITS.to_owned()),
             Ok(Some(assigned)) => {
-                let size = machine.size.clone().map(|id| allocation::Named { id });
-                let allocation = Some(on_the_wire(&assigned, standing, "http://server", false));
-                Outlook::Told(Box::new(allocation::Machine { id: machine.id, name: machine.name, size, allocation }))
+                let allocation = on_the_wire(&assigned, standing, URL, false);
+                self.told(&machine, allocation)
             }
         }
     }

@@ -1,10 +1,11 @@
 //! What comes from another machine, onto the devices that the plan has made for it.
 
 use super::Session;
+use crate::carried::Said;
 use crate::control::Control;
 use crate::error::{Error, Phase, Result};
 use crate::facts::Progress;
-use crate::moving::whole::{Device, Incoming};
+use crate::moving::whole::{Device, Incoming, Silence, Silent};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,11 +36,11 @@ impl Session {
         };
         // Apart from the other: a control plane that is away is waited for.
         let ask = || {
-            let mut asked = Instant::now();
+            let (mut asked, mut following) = (Instant::now(), Following::default());
             while !is_over() {
                 thread::sleep(LOOK);
                 if asked.elapsed() > ASK {
-                    follow(control, order, &incoming);
+                    following.follow(control, order, &incoming, &|line| reporter.say(line));
                     asked = Instant::now();
                 }
             }
@@ -60,19 +61,97 @@ fn progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Progress {
     Progress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Hears from the control plane who sends, and whether the move goes on. While it does not answer, all goes on as it was.
-fn follow(control: &dyn Control, order: &str, incoming: &Incoming) {
-    let machine = match control.machine() {
-        Ok(machine) => machine,
-        Err(error) => return tracing::warn!("{error}; what comes from the other machine is taken all the same"),
-    };
-    let moving = machine.allocation.and_then(|allocation| allocation.moving).filter(|moving| moving.order == order);
-    match moving {
-        None => incoming.end("the control plane has ended the move: this machine has nothing whole on its disks"),
-        Some(moving) => {
-            if let Some(Err(error)) = moving.peer.map(|peer| incoming.hear(&peer)) {
-                tracing::warn!("{error}");
+/// What was heard of the control plane last.
+#[derive(Default)]
+struct Following {
+    said: String,
+    silence: Silence,
+}
+
+impl Following {
+    /// Hears from the control plane who sends, and whether the move goes on. While it does not answer, or says nothing of the move, all
+    /// goes on as it was. Only a word is an end, and a silence that lasts.
+    fn follow(&mut self, control: &dyn Control, order: &str, incoming: &Incoming, say: &dyn Fn(&str)) {
+        let machine = match control.machine() {
+            Ok(machine) => machine,
+            Err(error) => {
+                self.silence.is_broken();
+                return tracing::warn!("{error}; what comes from the other machine is taken all the same");
             }
+        };
+        let said = machine.says_of(order);
+        if said != Said::Nothing {
+            self.silence.is_broken();
+        }
+        let now = match said {
+            Said::Part(moving) => {
+                if let Some(Err(error)) = moving.peer.as_ref().map(|peer| incoming.hear(peer)) {
+                    tracing::warn!("{error}");
+                }
+                String::new()
+            }
+            Said::Waits(state) => format!(
+                "the move is {state}, and the control plane says nothing of who sends now: it may not read a file. What comes is taken"
+            ),
+            Said::Done | Said::Over => {
+                return incoming
+                    .end("the control plane has ended the move: this machine has nothing whole on its disks");
+            }
+            Said::Nothing => match self.silence.heard() {
+                Silent::Ends => {
+                    return incoming.end("the control plane has had no word about the move for ten minutes");
+                }
+                _ => "the control plane has no word about the move: for ten minutes that is no end of it".to_owned(),
+            },
+        };
+        if now != self.said && !now.is_empty() {
+            say(&now);
+        }
+        self.said = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocation::Allocation;
+    use crate::carried::{Moving, Newest, Part};
+    use crate::moving::whole::Own;
+    use crate::testing::control::FakeControl;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    /// What is received, and what is said, after each of these answers.
+    fn after(answers: &[(Option<&str>, bool)]) -> (Incoming, Vec<String>) {
+        let incoming = Incoming::open(Own::make(Path::new("/there/is/no/secret")).unwrap()).unwrap();
+        let (said, mut following) = (Mutex::new(Vec::new()), Following::default());
+        for (state, with_part) in answers {
+            let order = "o1".to_owned();
+            let part = Moving {
+                order: order.clone(),
+                part: Part::Receive,
+                begun: true,
+                peer: None,
+                carried: None,
+                disks: vec![],
+            };
+            let allocation = with_part.then(|| Allocation { moving: Some(part), ..Allocation::default() });
+            let newest_move = state.map(|state| Newest { order, state: state.to_owned() });
+            let control = FakeControl { allocation, newest_move, ..FakeControl::default() };
+            following.follow(&control, "o1", &incoming, &|line| said.lock().unwrap().push(line.to_owned()));
+        }
+        (incoming, said.into_inner().unwrap())
+    }
+
+    #[test]
+    fn a_missing_answer_ends_no_copy_and_is_said_once() {
+        let (incoming, said) = after(&[(Some("copying"), true), (Some("copying"), false), (Some("copying"), false)]);
+        assert_eq!((incoming.is_over(), said.len()), (false, 1), "{said:?}");
+        assert!(said[0].contains("the move is copying"), "{said:?}");
+        let (incoming, said) = after(&[(None, true), (None, false), (None, false), (None, true), (None, false)]);
+        assert_eq!((incoming.is_over(), said.len()), (false, 2), "{said:?}");
+        for state in ["cancelled", "refused", "done"] {
+            assert!(after(&[(Some("copying"), true), (Some(state), false)]).0.is_over(), "{state}");
         }
     }
 }

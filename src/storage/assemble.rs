@@ -93,11 +93,34 @@ impl Assembled {
     pub fn look(&mut self, inventory: &mut Inventory) -> Result<()> {
         let looked = self.lock().and_then(|()| look::look(inventory));
         let unlocked = self.unlock();
-        for note in looked? {
+        self.note_all(looked?);
+        unlocked
+    }
+
+    /// The same on a machine whose disks are only read, in an inventory that was read while they were locked: they stay so, and so does
+    /// a disk that has come since. Whoever has the locks may give them up; nothing before that does.
+    ///
+    /// # Errors
+    /// A disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
+    pub fn look_and_stay_locked(mut self, inventory: &mut Inventory) -> Result<Locks> {
+        for disk in &mut inventory.disks {
+            if self.locks.have(&disk.device) {
+                // What the inventory shows is this very lock.
+                disk.read_only = false;
+            } else if !disk.read_only {
+                self.locks.lock(&disk.device)?;
+            }
+        }
+        let looked = look::look(inventory)?;
+        self.note_all(looked);
+        Ok(self.locks)
+    }
+
+    fn note_all(&mut self, notes: Vec<String>) {
+        for note in notes {
             tracing::warn!("{note}");
             self.notes.push(note);
         }
-        unlocked
     }
 
     fn lock(&mut self) -> Result<()> {

@@ -42,6 +42,11 @@ impl Locks {
         Ok(())
     }
 
+    /// Has this run made it read-only?
+    pub fn have(&self, device: &DevicePath) -> bool {
+        self.devices.contains(device)
+    }
+
     /// Remembers what is in these parts of a disk. A part that cannot be read now is not compared later, because a
     /// failing disk is nobody's fault here.
     pub fn remember(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {

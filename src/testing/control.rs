@@ -1,6 +1,7 @@
 //! A control plane in memory, for all tests that need one.
 
 use crate::allocation::{Allocation, Machine};
+use crate::carried::Newest;
 use crate::control::{Acknowledged, Control};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, Ended, Event, Outcome};
@@ -20,6 +21,7 @@ pub type Begun = (String, Option<String>, Vec<MarkedDisk>, Vec<Extents>);
 pub struct FakeControl {
     /// What it wants.
     pub allocation: Option<Allocation>,
+    pub newest_move: Option<Newest>,
     /// Neither beginnings nor endings are acknowledged.
     pub refuses: AtomicBool,
     /// It takes so long to hear an event.
@@ -51,7 +53,7 @@ impl Control for FakeControl {
     }
 
     fn machine(&self) -> Result<Machine> {
-        Ok(Machine { allocation: self.allocation.clone(), ..Machine::default() })
+        Ok(Machine { allocation: self.allocation.clone(), newest_move: self.newest_move.clone(), ..Machine::default() })
     }
 
     fn event(&self, event: &Event) -> Result<()> {

@@ -149,3 +149,15 @@ fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
     assert!(began.elapsed() < PATIENCE, "a wrong certificate is not waited for");
     incoming.hear(&of(&room.own(Some("s")))).unwrap();
 }
+
+#[test]
+fn a_silence_is_said_once_and_ends_after_its_time() {
+    let (mut silence, began) = (Silence::default(), Instant::now());
+    let after = |silence: &mut Silence, seconds| silence.heard_at(began + Duration::from_secs(seconds));
+    assert_eq!(
+        [0, 3, 599, 600].map(|at| after(&mut silence, at)),
+        [Silent::Begins, Silent::Lasts, Silent::Lasts, Silent::Ends]
+    );
+    silence.is_broken();
+    assert_eq!([601, 1200, 1201].map(|at| after(&mut silence, at)), [Silent::Begins, Silent::Lasts, Silent::Ends]);
+}

@@ -1,22 +1,23 @@
 //! What the two machines of a move say and are told, each by its own agent.
 
+use super::handing::{self, Foreseen, Given};
 use super::{End, Hands, Move, MoveState, Word};
-use crate::allocation::Allocation;
-use crate::carried::{Moving, Part, Peer as OnTheWire, Standing as Stands};
+use crate::allocation::Approved;
+use crate::carried::{Part, Standing as Stands};
 use crate::control::Acknowledged;
 use crate::control::wire::Report;
 use crate::marker::MarkedDisk;
-use crate::serve::api::{self, read};
+use crate::serve::api::bodies::read;
+use crate::serve::api::told;
 use crate::serve::api_error::ApiError;
 use crate::serve::caller::Caller;
 use crate::serve::directory::Directory;
-use crate::serve::input::Machine;
 use crate::serve::peers::Peer;
-use crate::serve::resolve::{Assigned, resolve};
+use crate::serve::resolve::Assigned;
 use crate::serve::state::{Boot, MoveHeard, Standing};
 use crate::serve::token::Hash;
 use crate::serve::watch::Who;
-use crate::serve::{App, approved, wanted};
+use crate::serve::{App, wanted};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -29,13 +30,6 @@ const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
 /// Both as strings of JSON.
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES);
-
-/// What a machine is told of an allocation.
-pub struct Given {
-    pub assigned: Assigned,
-    pub standing: Standing,
-    pub moving: Option<Moving>,
-}
 
 /// What a move makes of that.
 pub enum Told {
@@ -118,7 +112,7 @@ pub fn in_words(directory: &Directory, is: &Move) -> String {
 pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
     let moved = told(app, directory, id).await?;
     let Told::AsEver = moved else { return Ok(moved.given()) };
-    let assigned = api::assigned(app, directory, id).await?;
+    let assigned = told::assigned(app, directory, id).await?;
     Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
 }
 
@@ -135,68 +129,47 @@ pub async fn told(app: &App, directory: &Directory, id: &str) -> Result<Told, Ap
         Hands::Sends => Part::Send,
         Hands::Receives => Part::Receive,
     };
-    let Some((assigned, standing)) = moved(app, directory, &is, part).await? else { return Ok(Told::Nothing) };
-    let other = if part == Part::Send { Part::Receive } else { Part::Send };
-    let peer = is.peer(other, now);
-    let peer = peer.map(|end| OnTheWire { certificate: end.certificate.clone(), address: end.address.clone() });
-    let begun = is.state == MoveState::Copying;
-    let moving = match part {
-        Part::Send => Moving { order: is.id, part, begun, peer, carried: None, disks: Vec::new() },
-        Part::Receive => Moving { order: is.id, part, begun, peer, carried: is.carried, disks: is.disks },
+    let Some((assigned, standing)) = moved(app, directory, &is).await? else { return Ok(Told::Nothing) };
+    let given = match part {
+        Part::Send => handing::to_sender(is, now, assigned, standing),
+        Part::Receive => {
+            let Ok(approved) = approved(app, directory, &is).await? else { return Ok(Told::Nothing) };
+            handing::to_receiver(is, now, assigned, standing, approved, directory)
+        }
     };
-    let begun_on = is.begun.map(|begun| begun.disks).unwrap_or_default();
-    let standing = match part {
-        Part::Send => standing,
-        Part::Receive => received(&is.a, begun_on, standing),
-    };
-    Ok(Told::Something(Box::new(Given { assigned, standing, moving: Some(moving) })))
+    Ok(Told::Something(Box::new(given)))
 }
 
-/// The allocation as the machine that is moved has it: only what is installed is moved, and nothing of it is to be installed.
-async fn moved(
-    app: &App,
-    directory: &Directory,
-    is: &Move,
-    part: Part,
-) -> Result<Option<(Assigned, Standing)>, ApiError> {
-    let has_it = |machine: &&Machine| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
-    let Some(machine) = directory.machine(&is.a).filter(has_it) else { return Ok(None) };
-    let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = wanted::standing(app, &is.a, allocation, &directory.known).await?;
-    if !standing.succeeded || standing.order.is_some() {
-        return Ok(None);
-    }
-    let Some(mut assigned) = resolve(machine, &standing, &directory.known).ok().flatten() else { return Ok(None) };
-    if assigned.installs {
-        return Ok(None);
-    }
-    if part == Part::Receive {
-        let own = wanted::approved(app, &is.b, &is.allocation, Standing::default(), &directory.known).await?;
-        let Ok(approved) = directory.known.approvals.told(&is.b, &own) else { return Ok(None) };
-        assigned.approved = approved;
-        let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
-        assigned.image.finish = image.and_then(|image| image.finish);
-    }
-    Ok(Some((assigned, standing)))
+async fn moved(app: &App, directory: &Directory, is: &Move) -> Result<Option<(Assigned, Standing)>, ApiError> {
+    let Some(standing) = of_sender(app, directory, is).await? else { return Ok(None) };
+    Ok(handing::installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
-/// To the machine that receives it is a first installation.
-fn received(sender: &str, begun_on: Vec<MarkedDisk>, of_sender: Standing) -> Standing {
-    let first = crate::serve::state::First { disks: begun_on, ..Default::default() };
-    let former = of_sender.former.into_iter().chain([sender.to_owned()]).collect();
-    Standing { created: of_sender.created, first: Some(first), former, ..Standing::default() }
+/// How the allocation stands at the machine that is moved, where its file can be read.
+async fn of_sender(app: &App, directory: &Directory, is: &Move) -> Result<Option<Standing>, ApiError> {
+    let machine = handing::sender(directory, is);
+    let Some(allocation) = machine.and_then(|machine| machine.allocation.as_ref()) else { return Ok(None) };
+    wanted::standing(app, &is.a, allocation, &directory.known).await.map(Some)
 }
 
-/// As an agent is told it.
-pub fn on_the_wire(
-    assigned: &Assigned,
-    standing: Standing,
-    moving: Moving,
-    base: &str,
-    has_not_begun: bool,
-) -> Allocation {
-    let with_secrets = has_not_begun && moving.part == Part::Receive;
-    Allocation { moving: Some(moving), ..api::on_the_wire(assigned, standing, base, with_secrets) }
+/// The approval that is in force for the plan of the machine that receives. The inner error is why it may be given nothing.
+async fn approved(app: &App, directory: &Directory, is: &Move) -> Result<Result<Option<Approved>, String>, ApiError> {
+    let own = wanted::approved(app, &is.b, &is.allocation, Standing::default(), &directory.known).await?;
+    Ok(directory.known.approvals.told(&is.b, &own))
+}
+
+/// What a move makes of the machine that has not asked yet.
+///
+/// # Errors
+/// The database's.
+pub async fn foreseen(app: &App, directory: &Directory, id: &str) -> Result<Foreseen, ApiError> {
+    let Some(is) = app.state.live_move(id).await? else { return Ok(Foreseen::AsEver) };
+    let standing = of_sender(app, directory, &is).await?.unwrap_or_default();
+    Ok(match approved(app, directory, &is).await? {
+        Ok(approved) => handing::foreseen(is, id, standing, approved, directory),
+        Err(why) if is.b == id => Foreseen::Unknown(why),
+        Err(_) => handing::foreseen(is, id, standing, None, directory),
+    })
 }
 
 /// The receiving machine asks to pass its point of no return. None: the machine receives nothing. The inner error is why it may not.
@@ -215,7 +188,7 @@ pub async fn begins(
     let Some(MoveState::Ordered | MoveState::Planned | MoveState::Copying) = of.map(|is| is.state) else {
         return Ok(None);
     };
-    if let Err(why) = approved::compared(app, directory, id, allocation, said).await? {
+    if let Err(why) = crate::serve::approved::compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
     let Some(heard) = app.state.move_begins(id, boot.hash, disks.to_vec()).await? else {

@@ -8,7 +8,7 @@ use crate::carried::Part;
 use crate::marker::MarkedDisk;
 use crate::problem;
 use crate::serve::App;
-use crate::serve::api::EVENT_BYTES;
+use crate::serve::api::bodies::EVENT_BYTES;
 use crate::serve::api_error::ApiError;
 use crate::serve::input::Machine;
 use crate::serve::operator::Operator;

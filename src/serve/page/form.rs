@@ -2,7 +2,7 @@
 
 use super::session::{Person, is_from_elsewhere};
 use crate::serve::App;
-use crate::serve::api::{EVENT_BYTES, bytes};
+use crate::serve::api::bodies::{EVENT_BYTES, bytes};
 use crate::serve::api_error::ApiError;
 use crate::serve::peers::Peer;
 use crate::serve::token;

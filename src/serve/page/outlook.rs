@@ -5,7 +5,7 @@ use crate::assigned::preview::{NOBODY_LOOKED, Planned, PlannedDisk, planned};
 use crate::plan::verdicts::Kind;
 use crate::plan::{DiskPlan, Verdict};
 use crate::serve::App;
-use crate::serve::api::on_the_wire;
+use crate::serve::api::told::on_the_wire;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
@@ -45,6 +45,7 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
         name: machine.name.clone(),
         size: machine.size.clone().map(|id| allocation::Named { id }),
         allocation: Some(told),
+        newest_move: None,
     };
     let inventory = registered.inventory.clone();
     let allocation = told.allocation.clone().unwrap_or_default();

@@ -9,7 +9,8 @@ use crate::serve::App;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
-use crate::serve::operator::{self, Operator, Orderable, Reinstall};
+use crate::serve::operator::Operator;
+use crate::serve::operator::reinstalls::{self, Orderable, Reinstall};
 use crate::serve::peers::Peer;
 use crate::serve::rack::ordered;
 use crate::serve::state::Standing;
@@ -35,10 +36,10 @@ fn asked(id: &str, form: &Form) -> Reinstall {
 
 /// The plan of such a reinstall, if it may be ordered.
 async fn foreseen(app: &App, base: &Base, asked: &Reinstall) -> Result<Outlook, ApiError> {
-    let Orderable { machine, standing, words, .. } = operator::orderable(app, asked).await?;
+    let Orderable { machine, standing, words, .. } = reinstalls::orderable(app, asked).await?;
     let Some(allocation) = &machine.allocation else { return Err(ApiError::bad("it has no allocation any more")) };
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-        return Err(operator::begun(begun));
+        return Err(reinstalls::begun(begun));
     }
     let mut standing = wanted::standing(app, &machine.id, allocation, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
@@ -190,7 +191,7 @@ pub async fn order(
             let why = "nothing is ordered: the plan is another one now than the one that was shown. Go back, and look at it again";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        operator::order(&app, peer, &asked).await.map(|listed| listed.id)
+        reinstalls::order(&app, peer, &asked).await.map(|listed| listed.id)
     };
     match done.await {
         Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
@@ -209,7 +210,7 @@ pub async fn cancel(
 ) -> Response {
     let done = async {
         Form::of(&app, &person, peer, &headers, body).await?;
-        operator::cancel(State(app.clone()), Path(id), Operator, peer).await.map(|listed| listed.0.id)
+        reinstalls::cancel(State(app.clone()), Path(id), Operator, peer).await.map(|listed| listed.0.id)
     };
     match done.await {
         Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),

@@ -49,6 +49,15 @@ impl State {
         self.run(move |connection| live(connection, &machine)).await
     }
 
+    /// [`State::live_move`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn live_move_blocking(&self, machine: &str) -> Result<Option<Move>> {
+        let machine = machine.to_owned();
+        self.run_blocking(move |connection| live(connection, &machine))
+    }
+
     /// All that have a say, or where the operator's files are behind.
     ///
     /// # Errors
@@ -71,12 +80,7 @@ impl State {
     /// The database's.
     pub async fn last_move(&self, machine: &str) -> Result<Option<Move>> {
         let machine = machine.to_owned();
-        self.run(move |connection| {
-            let select = "SELECT document FROM moves WHERE a = ?1 OR b = ?1 ORDER BY live DESC, rowid DESC LIMIT 1";
-            let found = connection.query_row(select, [&machine], |row| parsed(row, 0)).optional()?;
-            Ok(found.flatten())
-        })
-        .await
+        self.run(move |connection| last(connection, &machine)).await
     }
 
     /// The boots that the two machines are in.
@@ -242,6 +246,12 @@ pub fn blocked(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
 
 pub fn live(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Move>> {
     let select = "SELECT document FROM moves WHERE live = 1 AND (a = ?1 OR b = ?1) LIMIT 1";
+    let found = connection.prepare_cached(select)?.query_row([machine], |row| parsed(row, 0)).optional()?;
+    Ok(found.flatten())
+}
+
+pub fn last(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Move>> {
+    let select = "SELECT document FROM moves WHERE a = ?1 OR b = ?1 ORDER BY live DESC, rowid DESC LIMIT 1";
     let found = connection.prepare_cached(select)?.query_row([machine], |row| parsed(row, 0)).optional()?;
     Ok(found.flatten())
 }

@@ -5,7 +5,7 @@ use super::list::list;
 use super::shown::{Form, fields, shown};
 use super::{Stored, changing, versions};
 use crate::serve::App;
-use crate::serve::api::bytes;
+use crate::serve::api::bodies::bytes;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::operator::Operator;

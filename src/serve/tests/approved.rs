@@ -10,7 +10,7 @@ use crate::plan::{self, OfRun, Operation, Plan, Refusal};
 use uuid::Uuid;
 
 /// `drophammer rack plan`, with a server in the directory or without.
-async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Value, Exit)> {
+pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Value, Exit)> {
     let mut options = PlanOptions { dir: dir.to_owned(), json: true, ..PlanOptions::default() };
     change(&mut options);
     let (text, exit) = tokio::task::spawn_blocking(move || said(&options)).await.unwrap()?;
@@ -18,7 +18,7 @@ async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Valu
 }
 
 /// The row of the machine.
-fn row<'a>(printed: &'a Value, id: &str) -> &'a Value {
+pub(super) fn row<'a>(printed: &'a Value, id: &str) -> &'a Value {
     printed["machines"].as_array().unwrap().iter().find(|row| row["id"] == id).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn agent(
     plan::make(&layout, inventory, request, &mut Uuid::new_v4)
 }
 
-fn compared(plan: &Plan) -> Option<String> {
+pub(super) fn compared(plan: &Plan) -> Option<String> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     operations
         .into_iter()

@@ -24,6 +24,7 @@ mod machine_calls;
 mod machines;
 mod metrics;
 mod moved;
+mod moved_plan;
 mod openapi;
 mod operator;
 mod page;

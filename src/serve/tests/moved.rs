@@ -5,11 +5,11 @@ use super::*;
 
 const MARKED: &str = "a1";
 
-fn certificate(of: &str) -> String {
+pub(super) fn certificate(of: &str) -> String {
     format!("X-Ganeti-Signature: s/h\n-----BEGIN CERTIFICATE-----\n{of}\n-----END CERTIFICATE-----\n")
 }
 
-fn marker(machine: &str) -> Value {
+pub(super) fn marker(machine: &str) -> Value {
     json!({ "machine": machine, "allocation": MARKED, "image": "debian-12", "layout": "default",
             "disks": [{ "device": "/dev/sda", "serial": "S1", "size_bytes": 1 }] })
 }
@@ -22,30 +22,30 @@ fn failure(untouched: bool) -> Value {
     json!({ "success": false, "message": "why", "allocationuuid": MARKED, "untouched": untouched, "step": "storage.find" })
 }
 
-fn disks() -> Value {
+pub(super) fn disks() -> Value {
     json!([{ "device": "/dev/sda", "serial": "N1", "size_bytes": 1_000_000_000u64 }])
+}
+
+/// What each registers.
+pub(super) fn with_one_disk() -> crate::inventory::Inventory {
+    let disk = json!({ "name": "nvme0n1", "device": "/dev/nvme0n1", "serial": "N1", "size_bytes": 1_000_000_000u64,
+        "sector_bytes": 512 });
+    crate::inventory::Inventory { disks: vec![serde_json::from_value(disk).unwrap()], ..Default::default() }
 }
 
 impl Running {
     /// Boots the ramdisk and registers, with one NVMe disk.
-    async fn ramdisk(&self, id: &str) -> String {
+    pub(super) async fn ramdisk(&self, id: &str) -> String {
         let script = self.boot(&format!("uuid={id}")).await.text();
         let token = token_of(&script);
         let mut body = registration(id);
-        body["inventory"] = json!(crate::inventory::Inventory {
-            disks: vec![
-                serde_json::from_value(json!({ "name": "nvme0n1", "device": "/dev/nvme0n1", "serial": "N1",
-                "size_bytes": 1_000_000_000u64, "sector_bytes": 512 }))
-                .unwrap()
-            ],
-            ..Default::default()
-        });
+        body["inventory"] = json!(with_one_disk());
         let answer = self.call(&token, "POST", "/v1/machine/register", &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         token
     }
 
-    async fn about_move(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub(super) async fn about_move(&self, method: &str, path: &str, body: Value) -> Answer {
         self.call(&self.operator(), method, &format!("/v1/machine/{ONE}/move{path}"), &body).await
     }
 
@@ -55,7 +55,7 @@ impl Running {
     }
 
     /// One is installed, two has registered, and the move is ordered.
-    async fn move_ordered() -> (Running, String) {
+    pub(super) async fn move_ordered() -> (Running, String) {
         let server = Running::start_in(with_images()).await;
         let token = server.token(ONE).await;
         server.allocated(ONE, &token).await;
@@ -71,7 +71,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await
     }
 
-    async fn stands(&self, id: &str, token: &str, order: &str) -> Answer {
+    pub(super) async fn stands(&self, id: &str, token: &str, order: &str) -> Answer {
         let mut body = json!({ "order": order, "certificate": certificate(id) });
         match id == ONE {
             true => body["carried"] = json!({ "marker": marker(ONE), "filesystems": [] }),
@@ -85,10 +85,17 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
     }
 
-    async fn told(&self, id: &str, token: &str) -> Value {
+    pub(super) async fn told(&self, id: &str, token: &str) -> Value {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["allocation"].clone()
+    }
+
+    /// In a word, how far the machine's move is.
+    async fn word(&self, id: &str, token: &str, order: &str) -> String {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.json();
+        assert_eq!(answer["move"]["order"], json!(order), "{answer}");
+        answer["move"]["state"].as_str().unwrap().to_owned()
     }
 
     /// Both are in their ramdisks, and two has passed the point of no return.
@@ -191,11 +198,14 @@ async fn from_the_order_to_the_release() {
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200, "its answer was lost");
     assert_eq!(server.state().await, "booting");
     assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.word(ONE, &one, &order).await, "booting");
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
     let event = json!({ "event": "Phoned Home", "message": "" });
     // That boot of two was another one's request, which has not registered.
     assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
     assert_eq!(server.state().await, "done");
+    let one = server.ramdisk(ONE).await;
+    assert_eq!(server.word(ONE, &one, &order).await, "done");
     let server = server.restarted().await;
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
     assert_eq!(server.about_move("POST", "/finish", Value::Null).await.status, 200);
@@ -233,8 +243,11 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     assert_eq!(without_firmware().await, 409);
     assert!(server.is_disk(ONE).await);
 
-    let (server, _, one, two) = Running::move_begun().await;
+    let (server, order, one, two) = Running::move_begun().await;
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.word(id, token, &order).await, "cancelled");
+    }
     let told = server.told(ONE, &one).await;
     assert_eq!((&told["moving"], &told["succeeded"]), (&Value::Null, &json!(true)));
     assert_eq!(server.told(TWO, &two).await, Value::Null);
@@ -276,6 +289,7 @@ async fn a_refused_plan_ends_the_order() {
     assert_eq!(answer.json(), json!({ "retry": false }));
     let shown = server.about_move("GET", "", Value::Null).await.json();
     assert_eq!((&shown["state"], &shown["to_says"]), (&json!("refused"), &json!("storage.find: why")));
+    assert_eq!(server.word(ONE, &one, &order).await, "refused");
     assert!(server.is_disk(ONE).await);
 
     // What has begun is tried again, three times.
@@ -363,4 +377,30 @@ async fn too_much_is_refused_and_so_is_the_other_machines_token() {
     assert_eq!(say(&one, certificate(ONE), 18).await, 413);
     assert_eq!(say(&one, String::new(), 0).await, 400);
     assert_eq!(say(&one, certificate(ONE), 17).await, 200);
+}
+
+/// A file that is away for a moment ends nothing, and costs no copy: the word about the move is the database's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_away_is_no_end_of_the_move() {
+    let (server, order, one, two) = Running::move_begun().await;
+    let file = server.file("machines/one.yaml");
+    std::fs::remove_file(server.dir.path().join("machines/one.yaml")).unwrap();
+    while server.told(TWO, &two).await != Value::Null || server.told(ONE, &one).await != Value::Null {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.word(id, token, &order).await, "copying", "{id}");
+    }
+    let server = server.restarted().await;
+    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.word(ONE, &one, &order).await, "copying");
+    server.write("machines/one.yaml", &file);
+    while server.told(TWO, &two).await == Value::Null || server.told(ONE, &one).await == Value::Null {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.told(ONE, &one).await["moving"]["order"], json!(order));
+    // Nobody else is told of a move.
+    let answer =
+        server.call(&server.token(STRANGER).await, "GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await;
+    assert!(answer.json().get("move").is_none(), "{}", answer.text());
 }

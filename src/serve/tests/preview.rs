@@ -24,7 +24,7 @@ pub(super) fn inventory() -> Inventory {
 
 impl Running {
     /// What the command prints, and how it ends.
-    async fn plan(&self, arguments: &[&str]) -> Result<(String, Exit)> {
+    pub(super) async fn plan(&self, arguments: &[&str]) -> Result<(String, Exit)> {
         let url = format!("http://{}", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
         let with = ["--server", &url, "--token-file", &token];

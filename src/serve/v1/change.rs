@@ -1,7 +1,7 @@
 //! What an operator asks to be changed. Changes come one after the other, and each knows what is in force when it is its turn.
 
 use crate::serve::App;
-use crate::serve::api::read;
+use crate::serve::api::bodies::read;
 use crate::serve::api_error::ApiError;
 use crate::serve::directory::Directory;
 use crate::serve::operator::Operator;

@@ -7,7 +7,7 @@ use super::users;
 use crate::allocation::Finish;
 use crate::layout::ImageId;
 use crate::serve::App;
-use crate::serve::api::percent_encoded;
+use crate::serve::api::told::percent_encoded;
 use crate::serve::base::Base;
 use crate::serve::directory::Directory;
 use crate::serve::input::{self, Image, Location};

@@ -8,7 +8,7 @@ use crate::layout::set::Set;
 use crate::layout::{self, Layout, Parsed};
 use crate::problem::Problem;
 use crate::serve::App;
-use crate::serve::api::read;
+use crate::serve::api::bodies::read;
 use crate::serve::directory::Directory;
 use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;

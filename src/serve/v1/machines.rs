@@ -6,7 +6,7 @@ use super::kept::{self, What, changed_text, note_gone, published};
 use crate::allocation::{Allocation, Named};
 use crate::control::wire::{Bios, Hardware, Register};
 use crate::serve::App;
-use crate::serve::api::{self, read};
+use crate::serve::api::bodies::{EVENT_BYTES, read};
 use crate::serve::base::Base;
 use crate::serve::input::{self, Machine};
 use crate::serve::openapi::Schemas;
@@ -139,7 +139,7 @@ pub async fn find(
     peer: Peer,
     body: Body,
 ) -> Answered<Json<Vec<MachineShown>>> {
-    let mut asked: Map<String, Value> = read(&app, peer, body, api::EVENT_BYTES).await?;
+    let mut asked: Map<String, Value> = read(&app, peer, body, EVENT_BYTES).await?;
     asked.retain(|_, value| !value.is_null());
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(Refused::bad(format!(

@@ -5,7 +5,7 @@ use super::change::{Change, Turn};
 use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
 use crate::control::wire::Register;
 use crate::serve::App;
-use crate::serve::api::read;
+use crate::serve::api::bodies::read;
 use crate::serve::directory::Directory;
 use crate::serve::input;
 use crate::serve::openapi::{Schemas, fields};

@@ -112,6 +112,59 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
+/// Has one of them become writable while this looked on? It may miss that, and never sees what is not there.
+fn watch(disks: &[&str], over: &std::sync::atomic::AtomicBool) -> Vec<String> {
+    let (mut locked, mut opened) = (HashSet::new(), Vec::new());
+    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+        for disk in disks {
+            match is_read_only(&(*disk).into()).unwrap() {
+                true => drop(locked.insert(*disk)),
+                false if locked.contains(disk) => opened.push((*disk).to_owned()),
+                false => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    opened
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
+    crate::storage::vmdisks::assert_test_machine();
+    parts();
+    create("clean", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
+    ran("mkfs.ext4 -q -L clean /dev/md/clean");
+    stop_all();
+    let before = fingerprints(&PARTS);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let names: Vec<DevicePath> = DISKS.iter().map(|disk| (*disk).into()).collect();
+    // The second comes when the first was looked at already.
+    let assembled = assemble(&names[..1]).unwrap();
+    let (inventory, mut locks) = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| watch(&DISKS, &over));
+        let looked = survey::read(Depth::Deep).and_then(|mut inventory| {
+            assembled.mark(&mut inventory);
+            let locks = assembled.look_and_stay_locked(&mut inventory)?;
+            Ok((inventory, locks))
+        });
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(watching.join().unwrap(), [""; 0]);
+        looked.unwrap()
+    });
+    for disk in &names {
+        assert!(is_read_only(disk).unwrap() && locks.have(disk), "{disk}");
+        assert!(crate::storage::wipe::wipe_ends(&disk.partition(2)).is_err(), "{disk}");
+        // What this program has locked is no disk that is write-protected.
+        assert!(!inventory.disk(disk.as_str()).unwrap().read_only, "{disk}");
+    }
+    assert_eq!(inside(&inventory, array(&inventory, "clean")), ["ext4"]);
+    stop_all();
+    assert_eq!(fingerprints(&PARTS), before);
+    locks.unlock().unwrap();
+    assert!(names.iter().all(|disk| !is_read_only(disk).unwrap()));
+}
+
 fn seen<'a>(inventory: &'a Inventory, device: &str) -> &'a Stacked {
     let found = inventory.stacked.iter().find(|stacked| stacked.device == device);
     found.unwrap_or_else(|| panic!("no {device} in {:?}", inventory.stacked))

@@ -1,0 +1,81 @@
+//! What a machine is told of its allocation, as an agent reads it.
+
+use crate::allocation;
+use crate::pull::Secret;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::directory::Directory;
+use crate::serve::input::Location;
+use crate::serve::resolve::{Assigned, resolve};
+use crate::serve::state::{ATTEMPTS, Standing};
+use crate::serve::wanted;
+use crate::steps::Steps;
+use serde_json::Value;
+
+/// The machine's allocation with how far it is, when it can be carried out. Why it cannot has been said by whoever made
+/// the picture.
+pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
+    let Some(machine) = directory.machine(id) else { return Ok(None) };
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let standing = wanted::standing(app, id, allocation, &directory.known).await?;
+    let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
+    Ok(assigned.map(|assigned| (assigned, standing)))
+}
+
+/// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
+/// fetched from, so that nobody can install it.
+pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
+    let Assigned { allocation, image, layout, steps, installs, approved, .. } = assigned;
+    let place = match &image.at {
+        Location::Url(url) => url.clone(),
+        Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
+    };
+    let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
+    let succeeded = standing.is_installed();
+    let told = allocation.told();
+    allocation::Allocation {
+        created: standing.created,
+        image: allocation::Image {
+            id: image.id.clone(),
+            name: image.name.clone(),
+            url: if *installs { place } else { String::new() },
+            mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
+            digest: image.digest.clone().filter(|_| *installs),
+            pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
+            finish: image.finish,
+            contents: image.contents.clone().filter(|_| *installs),
+        },
+        filesystemlayout: layout.clone(),
+        definition: allocation.definition.told(with_secrets).filter(|_| *installs),
+        user_data: secret(&told.user_data),
+        console_password: secret(&told.console_password),
+        disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
+        vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
+        reinstall: standing.order.is_some(),
+        order: standing.order.map(|order| allocation::Order {
+            id: order.id,
+            attempt: order.attempts.max(1),
+            attempts: ATTEMPTS,
+            begun: order.begun,
+            without_marker: order.without_marker,
+            change_promise: order.change_promise,
+            give_up: order.give_up,
+            disks: order.disks,
+        }),
+        installed: standing.marker,
+        // An agent of an earlier version knows nothing of steps.
+        erase: if steps.is_empty() { allocation.erase } else { Steps::told(steps).erase() },
+        steps: steps.clone(),
+        succeeded,
+        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
+        former_machines: standing.former,
+        approved: approved.clone(),
+        ..told
+    }
+}
+
+/// A path for a URL.
+pub fn percent_encoded(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

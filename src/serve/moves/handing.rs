@@ -1,0 +1,122 @@
+//! What the two machines of a move are told of the allocation, and what can be said of that before they ask. Pure.
+
+use super::{Move, MoveState, Present};
+use crate::allocation::{Allocation, Approved};
+use crate::carried::{Moving, Part, Peer};
+use crate::marker::MarkedDisk;
+use crate::serve::api::told::on_the_wire;
+use crate::serve::directory::Directory;
+use crate::serve::input::Machine;
+use crate::serve::resolve::{Assigned, resolve};
+use crate::serve::state::{First, Standing};
+
+/// What a machine is told of an allocation.
+pub struct Given {
+    pub assigned: Assigned,
+    pub standing: Standing,
+    pub moving: Option<Moving>,
+}
+
+/// The machine that is moved, where its file can be read and has what is moved.
+pub fn sender<'d>(directory: &'d Directory, is: &Move) -> Option<&'d Machine> {
+    let has_it = |machine: &&Machine| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
+    directory.machine(&is.a).filter(has_it)
+}
+
+/// The allocation as the machine that is moved has it: only what is installed is moved, and nothing of it is to be installed.
+pub fn installed(directory: &Directory, is: &Move, standing: &Standing) -> Option<Assigned> {
+    let machine = sender(directory, is)?;
+    if !standing.succeeded || standing.order.is_some() {
+        return None;
+    }
+    resolve(machine, standing, &directory.known).ok().flatten().filter(|assigned| !assigned.installs)
+}
+
+/// What the machine that is moved is told.
+pub fn to_sender(is: Move, now: Present, assigned: Assigned, standing: Standing) -> Given {
+    let moving = Moving { carried: None, disks: Vec::new(), ..moving(is, Part::Send, now) };
+    Given { assigned, standing, moving: Some(moving) }
+}
+
+/// What the machine that receives is told, with the approval of its plan that is in force. To it, it is a first installation.
+pub fn to_receiver(
+    is: Move,
+    now: Present,
+    mut assigned: Assigned,
+    of_sender: Standing,
+    approved: Option<Approved>,
+    directory: &Directory,
+) -> Given {
+    assigned.approved = approved;
+    let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
+    assigned.image.finish = image.and_then(|image| image.finish);
+    let begun_on = is.begun.as_ref().map(|begun| begun.disks.clone()).unwrap_or_default();
+    let standing = received(&is.a, begun_on, of_sender);
+    Given { assigned, standing, moving: Some(moving(is, Part::Receive, now)) }
+}
+
+fn moving(is: Move, part: Part, now: Present) -> Moving {
+    let other = if part == Part::Send { Part::Receive } else { Part::Send };
+    let peer = is.peer(other, now);
+    let peer = peer.map(|end| Peer { certificate: end.certificate.clone(), address: end.address.clone() });
+    let begun = is.state == MoveState::Copying;
+    Moving { order: is.id, part, begun, peer, carried: is.carried, disks: is.disks }
+}
+
+fn received(sender: &str, begun_on: Vec<MarkedDisk>, of_sender: Standing) -> Standing {
+    let first = First { disks: begun_on, ..Default::default() };
+    let former = of_sender.former.into_iter().chain([sender.to_owned()]).collect();
+    Standing { created: of_sender.created, first: Some(first), former, ..Standing::default() }
+}
+
+impl Given {
+    /// As an agent is told it. The machine that is moved needs no secret, and who has begun has them.
+    pub fn on_the_wire(self, base: &str, has_not_begun: bool) -> Allocation {
+        let Given { assigned, standing, moving } = self;
+        let receives = moving.as_ref().is_some_and(|moving| moving.part == Part::Receive);
+        Allocation { moving, ..on_the_wire(&assigned, standing, base, has_not_begun && receives) }
+    }
+}
+
+/// What a move makes of a machine that has not asked yet.
+pub enum Foreseen {
+    /// It has no say in it.
+    AsEver,
+    /// Nothing is written, for this reason.
+    Nothing(String),
+    /// Nobody can say yet, for this reason.
+    Unknown(String),
+    /// It makes a plan of this, as soon as the other one stands in its ramdisk.
+    Told(Box<Given>),
+}
+
+/// What the move makes of one of its machines, before it asks. `of_sender` is how the allocation stands at the machine that is moved.
+pub fn foreseen(
+    is: Move,
+    machine: &str,
+    of_sender: Standing,
+    approved: Option<Approved>,
+    directory: &Directory,
+) -> Foreseen {
+    let (a, b) = (directory.name(&is.a), directory.name(&is.b));
+    match (is.part(machine), is.state) {
+        (_, MoveState::Done | MoveState::Cancelled | MoveState::Refused) | (Part::Receive, MoveState::Booting) => {
+            Foreseen::AsEver
+        }
+        (Part::Send, state) => Foreseen::Nothing(format!(
+            "its system moves to {b} ({state}): its disks are read, and no byte of them changes"
+        )),
+        (Part::Receive, state) if is.carried.is_none() => Foreseen::Unknown(format!(
+            "it receives the system of {a} ({state}), which has not stood in its ramdisk for that yet: what it carries is not known before"
+        )),
+        (Part::Receive, state) => match installed(directory, &is, &of_sender) {
+            None => Foreseen::Unknown(format!(
+                "it receives the system of {a} ({state}), whose file cannot be read now, or has not what is moved"
+            )),
+            Some(assigned) => {
+                let given = to_receiver(is, Present::default(), assigned, of_sender, approved, directory);
+                Foreseen::Told(Box::new(given))
+            }
+        },
+    }
+}

@@ -1,0 +1,113 @@
+//! The plan of a machine that receives another one's system, before it makes it: on a desk, in the rack, and approved.
+
+use super::approved::{compared, rack, row};
+use super::moved::{certificate, disks, marker, with_one_disk};
+use super::*;
+use crate::assigned;
+use crate::desk::rack::PlanOptions;
+use crate::exit::Exit;
+use crate::plan::{self, Plan};
+use crate::serve::preview::Preview;
+use uuid::Uuid;
+
+/// As `plan::carry` has it of the layout.
+fn carried() -> Value {
+    json!({
+        "marker": marker(ONE),
+        "filesystems": [{ "device": "/dev/sda1", "format": "ext4", "uuid": "020641d6-0000-4000-8000-000000000001",
+            "size_bytes": 500_000_000u64, "sector_bytes": 512 }],
+        "partitions": [{ "device": "/dev/sda1", "guid": "020641d6-0000-4000-8000-000000000002" }],
+    })
+}
+
+fn agent(machine: &allocation::Machine) -> Plan {
+    let allocation = machine.allocation.clone().unwrap();
+    let layout = allocation.layout().unwrap().layout;
+    let request = assigned::request(machine, TWO, &allocation, &[]);
+    plan::make(&layout, &with_one_disk(), request, &mut Uuid::new_v4).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+impl Running {
+    async fn preview(&self, id: &str) -> Preview {
+        let path = format!("/v1/machine/{id}/preview");
+        let answer = self.call(&self.operator(), "GET", &path, &Value::Null).await;
+        serde_json::from_value(answer.json()).unwrap()
+    }
+
+    /// The rows of both, and how it ends.
+    async fn both(&self, approve: bool) -> (Value, Value, Exit) {
+        let only = |options: &mut PlanOptions| {
+            (options.approve, options.machine) = (approve, vec!["one".to_owned(), "two".to_owned()]);
+        };
+        let (printed, exit) = rack(self.dir.path(), only).await.unwrap();
+        (row(&printed, ONE).clone(), row(&printed, TWO).clone(), exit)
+    }
+
+    async fn until_approved(&self, token: &str, sha256: &str) -> allocation::Machine {
+        loop {
+            let answer = self.call(token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await;
+            if answer.json()["allocation"]["approved"]["sha256"] == json!(sha256) {
+                return serde_json::from_value(answer.json()).unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn begins_with(&self, token: &str, approved: Option<&str>) -> Answer {
+        let mut body = json!({ "allocationuuid": "a1", "order": "", "disks": disks() });
+        if let Some(approved) = approved {
+            body["approved"] = approved.into();
+        }
+        self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plan_of_who_receives_is_seen_and_approved_before() {
+    let (server, order) = Running::move_ordered().await;
+    // Nobody knows what comes before the one that is moved has said it; that one loses nothing.
+    let words = "which has not stood in its ramdisk for that yet";
+    let (one, two, exit) = server.both(false).await;
+    assert_eq!((&one["outcome"], &two["outcome"], exit), (&json!("nothing"), &json!("unknown"), Exit::Refused));
+    assert!(one["reasons"][0].as_str().unwrap().contains("moves to two (ordered)"), "{one}");
+    assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
+    assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
+    assert!(server.preview(ONE).await.withheld.unwrap().contains("no byte of them changes"));
+
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let (_, two, _) = server.both(false).await;
+    assert_eq!((&two["outcome"], &two["mode"], &two["approved"]), (&json!("erases"), &json!("install"), &json!(false)));
+    // A desk prints what the agent prints.
+    let told =
+        serde_json::from_value(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.json());
+    let printed = agent(&told.unwrap()).to_string();
+    assert!(printed.contains("received from machine"), "{printed}");
+    let (planned, _) = server.plan(&["--machine", "two"]).await.unwrap();
+    let stages = |text: &str| -> Vec<String> {
+        let stages = text.lines().skip_while(|line| !line.contains("storage.")).take_while(|line| !line.is_empty());
+        stages.map(str::to_owned).collect()
+    };
+    assert_eq!(stages(&planned), stages(&printed));
+    assert!(!planned.contains("the image's server"), "{planned}");
+
+    let (_, two, _) = server.both(true).await;
+    let sha256 = two["sha256"].as_str().unwrap().to_owned();
+    assert_eq!(two["approved"], json!(true));
+    let plan = agent(&server.until_approved(&token, &sha256).await);
+    assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is in force now")] {
+        let answer = server.begins_with(&token, approved).await;
+        assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
+    }
+    let answer = server.begins_with(&token, Some(&sha256)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // What it has begun is foreseen, and so is the end of it.
+    let (_, two, _) = server.both(false).await;
+    assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
+}
