@@ -381,8 +381,12 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Failure(part, untouched) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let allocationuuid = MOVED.to_owned();
-                    // Whoever has written knows it.
-                    let untouched = untouched && !(part == Part::Receive && self.begun);
+                    // Whoever has written knows it, and nobody writes who was never told of a move.
+                    let is_told = self.sides[index(part)].stands_for.is_some();
+                    let untouched = match part {
+                        Part::Send => untouched,
+                        Part::Receive => !self.begun && (untouched || !is_told),
+                    };
                     let report = Report { allocationuuid, untouched, ..Report::default() };
                     self.transact(|transaction| reported(transaction, id(part), boot, &report, "{}"));
                     self.begun |= part == Part::Receive && !untouched;
