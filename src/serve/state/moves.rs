@@ -200,7 +200,15 @@ fn repeated(
     let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
     let key = [machine, report.allocationuuid.as_str()];
     let is: Option<Move> = transaction.query_row(select, key, |row| parsed(row, 0)).optional()?.flatten();
-    let Some(is) = is.filter(|_| report.success && !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let is_taken_back = matches!(is.state, MoveState::Cancelled | MoveState::Refused);
+    if !report.success && !report.untouched && is_taken_back && is.b == machine {
+        // It has written without having asked: nothing is booted from there.
+        bar(transaction, machine, &is.allocation, &is.id)?;
+    }
+    if !report.success {
+        return Ok(None);
+    }
     let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
     match is.part(machine) {
         crate::carried::Part::Receive if has_begun => {
