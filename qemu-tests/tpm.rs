@@ -2,12 +2,21 @@
 
 use crate::host::{Context, Result, child, patience};
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// swtpm is there within milliseconds; the one of the machine's last life may still be at its end, and has the lock on the state.
 const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// TPM2_DictionaryAttackParameters: 32 tries, as boards have them. A TPM takes each power cut after it was asked for a wrong guess, and
+/// swtpm's own three are over after three boots that the harness ends.
+const TRIES: &[u8] =
+    b"\x80\x02\0\0\0\x27\0\0\x01\x3a\x40\0\0\x0a\0\0\0\x09\x40\0\0\x09\0\0\0\0\0\0\0\0\x20\0\0\0\xa0\0\0\0\xa0";
+/// TPM2_Shutdown.
+const SHUTDOWN: &[u8] = b"\x80\x01\0\0\0\x0c\0\0\x01\x45\0\0";
 
 /// One process for each time that the machine is switched on. Dropping it ends it.
 pub struct Tpm {
@@ -19,8 +28,33 @@ impl Tpm {
     /// # Errors
     /// swtpm is not installed, or does not start.
     pub fn start(folder: &Path) -> Result<Tpm> {
+        let state = state(folder);
+        if !state.exists() {
+            fs::create_dir_all(&state).context(state.display())?;
+            let commands = folder.join("tpm.commands");
+            let more = format!("type=unixio,path={}", commands.display());
+            drop(Tpm::spawn(folder, &["--server", &more, "--flags", "not-need-init,startup-clear"])?.told(&commands)?);
+        }
+        Tpm::spawn(folder, &[])
+    }
+
+    /// A new one is told how many tries it gives.
+    fn told(self, commands: &Path) -> Result<Tpm> {
+        let mut stream = UnixStream::connect(commands).context(commands.display())?;
+        stream.set_read_timeout(Some(START_DEADLINE)).context("swtpm")?;
+        for command in [TRIES, SHUTDOWN] {
+            let mut answer = [0; 64];
+            stream.write_all(command).context("swtpm")?;
+            let length = stream.read(&mut answer).context("swtpm")?;
+            if length < 10 || answer[6..10] != [0; 4] {
+                return Err(format!("swtpm answers {:02x?}", &answer[..length]));
+            }
+        }
+        Ok(self)
+    }
+
+    fn spawn(folder: &Path, more: &[&str]) -> Result<Tpm> {
         let (state, socket) = (state(folder), folder.join("tpm.sock"));
-        fs::create_dir_all(&state).context(state.display())?;
         let log = folder.join("swtpm.log");
         let deadline = Instant::now() + START_DEADLINE * patience() as u32;
         loop {
@@ -32,6 +66,7 @@ impl Tpm {
                 .arg(format!("dir={}", state.display()))
                 .arg("--ctrl")
                 .arg(format!("type=unixio,path={}", socket.display()))
+                .args(more)
                 .stdin(Stdio::null())
                 .stdout(words.try_clone().context("swtpm.log")?)
                 .stderr(words)
