@@ -139,6 +139,11 @@ impl Stage<'_> {
             let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
             write(&folder.join(name), whole)?;
         }
+        // As scripts/build-ramdisk makes it.
+        let part = built.join("luks");
+        let mut whole = fs::read(folder.join("initrd")).context("initrd")?;
+        whole.extend(fs::read(&part).context(part.display())?);
+        write(&folder.join("initrd-luks"), whole)?;
         Ok(folder)
     }
 
