@@ -17,8 +17,10 @@ pub enum Tried {
     Array(Uuid),
     /// On this device, as [`super::Filesystem::device`].
     Filesystem(DevicePath),
-    /// LUKS on this device.
+    /// LUKS on this device. It is not open, or not with the key that was given.
     Container(DevicePath),
+    /// LUKS on this device, which the machine's TPM does not open. Its second key does.
+    Sealed(DevicePath),
 }
 
 /// Parts of something that is not known.

@@ -171,9 +171,8 @@ impl<'a> Deciding<'a> {
         let container = Container::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
         let needed = self.filesystems_in(group).filter(|is| !luks::may_be_missing(is)).find_map(mountable);
         self.decided.luks.push(Luks::of_group(container.clone(), fate, &group.name, needed));
-        let why = self.inventory.failure(&Tried::Container(device.now.clone())).filter(|_| fate == LuksFate::Opened);
-        if let Some(why) = why {
-            self.opens_by_disk_key(device, why);
+        if fate == LuksFate::Opened {
+            self.note_strange_tpm(device);
         }
         container
     }

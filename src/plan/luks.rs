@@ -141,9 +141,7 @@ impl<'a> Deciding<'a> {
         };
         if let Some(inside) = self.opened(device, uuid) {
             self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
-            if let Some(why) = self.inventory.failure(&Tried::Container(device.now.clone())) {
-                self.opens_by_disk_key(device, why);
-            }
+            self.note_strange_tpm(device);
             return self.decide_plain(place, filesystem, &inside);
         }
         let needed = mountable(filesystem).filter(|_| !may_be_missing(filesystem));
@@ -174,8 +172,9 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Nothing of what is kept is written, so that it stays sealed to the other TPM.
-    pub fn opens_by_disk_key(&mut self, device: &Device, why: &str) {
+    /// Of the container that was noted last. Nothing of what is kept is written, so that it stays sealed to the other TPM.
+    pub fn note_strange_tpm(&mut self, device: &Device) {
+        let Some(why) = self.inventory.failure(&Tried::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
         }
@@ -186,8 +185,12 @@ impl<'a> Deciding<'a> {
         ));
     }
 
-    /// A kept device as it is inside of its container, if that is open.
+    /// A kept device as it is inside of its container, if that is open with the key that was given.
     pub fn opened(&self, device: &Device<'a>, uuid: Uuid) -> Option<Device<'a>> {
+        // An earlier look of the ramdisk may have opened it with another key.
+        if self.inventory.failure(&Tried::Container(device.now.clone())).is_some() {
+            return None;
+        }
         let mapping = Container::new(device.now.clone(), uuid, 0, KeySource::Server, Secret::default()).mapping;
         let (below, inventory) = (self.stack.name(&device.now), self.inventory);
         let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below))?;

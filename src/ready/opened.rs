@@ -68,33 +68,78 @@ fn all_or_none(containers: Vec<Container>) -> Vec<Failed> {
     failed
 }
 
-/// What only the second key opens is open then, and failed too: the plan says so.
+/// What only the second key opens is open then, and told too: the plan says so.
 fn failed(container: Container) -> Result<(), Failed> {
-    let tried = Tried::Container(container.device.clone());
-    let is_sealed = container.source == KeySource::Tpm2;
-    let why = if !is_able() {
-        "the ramdisk has no cryptsetup, which is in its part `luks`".to_owned()
-    } else if container.key.is_empty() && !is_sealed {
-        match container.source {
-            KeySource::Prompt => "no passphrase was typed that opens it".to_owned(),
-            source => format!("no key: {source} was given"),
+    let device = container.device.clone();
+    let locked = |why: String| Failed { tried: Tried::Container(device.clone()), why };
+    if let Some(why) = not_tried(&container) {
+        return Err(locked(why));
+    }
+    let way = Way::to(&container).map_err(locked)?;
+    let open = OpenContainer { container, read_only: true };
+    if open.container.source != KeySource::Tpm2 {
+        return way.by_key(&open).map_err(|error| locked(error.to_string()));
+    }
+    let Err(error) = way.by_tpm(&open) else { return Ok(()) };
+    if open.container.key.is_empty() {
+        return Err(locked(error.to_string()));
+    }
+    Err(match way.by_key(&open) {
+        Ok(()) => Failed { tried: Tried::Sealed(device), why: error.to_string() },
+        Err(by_key) => locked(format!("{error}; nor with disk_key: {by_key}")),
+    })
+}
+
+/// Why it is of no use to try.
+fn not_tried(container: &Container) -> Option<String> {
+    if !is_able() {
+        return Some("the ramdisk has no cryptsetup, which is in its part `luks`".to_owned());
+    }
+    match container.source {
+        KeySource::Tpm2 => None,
+        _ if !container.key.is_empty() => None,
+        KeySource::Prompt => Some("no passphrase was typed that opens it".to_owned()),
+        source => Some(format!("no key: {source} was given")),
+    }
+}
+
+/// How to know what opens a container.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// An earlier look of this ramdisk has opened it, by a key that is not known any more.
+    Prove,
+}
+
+impl Way {
+    /// # Errors
+    /// What is open is not this container, but a copy of it.
+    fn to(container: &Container) -> std::result::Result<Way, String> {
+        if !Path::new(&container.mapping).exists() {
+            return Ok(Way::Open);
         }
-    } else if Path::new(&container.mapping).exists() {
-        // An earlier look of this ramdisk.
-        return Ok(());
-    } else {
-        let device = container.device.clone();
-        let has_key = !container.key.is_empty();
-        let open = OpenContainer { container, read_only: true };
-        let opened = match is_sealed {
-            true => storage::luks::sealed::open(&open, &device),
-            false => storage::luks::open_with_key(&open, &device),
-        };
-        let Err(error) = opened else { return Ok(()) };
-        let by_key = (is_sealed && has_key).then(|| storage::luks::open_with_key(&open, &device)).and_then(Result::err);
-        by_key.map_or_else(|| error.to_string(), |by_key| format!("{error}; nor with disk_key: {by_key}"))
-    };
-    Err(Failed { tried, why })
+        match storage::luks::lies_on(container) {
+            Ok(true) => Ok(Way::Prove),
+            Ok(false) => {
+                Err(format!("another device has a container with its UUID, which is open as {}", container.mapping))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn by_tpm(self, open: &OpenContainer) -> Result<()> {
+        match self {
+            Way::Open => storage::luks::sealed::open(open, &open.container.device),
+            Way::Prove => storage::luks::sealed::prove(&open.container),
+        }
+    }
+
+    fn by_key(self, open: &OpenContainer) -> Result<()> {
+        match self {
+            Way::Open => storage::luks::open_with_key(open, &open.container.device),
+            Way::Prove => storage::luks::prove_key(&open.container),
+        }
+    }
 }
 
 #[cfg(test)]

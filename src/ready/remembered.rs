@@ -73,7 +73,7 @@ pub fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
     let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(DevicePath::to_string);
     let arrays = inventory.failed.iter().filter_map(|failed| match &failed.tried {
         Tried::Array(uuid) => Some(format!("array {uuid}")),
-        Tried::Filesystem(_) | Tried::Container(_) => None,
+        Tried::Filesystem(_) | Tried::Container(_) | Tried::Sealed(_) => None,
     });
     let parts = inventory.unknown.iter().map(|unknown| unknown.devices.join(" "));
     let unseen: Vec<String> = filesystems.chain(arrays).chain(parts).collect();

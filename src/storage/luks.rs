@@ -96,6 +96,26 @@ pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, dev
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
+/// Does the key open the container? It stays as it is, open or closed.
+///
+/// # Errors
+/// As [`open`].
+pub fn prove_key(container: &Container) -> Result<()> {
+    let prove = opening(&container.key, true).args(["--test-passphrase", "--key-file", "-"]).arg(&container.device);
+    prove.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
+}
+
+/// Is what is open by the name of this container on its device? Its copy has the same name.
+///
+/// # Errors
+/// sysfs does not have one of both.
+pub fn lies_on(Container { device, mapping, .. }: &Container) -> Result<bool> {
+    let device = kernel::sysfs(device)?;
+    Ok(device
+        .file_name()
+        .is_some_and(|name| kernel::sysfs(mapping).is_ok_and(|is| is.join("slaves").join(name).exists())))
+}
+
 fn opening(key: &Secret, read_only: bool) -> Command {
     cryptsetup(key).args(["open", "--type", "luks"]).args(read_only.then_some("--readonly"))
 }

@@ -32,7 +32,7 @@ impl<'a> Deciding<'a> {
                 return Err(Some(format!("is a file below {path}, {why}")));
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is in memory"))),
-            FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path, wanted)?,
+            FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
                 return Err(Some(format!("is a file below {path}, which stays locked: give its key")));
             }
@@ -64,19 +64,22 @@ impl<'a> Deciding<'a> {
 
     /// Is it kept on this device?
     pub(super) fn is_carried_on(&self, device: &DevicePath) -> bool {
-        let Some((_, wanted, FilesystemFate::Kept { .. })) = self.sparse_carrier() else { return false };
-        self.devices.path(&wanted.device).is_some_and(|(now, _)| now == device)
+        self.carrier_now().is_some_and(|(_, now)| now == device)
     }
 
-    fn keep_sparse(
-        &self,
-        volume: &Volume,
-        size_bytes: u64,
-        path: &str,
-        wanted: &Filesystem,
-    ) -> Result<PersistentVerdict, Refused> {
-        let now = self.devices.path(&wanted.device).map(|(now, _)| now);
-        let inside = self.inventory.filesystems.iter().find(|is| Some(&is.device) == now);
+    /// The kept filesystem that carries the files, and where it is seen now: an encrypted one inside of its container.
+    fn carrier_now(&self) -> Option<(&'a Filesystem, &DevicePath)> {
+        let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
+        let now = match wanted.encrypted {
+            Some(_) => device,
+            None => self.devices.path(&wanted.device)?.0,
+        };
+        Some((wanted, now))
+    }
+
+    fn keep_sparse(&self, volume: &Volume, size_bytes: u64, path: &str) -> Result<PersistentVerdict, Refused> {
+        let Some((wanted, now)) = self.carrier_now() else { return Err(None) };
+        let inside = self.inventory.filesystems.iter().find(|is| is.device == *now);
         let file = inside.and_then(|is| is.sparse.iter().find(|file| file.uid == volume.uid));
         match file {
             Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),

@@ -243,7 +243,7 @@ fn what_only_the_disk_key_opens_is_kept_and_said() {
     layout.volumegroups[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
     let mut inventory = installed(&layout);
     let why = "the TPM does not unseal it".to_owned();
-    inventory.failed.push(Failed { tried: Tried::Container("/dev/sdc".into()), why });
+    inventory.failed.push(Failed { tried: Tried::Sealed("/dev/sdc".into()), why });
     let plan = planned(&layout, &inventory, Mode::Reinstall).unwrap();
     let warned: Vec<&String> = plan.warnings.iter().filter(|said| said.contains("opens with disk_key alone")).collect();
     assert!(warned.len() == 1 && warned[0].starts_with("/dev/sdc "), "{:?}", plan.warnings);

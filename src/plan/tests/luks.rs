@@ -238,7 +238,7 @@ fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
     let layout = encrypted_by(KeySource::Tpm2, &[]);
     let mut inventory = installed(&layout);
     let device = data(&mut layout.clone()).device.as_device();
-    inventory.failed.push(Failed { tried: Tried::Container(device), why: "no TPM 2".to_owned() });
+    inventory.failed.push(Failed { tried: Tried::Sealed(device), why: "no TPM 2".to_owned() });
     let plan = planned(&layout, &inventory, Mode::Reinstall).unwrap();
     let warned = plan.warnings.iter().find(|said| said.contains("opens with disk_key alone"));
     assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
@@ -247,6 +247,40 @@ fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
     assert!(!operations.iter().any(|is| matches!(is, OnDevice::CreateContainer(_))), "nothing of it is made");
     assert!(crypttab(&plan)[0].key.is_empty());
     assert_eq!(checked(&plan), 0, "a TPM that does not open it is not asked for");
+}
+
+/// By an earlier look of the ramdisk, or as the copy of a disk that is not ours.
+#[test]
+fn what_is_open_with_another_key_is_not_kept_by_it() {
+    for key in [KeySource::Server, KeySource::Tpm2] {
+        let layout = encrypted_by(key, &[]);
+        let mut inventory = installed(&layout);
+        let device = data(&mut layout.clone()).device.as_device();
+        inventory.failed.push(Failed { tried: Tried::Container(device), why: "no such key".to_owned() });
+        let refusal = planned(&layout, &inventory, Mode::Reinstall).unwrap_err();
+        assert!(refusal.problems.iter().any(|is| is.message.contains("no such key")), "{:?}", refusal.problems);
+    }
+}
+
+/// The name of what is open is of the UUID, and the second of them could not be opened once writing has begun.
+#[test]
+fn the_copy_of_a_kept_container_is_refused_with_both() {
+    let layout = encrypted(&[]);
+    let mut inventory = installed(&layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    let kept = inventory.disks.iter().find(|disk| device.as_str().starts_with(disk.device.as_str())).unwrap();
+    let mut table = kept.table.clone().unwrap();
+    let free = inventory.disks.iter().position(|disk| disk.table.is_none()).expect("a disk that nobody has");
+    let name = inventory.disks[free].device.clone();
+    for partition in &mut table.partitions {
+        partition.device = name.partition(partition.number);
+        partition.uses.clear();
+    }
+    inventory.disks[free].table = Some(table);
+    let refusal = planned(&layout, &inventory, Mode::Reinstall).unwrap_err();
+    let said =
+        |is: &&crate::problem::Problem| is.message.contains("have one UUID") && is.message.contains("crypto_LUKS");
+    assert_eq!(refusal.problems.iter().filter(said).count(), 1, "{:?}", refusal.problems);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::stacks::{group, raid, volume as logical, whole};
 use super::*;
 use crate::allocation::Allocation;
 use crate::inventory::{Filesystem as Inside, SparseFile};
-use crate::layout::{LvmType, RaidLevel};
+use crate::layout::{Encrypted, KeySource, LvmType, RaidLevel};
 use serde_json::{Value, json};
 
 fn uid(number: u8) -> String {
@@ -97,10 +97,14 @@ fn installed(volumes: &[Value]) -> Inventory {
     let files = plan.volumes.iter().filter(|volume| volume.kind.starts_with("sparse"));
     let sparse = files.map(|volume| SparseFile { uid: volume.uid, size_bytes: 10 * MIB }).collect();
     inventory.filesystems.push(Inside { device, sparse, ..Inside::default() });
-    // Of the system on sda2. It records no disks: they change their names here.
-    let marker = Some(crate::marker::Marker { disks: Vec::new(), ..super::identity::marker(&inventory) });
-    inventory.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
+    mark(&mut inventory);
     inventory
+}
+
+/// The system on sda2. It records no disks: they change their names here.
+fn mark(inventory: &mut Inventory) {
+    let marker = Some(crate::marker::Marker { disks: Vec::new(), ..super::identity::marker(inventory) });
+    inventory.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
 }
 
 fn shown(plan: &Plan) -> Vec<String> {
@@ -223,6 +227,33 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
         "deactivate csi",
     ] {
         assert!(words.iter().any(|line| line.ends_with(expected)), "{expected}\n{plan}");
+    }
+}
+
+/// The files are seen inside of the container that their filesystem lies in.
+#[test]
+fn files_of_an_encrypted_filesystem_stay_with_it() {
+    let mut layout = layout();
+    layout.filesystems[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    let volume = sparse("small", 4, "Block", "10Mi");
+    let first = planned(&layout, &machine(), Mode::Install, std::slice::from_ref(&volume)).unwrap();
+    let mut inventory = after(&first, machine());
+    mark(&mut inventory);
+    let again = |inventory: &Inventory, volume: &Value| {
+        let plan = planned(&layout, inventory, Mode::Reinstall, std::slice::from_ref(volume)).unwrap();
+        assert_sound(&plan, inventory);
+        shown(&plan).concat()
+    };
+    let without = again(&inventory, &volume);
+    assert!(without.contains(" extend "), "{without}");
+    let mounted = first.fstab.iter().find(|entry| entry.path == "/var/lib").unwrap();
+    let sparse = vec![SparseFile { uid: first.volumes[0].uid, size_bytes: 10 * MIB }];
+    inventory.filesystems.push(Inside { device: mounted.source.as_str().into(), sparse, ..Inside::default() });
+    let mut deleted = volume.clone();
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
+    for volume in [volume, deleted] {
+        let found = again(&inventory, &volume);
+        assert!(found.ends_with(" keep sdb"), "{found}");
     }
 }
 

@@ -98,6 +98,29 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     close();
 }
 
+/// What an earlier look has opened is looked at again: by then the key may be another one, or none.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_second_look_asks_for_the_key_again() {
+    let disks = Disks::take("vda vdb");
+    let containers = [container("/dev/vda", 6), container("/dev/vdb", 7)];
+    for container in &containers {
+        storage::luks::create(container).unwrap();
+        storage::luks::close(&container.mapping).unwrap();
+    }
+    let before = fingerprints(disks.all());
+    assert_eq!(look(KEY).failed, []);
+    assert_eq!(look(KEY).failed, []);
+    for (key, why) in [("another key", "No key available with this passphrase"), ("", "no key: server was given")] {
+        let failed = look(key).failed;
+        let tried: Vec<&Tried> = failed.iter().map(|failed| &failed.tried).collect();
+        assert_eq!(tried, [&Tried::Container("/dev/vda".into()), &Tried::Container("/dev/vdb".into())]);
+        assert!(failed.iter().all(|failed| failed.why.contains(why)), "{failed:?}");
+    }
+    assert_eq!(fingerprints(disks.all()), before);
+    containers.iter().for_each(|container| storage::luks::close(&container.mapping).unwrap());
+}
+
 /// One of the two has another key: the other is not left open, and nothing of the group is seen.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]

@@ -97,6 +97,9 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     close(&sealed.mapping).unwrap();
     assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
 
+    sealed::prove(&sealed).expect("closed");
+    assert!(!Path::new(&sealed.mapping).exists());
+
     // With a second key, which is the first slot.
     sealed.key = Secret::new(KEY);
     create(&sealed).unwrap();
@@ -113,6 +116,12 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     let said = sealed::open(&reading, &sealed.device).unwrap_err().to_string();
     assert!(said.contains("open /dev/vda with this machine's TPM") && !said.contains(KEY), "{said}");
     open(&reading, &sealed.device).expect("the second key opens it");
+    assert!(lies_on(&sealed).unwrap());
+    let elsewhere = Container { device: "/dev/vdb".into(), ..sealed.clone() };
+    assert!(!lies_on(&elsewhere).unwrap(), "that is another disk");
+    prove_key(&sealed).expect("the same while it is open");
+    let said = sealed::prove(&sealed).unwrap_err().to_string();
+    assert!(said.contains("open /dev/vda with this machine's TPM"), "{said}");
     close(&sealed.mapping).unwrap();
     sealed.key = Secret::default();
     assert!(open(&OpenContainer { container: sealed.clone(), read_only: true }, &sealed.device).is_err());
