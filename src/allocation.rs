@@ -109,6 +109,9 @@ pub struct Allocation {
     /// What opens the machine's encrypted filesystems that have `key: server`. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub disk_key: Secret,
+    /// There is one, and it is not told here: on a desk, and in a boot whose installation has begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disk_key_withheld: bool,
     /// The same of those that have `key: file`: the ramdisk's own. No wire has it.
     #[serde(skip)]
     pub file_key: Secret,

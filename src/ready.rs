@@ -88,6 +88,7 @@ pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
     let mut inventory = survey::read(Depth::Deep)?;
     assembled.mark(&mut inventory);
     inventory.failed.extend(failed.into_iter().flatten());
+    opened::note_untried(&mut inventory);
     assembled.look(&mut inventory)?;
     Ok(inventory)
 }
@@ -95,8 +96,7 @@ pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
 /// The disks still refuse writes.
 fn open_within(assembled: &mut assemble::Assembled, open: &mut Open) -> Result<Vec<Failed>> {
     let opened = survey::read(Depth::Deep).map(|inventory| open(&inventory));
-    // What was opened may have a group in it.
-    opened.and_then(|failed| assembled.build().map(|()| failed)).inspect_err(|_| {
+    opened.and_then(|failed| assembled.build_again().map(|()| failed)).inspect_err(|_| {
         // The first error tells more than an error of the unlocking.
         let _ = assembled.unlock();
     })

@@ -1,6 +1,7 @@
 //! What steps do to the machine. Tests have other hands, which touch nothing.
 
 use super::{files, logs, rescue};
+use crate::allocation::Allocation;
 use crate::control::{Acknowledged, Control};
 use crate::error::Result;
 use crate::facts::{Done, Ended};
@@ -9,7 +10,7 @@ use crate::inventory::Inventory;
 use crate::layout::Layout;
 use crate::marker::MarkedDisk;
 use crate::plan::{Extents, Leaves, Plan};
-use crate::ready;
+use crate::ready::{self, opened};
 use crate::report::Reporter;
 use crate::session::{Session, Trust};
 use crate::settings::Settings;
@@ -18,11 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub trait Hands: Send + Sync {
-    /// Lets go of all that an earlier step holds, and looks at the machine. Waits for the disks of the layout.
+    /// Lets go of all that an earlier step holds, and looks at the machine. Waits for the disks of the layout, and opens what a
+    /// reinstall keeps encrypted; the allocation gets the ramdisk's own key.
     ///
     /// # Errors
     /// A tool is missing, or what is there cannot be read.
-    fn begin(&self, layout: Option<&Layout>) -> Result<Inventory>;
+    fn begin(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory>;
 
     /// Runs the stages of a part of a plan, after those of the parts before it.
     ///
@@ -79,15 +81,22 @@ impl Metal {
 }
 
 impl Hands for Metal {
-    fn begin(&self, layout: Option<&Layout>) -> Result<Inventory> {
+    fn begin(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
         self.leave(false);
         let trust = self.trust()?;
         ready::require_tools()?;
-        if let Some(layout) = layout {
+        if let Some((layout, _)) = &wanted {
             ready::late_disks(layout)?;
         }
         *self.session() = Session::new(self.reporter.clone(), self.control.clone(), trust);
-        ready::assembled_inventory()
+        let Some((layout, allocation)) = wanted.filter(|(layout, _)| opened::wants(layout)) else {
+            return ready::assembled_inventory();
+        };
+        opened::read_key(layout, allocation)?;
+        // Nobody stands at the console of a machine that a conductor drives.
+        let mut nobody = |_: &str, _| Ok(None);
+        let mut open = |inventory: &Inventory| opened::open(layout, inventory, allocation, &mut nobody);
+        ready::assembled_and(Some(&mut open))
     }
 
     fn run(&self, part: &Plan) -> Result<Done> {

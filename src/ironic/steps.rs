@@ -165,7 +165,9 @@ impl Steps {
         if allocation.image.url.is_empty() {
             allocation.image.id = LATER.to_owned();
         }
-        let inventory = self.hands.begin(Some(&layout))?;
+        // What it keeps is opened before it is known which installation it means.
+        allocation.reinstall = matches!(wish, Wish::Reinstall { .. });
+        let inventory = self.hands.begin(Some((&layout, &mut allocation)))?;
         self.make(node, layout, wish, inventory, allocation, until)
     }
 

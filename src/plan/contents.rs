@@ -7,7 +7,7 @@ use super::{Mode, Request};
 use crate::allocation::Finish;
 use crate::contents::Contents;
 use crate::inventory::{Firmware, Inventory};
-use crate::layout::Layout;
+use crate::layout::{KeySource, Layout};
 use crate::problem::Problem;
 
 /// What a tree has to have for this machine.
@@ -18,8 +18,9 @@ pub struct Needs {
     /// The kernel may lie on what stays.
     keeps_kernels: bool,
     has_user_data: bool,
-    /// What is encrypted and mounted where, of what the system cannot do without.
+    /// Where something encrypted is mounted that the system cannot do without, and the same of what a TPM opens.
     opens: Option<String>,
+    opens_by_tpm: Option<String>,
 }
 
 /// What is wrong with the contents of an image.
@@ -42,6 +43,12 @@ impl Needs {
             return None;
         }
         let paths = layout.filesystems.iter().filter_map(|filesystem| filesystem.path.as_deref());
+        let needed = layout.filesystems.iter().filter(|filesystem| !may_be_missing(filesystem));
+        let opened = needed.filter_map(|filesystem| {
+            let group = || layout.encrypted_group(&filesystem.device)?.encrypted;
+            Some((mountable(filesystem)?.to_owned(), filesystem.encrypted.or_else(group)?.key))
+        });
+        let opened: Vec<(String, KeySource)> = opened.collect();
         let allocation = &request.assigned.allocation;
         Some(Needs {
             way: allocation.finish(),
@@ -49,11 +56,8 @@ impl Needs {
             keeps_kernels: request.mode == Mode::Reinstall
                 && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
             has_user_data: !allocation.user_data.trim().is_empty(),
-            opens: layout.filesystems.iter().find_map(|filesystem| {
-                let is_encrypted =
-                    filesystem.encrypted.is_some() || layout.encrypted_group(&filesystem.device).is_some();
-                mountable(filesystem).filter(|_| is_encrypted && !may_be_missing(filesystem)).map(str::to_owned)
-            }),
+            opens: opened.first().map(|(path, _)| path.clone()),
+            opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
         })
     }
 
@@ -94,6 +98,16 @@ impl Needs {
                     "no cryptsetup and no systemd-cryptsetup, so that it could not mount {path}, which is encrypted"
                 ),
                 "install one into the tree and pack it again, or say nofail in its mountoptions",
+            );
+        }
+        let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
+        if let (Some(path), Some(openers)) = (&self.opens_by_tpm, &contents.cryptsetup)
+            && !openers.is_empty()
+            && !has_systemds(openers)
+        {
+            refuse(
+                &format!("no systemd-cryptsetup, which alone asks a TPM 2, so that it could not mount {path}"),
+                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or say nofail in its mountoptions",
             );
         }
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {

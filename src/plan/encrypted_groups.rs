@@ -5,6 +5,8 @@
 //! | containers that open with the key | the group in them is compared and kept as any other |
 //! | one that does not open, and the new system mounts something of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
 //! | the same, and the new system can do without | all of them stay locked, and that is said |
+//! | the same, and an earlier attempt was about to make one of their disks | made again, or refused |
+//! | any of them, and a device of the group is missing | refused: nobody can tell what was on it |
 //! | anything but a container | refused, with both sides |
 
 use super::devices::{Below, Device, Fate};
@@ -99,6 +101,10 @@ impl<'a> Deciding<'a> {
 
     /// At least one container was not opened.
     fn hide(&mut self, place: &str, group: &'a VolumeGroup, encrypted: Encrypted, below: &Below<'a>, uuids: &[Uuid]) {
+        // Nobody sees whether the group can do without it, nor which disk of those that are there was part of it.
+        if below.absent().next().is_some() {
+            return self.refuse_without_physical(group, below);
+        }
         let failure = |device: &&Device| self.inventory.failure(&Tried::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
@@ -117,6 +123,9 @@ impl<'a> Deciding<'a> {
                 group.name
             );
             return self.refuse(place, message);
+        }
+        if group.devices.iter().any(|device| self.was_being_made(device)) {
+            return self.refuse(place, luks::half_made(&format!("vg:{}", group.name), why));
         }
         self.warn(format!(
             "vg:{} stays LOCKED and as it is, and the new system gets no line for what is in it: {device} does not open: {why}",
@@ -169,6 +178,7 @@ impl<'a> Deciding<'a> {
     ) -> Container {
         let key = luks::key(&self.request.assigned.allocation, encrypted.key);
         let container = Container::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
+        let container = Container { withheld: self.is_withheld(encrypted.key), ..container };
         let needed = self.filesystems_in(group).filter(|is| !luks::may_be_missing(is)).find_map(mountable);
         self.decided.luks.push(Luks::of_group(container.clone(), fate, &group.name, needed));
         if fate == LuksFate::Opened {

@@ -7,6 +7,8 @@
 //! | a container that `disk_key` opens and the machine's TPM does not | the same, and said |
 //! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
 //! | the same, and the new system can do without | left locked, and said |
+//! | the same, and an earlier attempt was about to make its disk | made again, or refused |
+//! | a container that opens, and zeros where the filesystem should be | refused |
 //! | anything else | refused, with both sides |
 
 use super::devices::{Device, Fate};
@@ -19,13 +21,13 @@ use super::{ByteRange, Container, CrypttabEntry, DiskPlan, OfRun, OnDevice, Oper
 use crate::allocation::Allocation;
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::{Inventory, Signature, Tried};
-use crate::layout::{Encrypted, Filesystem, KeySource, Layout};
+use crate::layout::{Encrypted, Filesystem, Format, KeySource, Layout};
 use crate::pull::Secret;
 use crate::topology::{Match, Stack};
 use uuid::Uuid;
 
 /// libblkid's word for a container, of either version.
-const KIND: &str = "crypto_LUKS";
+pub const KIND: &str = "crypto_LUKS";
 
 /// Where the data begin: both headers and the key slots lie before (LUKS2 On-Disk Format, 2.2; cryptsetup's default).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
@@ -142,6 +144,14 @@ impl<'a> Deciding<'a> {
         if let Some(inside) = self.opened(device, uuid) {
             self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
             self.note_strange_tpm(device);
+            if inside.blank && filesystem.format != Format::None {
+                let message = format!(
+                    "{} is to be kept with {} in LUKS, and there are only zeros in it: make the filesystem there, or erase the disk, \
+                     and it is made anew",
+                    device.path, filesystem.format
+                );
+                return self.refuse(place, message);
+            }
             return self.decide_plain(place, filesystem, &inside);
         }
         let needed = mountable(filesystem).filter(|_| !may_be_missing(filesystem));
@@ -153,6 +163,9 @@ impl<'a> Deciding<'a> {
                     device.path, filesystem.format
                 );
                 self.refuse(place, message);
+            }
+            (Some(why), None) if self.was_being_made(&filesystem.device) => {
+                self.refuse(place, half_made(device.path.as_str(), why));
             }
             (Some(why), None) => {
                 self.warn(format!(
@@ -187,7 +200,7 @@ impl<'a> Deciding<'a> {
 
     /// A kept device as it is inside of its container, if that is open with the key that was given.
     pub fn opened(&self, device: &Device<'a>, uuid: Uuid) -> Option<Device<'a>> {
-        // An earlier look of the ramdisk may have opened it with another key.
+        // Somebody else may have it open.
         if self.inventory.failure(&Tried::Container(device.now.clone())).is_some() {
             return None;
         }
@@ -197,6 +210,10 @@ impl<'a> Deciding<'a> {
         let (size_bytes, blank) = (Some(opened.size_bytes), opened.blank);
         let content = Ok(opened.signatures.as_slice());
         Some(Device { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
+    }
+
+    pub fn is_withheld(&self, key: KeySource) -> bool {
+        self.request.assigned.allocation.disk_key_withheld && matches!(key, KeySource::Server | KeySource::Tpm2)
     }
 
     fn container(
@@ -209,6 +226,7 @@ impl<'a> Deciding<'a> {
     ) -> Container {
         let key = key(&self.request.assigned.allocation, encrypted.key);
         let container = Container::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
+        let container = Container { withheld: self.is_withheld(encrypted.key), ..container };
         let says = |word: &str| filesystem.options().any(|option| option == word);
         self.decided.luks.push(Luks {
             container: container.clone(),
@@ -222,6 +240,14 @@ impl<'a> Deciding<'a> {
         });
         container
     }
+}
+
+/// Why a container stays neither as it is nor locked. The plan is made once more then, with its disk to be made anew.
+pub fn half_made(what: &str, why: &str) -> String {
+    format!(
+        "{what} is to be kept in LUKS, and an earlier attempt, which was cut off, was about to make it: it does not open: {why}. \
+         Give its key; or erase it, and it is made anew"
+    )
 }
 
 /// Is there no room for more than the headers?

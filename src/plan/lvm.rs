@@ -165,7 +165,7 @@ impl<'a> Deciding<'a> {
         lost.is_empty()
     }
 
-    fn refuse_without_physical(&mut self, group: &VolumeGroup, below: &Below) {
+    pub fn refuse_without_physical(&mut self, group: &VolumeGroup, below: &Below) {
         for (_, device) in below.absent() {
             self.refuse_absent(device, format!("vg:{} cannot do without {}", group.name, device.path));
         }

@@ -10,7 +10,7 @@ use super::{Request, Verdict, marking};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory, Tried};
 use crate::marker::{Making, MarkedDisk};
-use crate::topology::Match;
+use crate::topology::{Match, find};
 
 /// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
 pub const DISK: &str = "disk";
@@ -56,9 +56,23 @@ fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
 impl Deciding<'_> {
     /// Was an earlier attempt about to make this disk anew?
     pub fn was_made_anew(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
+        self.remake && self.was_to_be_made(listed, found)
+    }
+
+    /// The same of one of the disks below a device, while it is decided whether what was finished can stay.
+    pub fn was_being_made(&self, device: &LayoutPath) -> bool {
+        let disks = self.graph.below([device]).disks;
+        let mut found = disks.into_iter().filter_map(|index| {
+            let listed = &self.layout.disks[index];
+            Some((&listed.device, find::disk(listed, self.inventory).ok()?))
+        });
+        found.any(|(listed, found)| self.was_to_be_made(listed, found))
+    }
+
+    fn was_to_be_made(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
         let is_it = |record: &&MarkedDisk| record.device == *listed && self.is_same(record, found);
         let mut records = records(self.request).filter(is_it);
-        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
+        records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
     }
 
     /// What [`Making`] says of a filesystem that is made on a kept device.

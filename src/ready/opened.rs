@@ -5,7 +5,7 @@ use crate::allocation::Allocation;
 use crate::command;
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{Failed, Inventory, Tried};
+use crate::inventory::{Failed, Inventory, StackedKind, Tried};
 use crate::layout::{KeySource, Layout};
 use crate::plan::{Container, OpenContainer, luks};
 use crate::pull::Secret;
@@ -52,6 +52,23 @@ pub fn open(layout: &Layout, inventory: &Inventory, allocation: &mut Allocation,
     luks::to_open(layout, inventory, allocation).into_iter().flat_map(all_or_none).collect()
 }
 
+/// Notes of each container that is not open, and of which nothing is told yet, that nobody has tried it: no plan of this machine takes it
+/// for one that opens.
+pub fn note_untried(inventory: &mut Inventory) {
+    let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
+    let is_open = |device: &DevicePath| {
+        let name = inventory.kernel_name(device);
+        inventory.stacked.iter().any(|is| is.kind == StackedKind::Crypt && is.below.contains(&name))
+    };
+    let ways = |device: &DevicePath| [Tried::Container(device.clone()), Tried::Sealed(device.clone())];
+    let is_told = |device: &DevicePath| ways(device).iter().any(|tried| inventory.failure(tried).is_some());
+    let untried = containers.map(|(device, _)| device).filter(|device| !is_open(device) && !is_told(device));
+    let why = "nobody has tried a key";
+    let untried = untried.map(|device| Failed { tried: Tried::Container(device.clone()), why: why.to_owned() });
+    let untried: Vec<Failed> = untried.collect();
+    inventory.failed.extend(untried);
+}
+
 fn is_able() -> bool {
     command::missing(&[storage::luks::TOOL]).is_empty()
 }
@@ -72,22 +89,35 @@ fn all_or_none(containers: Vec<Container>) -> Vec<Failed> {
 fn failed(container: Container) -> Result<(), Failed> {
     let device = container.device.clone();
     let locked = |why: String| Failed { tried: Tried::Container(device.clone()), why };
+    close_earlier(&container).map_err(locked)?;
     if let Some(why) = not_tried(&container) {
         return Err(locked(why));
     }
-    let way = Way::to(&container).map_err(locked)?;
     let open = OpenContainer { container, read_only: true };
     if open.container.source != KeySource::Tpm2 {
-        return way.by_key(&open).map_err(|error| locked(error.to_string()));
+        return storage::luks::open_with_key(&open, &device).map_err(|error| locked(error.to_string()));
     }
-    let Err(error) = way.by_tpm(&open) else { return Ok(()) };
+    let Err(error) = storage::luks::sealed::open(&open, &device) else { return Ok(()) };
     if open.container.key.is_empty() {
         return Err(locked(error.to_string()));
     }
-    Err(match way.by_key(&open) {
+    Err(match storage::luks::open_with_key(&open, &device) {
         Ok(()) => Failed { tried: Tried::Sealed(device), why: error.to_string() },
         Err(by_key) => locked(format!("{error}; nor with disk_key: {by_key}")),
     })
+}
+
+/// An earlier look of this ramdisk may have opened it, with a key that is another one by now.
+fn close_earlier(container: &Container) -> Result<(), String> {
+    let Container { device, mapping, .. } = container;
+    if !Path::new(mapping).exists() {
+        return Ok(());
+    }
+    match storage::luks::lies_on(container) {
+        Ok(true) => storage::release::release_above(device).map_err(|error| error.to_string()),
+        Ok(false) => Err(format!("another device has a container with its UUID, which is open as {mapping}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Why it is of no use to try.
@@ -100,45 +130,6 @@ fn not_tried(container: &Container) -> Option<String> {
         _ if !container.key.is_empty() => None,
         KeySource::Prompt => Some("no passphrase was typed that opens it".to_owned()),
         source => Some(format!("no key: {source} was given")),
-    }
-}
-
-/// How to know what opens a container.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Open,
-    /// An earlier look of this ramdisk has opened it, by a key that is not known any more.
-    Prove,
-}
-
-impl Way {
-    /// # Errors
-    /// What is open is not this container, but a copy of it.
-    fn to(container: &Container) -> std::result::Result<Way, String> {
-        if !Path::new(&container.mapping).exists() {
-            return Ok(Way::Open);
-        }
-        match storage::luks::lies_on(container) {
-            Ok(true) => Ok(Way::Prove),
-            Ok(false) => {
-                Err(format!("another device has a container with its UUID, which is open as {}", container.mapping))
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn by_tpm(self, open: &OpenContainer) -> Result<()> {
-        match self {
-            Way::Open => storage::luks::sealed::open(open, &open.container.device),
-            Way::Prove => storage::luks::sealed::prove(&open.container),
-        }
-    }
-
-    fn by_key(self, open: &OpenContainer) -> Result<()> {
-        match self {
-            Way::Open => storage::luks::open_with_key(open, &open.container.device),
-            Way::Prove => storage::luks::prove_key(&open.container),
-        }
     }
 }
 

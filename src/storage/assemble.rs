@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Arrays on volumes on arrays: nobody builds higher.
 const ROUNDS: usize = 8;
@@ -41,8 +42,10 @@ pub struct Assembled {
     locks: Locks,
     /// Arrays that were tried and did not start.
     failed: Vec<Failed>,
-    /// Arrays and groups that were tried, with the number of their parts.
-    tried: HashSet<(String, usize)>,
+    /// Arrays that were tried, with the number of their members.
+    arrays: HashSet<(Uuid, usize)>,
+    /// The same of groups and their physical volumes.
+    groups: HashSet<(String, usize)>,
     /// What could not be assembled and why. That is no error: the inventory only knows less.
     pub notes: Vec<String>,
 }
@@ -53,8 +56,9 @@ pub struct Assembled {
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
 pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
-    let (failed, tried, notes) = (Vec::new(), HashSet::new(), Vec::new());
-    let mut assembled = Assembled { before: running()?, disks, locks, failed, tried, notes };
+    let (failed, notes) = (Vec::new(), Vec::new());
+    let (arrays, groups) = (HashSet::new(), HashSet::new());
+    let mut assembled = Assembled { before: running()?, disks, locks, failed, arrays, groups, notes };
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
@@ -133,17 +137,26 @@ impl Assembled {
         Ok(())
     }
 
+    /// The same after more was opened: there may be a group in it, which was there and taken down.
+    ///
+    /// # Errors
+    /// As [`Assembled::build`].
+    pub fn build_again(&mut self) -> Result<()> {
+        self.groups.clear();
+        self.build()
+    }
+
     /// Starts what is there, again and again, until nothing new comes to light. Arrays first: a group may lie on an
     /// array and on a disk.
     ///
     /// # Errors
     /// What is there cannot be read.
-    pub fn build(&mut self) -> Result<()> {
+    fn build(&mut self) -> Result<()> {
         for _ in 0..ROUNDS {
             let inventory = survey::read(Depth::Deep)?;
             let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
             let arrays: Vec<&Array> =
-                arrays.filter(|array| self.tried.insert((array.uuid.to_string(), array.members.len()))).collect();
+                arrays.filter(|array| self.arrays.insert((array.uuid, array.members.len()))).collect();
             for array in &arrays {
                 let started = start(array);
                 if let Err(why) = &started {
@@ -156,7 +169,7 @@ impl Assembled {
             }
             let groups = inventory.groups.iter();
             let groups: Vec<&VolumeGroup> =
-                groups.filter(|group| self.tried.insert((group.uuid.clone(), present(group)))).collect();
+                groups.filter(|group| self.groups.insert((group.uuid.clone(), present(group)))).collect();
             for group in &groups {
                 self.note(&format!("volume group {}", group.name), activate(group).and_then(|()| show_copies(group)));
             }

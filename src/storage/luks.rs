@@ -36,8 +36,14 @@ pub fn check(containers: &[Container]) -> Result<()> {
     if containers.iter().any(is_sealed) {
         missing.extend(sealed::missing());
     }
-    for Container { device, source, .. } in containers.iter().filter(|is| is.key.is_empty() && !is_sealed(is)) {
+    for Container { device, source, withheld, .. } in
+        containers.iter().filter(|is| is.withheld || is.key.is_empty() && !is_sealed(is))
+    {
         missing.push(match source {
+            source if *withheld => format!(
+                "{device} is encrypted with key: {source}, and the control plane tells disk_key once in each boot, before an installation \
+                 has begun: boot the machine again"
+            ),
             KeySource::Prompt => format!(
                 "{device} is encrypted with key: {source}, and nobody was asked for its passphrase: the agent asks at the console, \
                  where no conductor drives it"
@@ -94,15 +100,6 @@ pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, dev
     let open = opening(&container.key, *read_only).args(["--key-file", "-"]);
     let open = open.arg(device).arg(name(&container.mapping));
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
-}
-
-/// Does the key open the container? It stays as it is, open or closed.
-///
-/// # Errors
-/// As [`open`].
-pub fn prove_key(container: &Container) -> Result<()> {
-    let prove = opening(&container.key, true).args(["--test-passphrase", "--key-file", "-"]).arg(&container.device);
-    prove.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
 /// Is what is open by the name of this container on its device? Its copy has the same name.

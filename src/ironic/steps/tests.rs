@@ -28,6 +28,8 @@ pub struct Paper {
     pub brings: Option<Table>,
     /// By this hash.
     pub let_in: Mutex<Option<String>>,
+    /// Of each layout that was begun: is what it keeps opened?
+    pub opens: Mutex<Vec<bool>>,
 }
 
 impl Paper {
@@ -42,12 +44,14 @@ impl Paper {
             burned: Mutex::default(),
             brings: None,
             let_in: Mutex::default(),
+            opens: Mutex::default(),
         }
     }
 }
 
 impl Hands for Paper {
-    fn begin(&self, _: Option<&Layout>) -> Result<Inventory> {
+    fn begin(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
+        self.opens.lock().unwrap().extend(wanted.map(|(_, allocation)| allocation.reinstall));
         let mut inventory = self.inventory.clone();
         let burned = self.burned.lock().unwrap();
         for disk in inventory.disks.iter_mut().filter(|disk| burned.contains(&disk.device)) {

@@ -5,8 +5,8 @@ use crate::layout::KeySource;
 use crate::plan::Container;
 
 /// `sda3: LUKS2, key: server, opened as luks-…`, `sda3: LUKS2, key: tpm2 and disk_key beside it, opened as luks-…`.
-pub fn made(Container { device, mapping, source, key, .. }: &Container) -> String {
-    let beside = match (source, key.is_empty()) {
+pub fn made(Container { device, mapping, source, key, withheld, .. }: &Container) -> String {
+    let beside = match (source, key.is_empty() && !withheld) {
         (KeySource::Tpm2, true) => " alone: no disk_key was given",
         (KeySource::Tpm2, false) => " and disk_key beside it",
         _ => "",

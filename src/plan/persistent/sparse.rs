@@ -32,6 +32,13 @@ impl<'a> Deciding<'a> {
                 return Err(Some(format!("is a file below {path}, {why}")));
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is in memory"))),
+            FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
+                self.warn(format!(
+                    "volume {}: the machine sees whether its file is there, when it opens {path}",
+                    volume.name
+                ));
+                PersistentVerdict::Extend
+            }
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
                 return Err(Some(format!("is a file below {path}, which stays locked: give its key")));
@@ -60,6 +67,17 @@ impl<'a> Deciding<'a> {
         let carriers = self.layout.filesystems.iter().zip(&self.decided.filesystems);
         let carriers = carriers.filter_map(|(wanted, is)| Some((mountable(wanted)?, wanted, is)));
         carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len())
+    }
+
+    /// Is it encrypted, and nobody has seen what is in it?
+    fn is_unopened(&self, wanted: &Filesystem) -> bool {
+        let Some((_, _, is)) = self.sparse_carrier() else { return false };
+        let is_seen =
+            is.device().is_some_and(|device| self.inventory.stacked.iter().any(|stacked| stacked.device == *device));
+        match wanted.encrypted {
+            Some(_) => !is_seen,
+            None => self.hidden(&wanted.device).is_some(),
+        }
     }
 
     /// Is it kept on this device?

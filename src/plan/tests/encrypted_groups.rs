@@ -172,6 +172,21 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
     assert!(said(&refusal).iter().any(|said| said.contains("vg:vault")), "{:?}", said(&refusal));
 }
 
+/// Nobody sees what was on the missing one, nor whether another disk was part of it: under another name it may be one to be wiped.
+#[test]
+fn what_stays_locked_is_whole() {
+    let layout = encrypted(&["nofail"]);
+    for why in [Some("no passphrase"), None] {
+        let mut inventory = locked(&layout, why);
+        inventory.disks.retain(|disk| disk.name.as_str() != "sdc");
+        inventory.failed.clear();
+        let tried = Tried::Container("/dev/sdb1".into());
+        inventory.failed.extend(why.map(|why| Failed { tried, why: why.to_owned() }));
+        let refusal = planned(&layout, &inventory, Mode::Reinstall).unwrap_err();
+        assert!(said(&refusal).iter().any(|said| said.contains("vg:vault cannot do without")), "{:?}", said(&refusal));
+    }
+}
+
 #[test]
 fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
     let layout = encrypted(&[]);

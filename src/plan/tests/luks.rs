@@ -1,5 +1,7 @@
 //! Encrypted filesystems: made, kept, left locked, refused.
 
+use super::identity::{claim, empty, marked, reinstall};
+use super::making::next;
 use super::*;
 use crate::device::KernelName;
 use crate::inventory::{Failed, Tried};
@@ -46,13 +48,18 @@ fn installed(layout: &Layout) -> Inventory {
 fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     let mut inventory = installed(layout);
     let device = data(&mut layout.clone()).device.as_device();
+    close(&mut inventory);
+    inventory.failed.extend(why.map(|why| Failed { tried: Tried::Container(device), why: why.to_owned() }));
+    inventory
+}
+
+/// Containers, and all that is in them.
+fn close(inventory: &mut Inventory) {
     let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
     for partition in inventory.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions)
     {
         partition.uses.retain(|usage| !matches!(usage, Use::Holder(name) if gone.contains(name)));
     }
-    inventory.failed.extend(why.map(|why| Failed { tried: Tried::Container(device), why: why.to_owned() }));
-    inventory
 }
 
 pub(super) fn on_device(plan: &Plan) -> Vec<&OnDevice> {
@@ -207,10 +214,15 @@ fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
     let with = planned(&layout, &machine(), Mode::Install).unwrap();
     let mut request = request_with_key(Mode::Install);
     request.assigned.allocation.disk_key = Secret::default();
-    let without = crate::plan::make(&layout, &machine(), request, &mut counting()).unwrap();
-    for (plan, words) in
-        [(&with, "key: tpm2 and disk_key beside it"), (&without, "key: tpm2 alone: no disk_key was given")]
-    {
+    let without = crate::plan::make(&layout, &machine(), request.clone(), &mut counting()).unwrap();
+    // On a desk.
+    request.assigned.allocation.disk_key_withheld = true;
+    let untold = crate::plan::make(&layout, &machine(), request, &mut counting()).unwrap();
+    for (plan, words) in [
+        (&with, "key: tpm2 and disk_key beside it"),
+        (&untold, "key: tpm2 and disk_key beside it"),
+        (&without, "key: tpm2 alone: no disk_key was given"),
+    ] {
         let text = plan.to_string();
         for words in [words, "cryptsetup and a TPM 2 are there, and the keys of sdb1 (tpm2)"] {
             assert!(text.contains(words), "{words}: {text}");
@@ -281,6 +293,38 @@ fn the_copy_of_a_kept_container_is_refused_with_both() {
     let said =
         |is: &&crate::problem::Problem| is.message.contains("have one UUID") && is.message.contains("crypto_LUKS");
     assert_eq!(refusal.problems.iter().filter(said).count(), 1, "{:?}", refusal.problems);
+}
+
+/// Its key may be lost, as a random one whose TPM was never enrolled, and nothing was ever in it.
+#[test]
+fn what_an_earlier_attempt_left_half_made_is_made_again() {
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let mut before = marked();
+    empty(&mut before.disks[1], "NEW");
+    let first = reinstall(&layout, &before, claim()).unwrap();
+    let made = |plan: &Plan| on_device(plan).iter().any(|is| matches!(is, OnDevice::CreateContainer(_)));
+    assert!(made(&first), "{first}");
+    let mut cut = after(&first, before);
+    cut.filesystems.clear();
+    close(&mut cut);
+    cut.failed.push(Failed { tried: Tried::Container("/dev/sdb1".into()), why: "no token opens it".to_owned() });
+    let again = reinstall(&layout, &cut, next(&first)).unwrap();
+    assert!(made(&again) && !again.to_string().contains("LOCKED"), "{again}");
+    // Another disk in its place stays as it is, and is no reason to go on without a word.
+    cut.disks[1].serial = "Z9".to_owned();
+    let refusal = reinstall(&layout, &cut, next(&first));
+    assert!(refusal.as_ref().map_or(true, |plan| !made(plan)), "{refusal:?}");
+}
+
+#[test]
+fn zeros_in_a_kept_container_are_not_filled() {
+    let layout = encrypted(&[]);
+    let mut inventory = installed(&layout);
+    for stacked in inventory.stacked.iter_mut().filter(|stacked| stacked.device.as_str().contains("luks-")) {
+        (stacked.signatures, stacked.blank) = (vec![], true);
+    }
+    let refusal = planned(&layout, &inventory, Mode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("only zeros in it")), "{:?}", refusal.problems);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn told(plan: &Plan) -> &[MarkedDisk] {
 }
 
 /// The claim of the attempt after this one, which has passed its point of no return.
-fn next(plan: &Plan) -> Claim {
+pub(super) fn next(plan: &Plan) -> Claim {
     Claim { waiver: Some(Waiver::Begun), begun_on: told(plan).to_vec(), ..claim() }
 }
 

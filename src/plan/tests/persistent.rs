@@ -249,6 +249,15 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     let mounted = first.fstab.iter().find(|entry| entry.path == "/var/lib").unwrap();
     let sparse = vec![SparseFile { uid: first.volumes[0].uid, size_bytes: 10 * MIB }];
     inventory.filesystems.push(Inside { device: mounted.source.as_str().into(), sparse, ..Inside::default() });
+    // On a desk nobody has opened it.
+    let mut closed = inventory.clone();
+    closed.stacked.retain(|stacked| stacked.kind != inventory::StackedKind::Crypt);
+    closed.stacked.iter_mut().for_each(|stacked| stacked.uses.clear());
+    let plan = planned(&layout, &closed, Mode::Reinstall, std::slice::from_ref(&volume)).unwrap();
+    assert!(
+        plan.warnings.iter().any(|said| said.contains("volume small: the machine sees whether its file is there")),
+        "{plan}"
+    );
     let mut deleted = volume.clone();
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     for volume in [volume, deleted] {

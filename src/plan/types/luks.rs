@@ -23,12 +23,15 @@ pub struct Container {
     /// With `tpm2`, the second one, which may be none.
     #[serde(skip)]
     pub key: Secret,
+    /// There is a key, and this plan was not told it: on a desk, or once more in a boot that had it already.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub withheld: bool,
 }
 
 impl Container {
     pub fn new(device: DevicePath, uuid: Uuid, sector_bytes: u32, source: KeySource, key: Secret) -> Container {
         let mapping = format!("/dev/mapper/luks-{uuid}").into();
-        Container { device, uuid, mapping, sector_bytes, source, key }
+        Container { device, uuid, mapping, sector_bytes, source, key, withheld: false }
     }
 }
 

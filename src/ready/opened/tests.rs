@@ -1,5 +1,5 @@
 use super::*;
-use crate::inventory::StackedKind;
+use crate::inventory;
 use crate::layout::{Format, LvmType, read_yaml};
 use crate::plan::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, Restore};
 use crate::ready::assembled_and;
@@ -31,6 +31,38 @@ fn look(key: &str) -> Inventory {
     let mut nobody = |question: &str, _| panic!("{question}");
     let mut opens = |inventory: &Inventory| open(&layout, inventory, &mut allocation, &mut nobody);
     assembled_and(Some(&mut opens)).unwrap()
+}
+
+/// Where nothing is opened, or not all.
+#[test]
+fn what_nobody_has_tried_is_told() {
+    let signature = |kind: &str| vec![inventory::Signature { kind: kind.to_owned(), ..Default::default() }];
+    let disk = |name: &str, kind: &str| inventory::Disk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        signatures: signature(kind),
+        ..Default::default()
+    };
+    let open = inventory::Stacked {
+        name: "dm-0".into(),
+        device: "/dev/mapper/luks-1".into(),
+        kind: StackedKind::Crypt,
+        below: vec!["sdb".into()],
+        signatures: signature("ext4"),
+        ..Default::default()
+    };
+    let disks = ["sda", "sdb", "sdc", "sdd"].map(|name| disk(name, "crypto_LUKS")).into_iter();
+    let mut inventory =
+        Inventory { disks: disks.chain([disk("sde", "xfs")]).collect(), stacked: vec![open], ..Inventory::default() };
+    let failed = |tried, why: &str| Failed { tried, why: why.to_owned() };
+    let told = [
+        failed(Tried::Container("/dev/sdc".into()), "no key"),
+        failed(Tried::Sealed("/dev/sdd".into()), "another TPM"),
+    ];
+    inventory.failed.extend(told.clone());
+    note_untried(&mut inventory);
+    let untried = failed(Tried::Container("/dev/sda".into()), "nobody has tried a key");
+    assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
 
 /// The group of two containers is made, closed, opened for reading with its volume, kept in rehearsal, and nothing of that writes.
@@ -79,6 +111,13 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(inside.count(), 2);
     assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
 
+    // The same by a second look, which takes down what the first has left, and nothing of it with another key.
+    let again = look(KEY);
+    assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
+    let locked = look("quite another key, which nobody gives");
+    assert!(locked.failed.len() == 2 && locked.groups.is_empty(), "{:?} {:?}", locked.failed, locked.groups);
+    assert_eq!(fingerprints(disks.all()), before, "nor does a second look");
+
     let opens = containers.iter().map(|is| OpenContainer { container: is.clone(), read_only: false });
     let volumes = vec!["srv".to_owned()];
     let activate = ActivateGroup { name: name.clone(), devices: devices.clone(), volumes: volumes.clone() };
@@ -118,7 +157,10 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
         assert!(failed.iter().all(|failed| failed.why.contains(why)), "{failed:?}");
     }
     assert_eq!(fingerprints(disks.all()), before);
-    containers.iter().for_each(|container| storage::luks::close(&container.mapping).unwrap());
+    assert!(
+        !containers.iter().any(|container| Path::new(&container.mapping).exists()),
+        "what it does not open is closed"
+    );
 }
 
 /// One of the two has another key: the other is not left open, and nothing of the group is seen.

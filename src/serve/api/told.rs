@@ -49,6 +49,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         definition: allocation.definition.told(with_secrets).filter(|_| *installs),
         user_data: secret(&told.user_data),
         console_password: secret(&told.console_password),
+        disk_key_withheld: !with_secrets && *installs && !told.disk_key.is_empty(),
         disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
         vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
         reinstall: standing.order.is_some(),

@@ -43,11 +43,18 @@ async fn in_earnest(dir: TempDir) -> Running {
     Running::start_with(dir, &options, &around, 10_000).await
 }
 
-const SECRETS: [&str; 5] = ["the-user-data", "the-password", "the-key", "the-pull-secret", "the-mirrors-secret"];
+const SECRETS: [&str; 6] = [
+    "a-key-that-is-long-enough-for-it",
+    "the-user-data",
+    "the-password",
+    "the-key",
+    "the-pull-secret",
+    "the-mirrors-secret",
+];
 
 fn with_secrets() -> TempDir {
     let dir = with_images();
-    let more = "  user_data: the-user-data\n  console_password: the-password\n  vpn: {auth_key: the-key}\n";
+    let more = "  disk_key: a-key-that-is-long-enough-for-it\n  user_data: the-user-data\n  console_password: the-password\n  vpn: {auth_key: the-key}\n";
     std::fs::write(dir.path().join("machines/one.yaml"), machine_file(ONE, "one", "52:54:00:00:00:01", "a1", more))
         .unwrap();
     let image = "id: debian-12\nurl: oci://r.example/debian:12\nmirrors: [oci://m.example/debian:12]\n\
@@ -151,16 +158,18 @@ async fn secrets_are_for_a_boot_that_has_registered_and_not_begun() {
         assert_eq!(given.status, 200);
         SECRETS.map(|secret| given.text().contains(secret))
     };
-    assert_eq!(secrets(&token).await, [true; 5]);
-    assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().user_data, "the-user-data");
+    assert_eq!(secrets(&token).await, [true; 6]);
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.user_data.as_str(), given.disk_key_withheld), ("the-user-data", false));
     // The answer may have been lost.
-    assert_eq!(secrets(&token).await, [true; 5]);
+    assert_eq!(secrets(&token).await, [true; 6]);
     assert_eq!(server.begin(&token, "").await, 200);
-    assert_eq!(secrets(&token).await, [false; 5]);
-    assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().user_data, "");
+    assert_eq!(secrets(&token).await, [false; 6]);
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.user_data.as_str(), given.disk_key.is_empty(), given.disk_key_withheld), ("", true, true));
     // Another attempt has them again.
     let next = server.token(ONE).await;
-    assert_eq!(secrets(&next).await, [true; 5]);
+    assert_eq!(secrets(&next).await, [true; 6]);
     server.report(ONE, &next, "a1", true).await;
     let said = server.heard.text();
     assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "{said}");

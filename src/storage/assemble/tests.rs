@@ -27,8 +27,15 @@ fn an_array_that_does_not_run_after_all_tries_is_handed_over() {
     let failed = |uuid, why: &str| Failed { tried: Tried::Array(uuid), why: why.to_owned() };
     let failed = vec![failed(late, "one"), failed(inactive, "one"), failed(gone, "one"), failed(inactive, "two")];
     let (disks, locks) = (Vec::new(), Locks::default());
-    let assembled =
-        Assembled { before: vec!["md2".into()], disks, locks, failed, tried: Default::default(), notes: Vec::new() };
+    let assembled = Assembled {
+        before: vec!["md2".into()],
+        disks,
+        locks,
+        failed,
+        arrays: Default::default(),
+        groups: Default::default(),
+        notes: Vec::new(),
+    };
     assembled.mark(&mut inventory);
     let why = [late, inactive, gone, untried].map(|uuid| inventory.failure(&Tried::Array(uuid)));
     assert_eq!(why, [None, Some("two"), Some("one"), None]);

@@ -74,22 +74,13 @@ pub fn enrol(container: &Container, first: &Secret) -> Result<()> {
 /// # Errors
 /// There is no TPM, or it is not the one that sealed the key.
 pub fn open(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
-    unseal(container, *read_only, |open| open.arg(device).arg(super::name(&container.mapping)))
-}
-
-/// Does the machine's TPM open the container? It stays as it is, open or closed.
-///
-/// # Errors
-/// As [`open`].
-pub fn prove(container: &Container) -> Result<()> {
-    unseal(container, true, |open| open.arg("--test-passphrase").arg(&container.device))
-}
-
-fn unseal(container: &Container, read_only: bool, more: impl FnOnce(Command) -> Command) -> Result<()> {
     if let Some(why) = missing().into_iter().next() {
         return Err(Error::new(Phase::Storage, format!("open {}: {why}", container.device)));
     }
-    let open = more(super::opening(&Secret::default(), read_only).arg("--token-only"));
+    let open = super::opening(&Secret::default(), *read_only)
+        .arg("--token-only")
+        .arg(device)
+        .arg(super::name(&container.mapping));
     let only = "only the one that sealed its key can, as long as it was not cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)

@@ -168,4 +168,5 @@ fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
     assert!(error.contains("skip_block_devices name /dev/sdb"), "{error}");
     bench.run("apply_layout", told("reinstall")).unwrap();
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sda"]);
+    assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall looks into what it keeps");
 }
