@@ -75,14 +75,23 @@ fn is_able() -> bool {
 
 /// A group of which a physical volume is missing would not be seen as it is.
 fn all_or_none(containers: Vec<Container>) -> Vec<Failed> {
-    let mappings: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
-    let failed: Vec<Failed> = containers.into_iter().filter_map(|container| failed(container).err()).collect();
-    if !mappings.iter().all(|mapping| Path::new(mapping).exists()) {
-        for error in mappings.iter().filter_map(|mapping| storage::luks::close(mapping).err()) {
+    let all: Vec<(DevicePath, DevicePath)> =
+        containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
+    let mut told: Vec<Failed> = containers.into_iter().filter_map(|container| failed(container).err()).collect();
+    let locked = told.iter().find(|failed| matches!(failed.tried, Tried::Container(_)));
+    let Some(why) = locked.map(|failed| format!("the group is opened as a whole or not at all: {}", failed.why)) else {
+        return told;
+    };
+    for (device, mapping) in all {
+        if let Err(error) = storage::luks::close(&mapping) {
             tracing::warn!("{error}");
         }
+        let tried = Tried::Container(device);
+        if !told.iter().any(|failed| failed.tried == tried) {
+            told.push(Failed { tried, why: why.clone() });
+        }
     }
-    failed
+    told
 }
 
 /// What only the second key opens is open then, and told too: the plan says so.
