@@ -6,12 +6,12 @@
 //! | a filesystem of the layout that does not come, or comes as another one | nothing would fill it |
 //! | a device that is smaller than that on the other machine, or has larger sectors | the filesystem does not fit |
 //! | an id that is on a disk which stays | the system would take the wrong one |
-//! | a disk of the other machine among those that are wiped | it is what is to be moved |
+//! | a disk of the other machine among those that are wiped, by its table or its hardware's names | it is what is to be moved |
 //! | volumes of Kubernetes | they do not come along |
 
 use super::devices::Device;
 use super::image::Way;
-use super::marking::table_guid;
+use super::marking::{named, table_guid};
 use super::returning::Returning;
 use super::verdict::{Decided, Deciding, decide};
 use super::{
@@ -168,6 +168,16 @@ impl Deciding<'_> {
                 );
                 self.refuse(place, message);
             }
+                continue;
+            }
+            // Without a table too: what is whole a member of an array or a group has none.
+            let here = named(found);
+            if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.is_one_with(&here)?))) {
+                let message = format!(
+                    "{} has the {by} of {} of {}, whose system is to be moved: both machines reach that disk, or it was put in here. Put it back, or choose another disk of this machine for the move",
+                    found.device, there.device, marker.machine
+                );
+                self.refuse(place, message);
         }
     }
 

@@ -307,7 +307,7 @@ type Case = (&'static str, fn(&mut Inventory, &mut Moving, &mut Claim), &'static
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
-    let cases: [Case; 16] = [
+    let cases: [Case; 19] = [
         (
             "a smaller disk",
             |other, moving, _| {
@@ -391,6 +391,35 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is to be moved"],
         ),
         (
+            "a disk that both machines reach, without a table",
+            |other, moving, _| {
+                other.disks[2].wwn = "0x5000".to_owned();
+                moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
+            },
+            &[
+                "disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1, whose system is to be moved: both machines reach that disk",
+            ],
+        ),
+        (
+            "the same by two ways",
+            |other, moving, _| {
+                for (index, place) in [(2, "pci-1"), (6, "pci-2")] {
+                    (other.disks[index].wwn, other.disks[index].by_path) = ("0x5000".to_owned(), place.to_owned());
+                }
+                moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
+            },
+            &["disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1"],
+        ),
+        (
+            "a disk with all names of one of the machine that is moved",
+            |other, moving, _| {
+                let there = &mut moving.carried.as_mut().unwrap().marker.disks[4];
+                (there.model, there.serial, there.size_bytes) = ("M".to_owned(), "B3".to_owned(), 30_000 * MIB);
+                other.disks[3].model = "M".to_owned();
+            },
+            &["disks[3].device: /dev/nvme3n1 has the serial number B3, model and size of /dev/sde of m-1"],
+        ),
+        (
             "nothing said yet",
             |_, moving, _| moving.carried = None,
             &["moving: the other machine has not said what comes"],
@@ -418,6 +447,29 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         for expected in expected {
             assert!(reasons.contains(expected), "{name}: {reasons}");
         }
+    }
+}
+
+/// Cheap disks of two machines share names, and most have not all of them.
+#[test]
+fn disks_that_share_less_than_a_disk_are_two() {
+    type Sharing = (&'static str, fn(&mut inventory::Disk, &mut MarkedDisk));
+    let cases: [Sharing; 5] = [
+        ("no wwn", |here, there| (here.wwn, there.wwn) = (String::new(), String::new())),
+        ("no serial number", |_, there| {
+            (there.serial, there.size_bytes, there.model) = (String::new(), 30_000 * MIB, "M".to_owned());
+        }),
+        ("another size", |here, there| (there.serial, there.model) = (here.serial.clone(), "M".to_owned())),
+        ("another model", |here, there| {
+            (there.serial, there.model, there.size_bytes) = (here.serial.clone(), "N".to_owned(), 30_000 * MIB);
+        }),
+        ("another wwn", |here, there| (here.wwn, there.wwn) = ("0x5000".to_owned(), "0x5001".to_owned())),
+    ];
+    for (name, share) in cases {
+        let (layout, mut other, mut moving, _) = planned();
+        other.disks[3].model = "M".to_owned();
+        share(&mut other.disks[3], &mut moving.carried.as_mut().unwrap().marker.disks[3]);
+        receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 }
 

@@ -361,6 +361,37 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     );
 }
 
+/// The very disk in both machines, or a shelf that both reach.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_of_the_machine_itself_is_refused_at_once() {
+    let bytes = 1_000_000_000u64;
+    for (serial, wwn, size_bytes, by) in [
+        ("S1", "0x5000", 1, "wwn 0x5000"),
+        ("N1", "", bytes, "serial number N1, model and size"),
+        ("N1", "", 1, ""),
+        ("S1", "0x5001", bytes, ""),
+    ] {
+        let server = Running::start_in(with_images()).await;
+        let token = server.token(ONE).await;
+        server.allocated(ONE, &token).await;
+        let mut body = success(ONE);
+        let disk = json!({ "device": "/dev/sda", "serial": serial, "wwn": wwn, "size_bytes": size_bytes });
+        body["marker"]["disks"] = json!([disk]);
+        assert_eq!(server.report_to(ONE, &token, body).await.status, 200);
+        let mut inventory = with_one_disk();
+        inventory.disks[0].wwn = "0x5000".to_owned();
+        let mut body = registration(TWO);
+        body["inventory"] = json!(inventory);
+        let token = token_of(&server.boot(&format!("uuid={TWO}")).await.text());
+        assert_eq!(server.call(&token, "POST", "/v1/machine/register", &body).await.status, 200);
+        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+        let text = answer.text();
+        assert_eq!(answer.status, if by.is_empty() { 200 } else { 409 }, "{serial} {wwn}: {text}");
+        let words = format!("its disk for /dev/sda has the {by} of /dev/sda of machine {ONE}");
+        assert!(by.is_empty() || text.contains(&words), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_much_is_refused_and_so_is_the_other_machines_token() {
     let (server, order) = Running::move_ordered().await;
