@@ -307,7 +307,7 @@ type Case = (&'static str, fn(&mut Inventory, &mut Moving, &mut Claim), &'static
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
-    let cases: [Case; 19] = [
+    let cases: [Case; 20] = [
         (
             "a smaller disk",
             |other, moving, _| {
@@ -330,7 +330,18 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             "larger sectors",
             |other, _, _| other.disks[5].sector_bytes = 4096,
             &[
-                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine",
+                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine: its none was made for these, and cannot be read in others. Choose disks with sectors of 512 bytes",
+            ],
+        ),
+        (
+            "smaller sectors",
+            |_, moving, _| {
+                moving.carried.as_mut().unwrap().filesystems.iter_mut().for_each(|is| is.sector_bytes = 4096);
+            },
+            &[
+                "filesystems[1]: /dev/md/efi has sectors of 512 bytes here",
+                "of 4096 bytes on the other machine: its vfat was made for these",
+                "filesystems[4]: /dev/sdf1 has sectors of 512 bytes here",
             ],
         ),
         (
@@ -448,6 +459,16 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             assert!(reasons.contains(expected), "{name}: {reasons}");
         }
     }
+}
+
+/// Their own blocks are as large as those sectors, or larger.
+#[test]
+fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
+    let (layout, other, mut moving, _) = planned();
+    for device in ["/dev/md/root", "/dev/vg00/srv", "/dev/vg00/varlib", "/dev/sdf2"] {
+        filesystem(&mut moving, device).sector_bytes = 4096;
+    }
+    receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
 /// Cheap disks of two machines share names, and most have not all of them.
