@@ -578,6 +578,58 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
 }
 
+/// The control plane has forgotten, or not: by what stands on the disk, and when.
+#[test]
+fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let [Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let here = after(&plan, other);
+    let root = here.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let (began, before, later) = (&disks[..], "2026-10-31T23:59:59Z", "2026-11-02T00:00:00Z");
+    let other_tables: Vec<MarkedDisk> = began
+        .iter()
+        .map(|disk| {
+            let guid = disk.guid.as_ref().map(|_| "00000000-0000-0000-0000-000000000009".to_owned());
+            MarkedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
+        })
+        .collect();
+    for (name, machine, time, begun_on, is_refused) in [
+        ("finished, and the database is older", "m-2", later, &[][..], true),
+        // What came back since is newer.
+        ("there and back again", "m-2", before, &[][..], false),
+        ("as old as what comes", "m-2", "2026-11-01T00:00:00Z", &[][..], false),
+        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false),
+        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false),
+        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false),
+    ] {
+        let mut now = here.clone();
+        let (machine, time) = (machine.to_owned(), time.to_owned());
+        let marker = Some(Marker { machine, time, ..own.clone() });
+        now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
+        let claim = Claim { begun_on: begun_on.to_vec(), ..of_other() };
+        let made = receive(&layout, &now, moving.clone(), claim);
+        let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
+        assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
+        for words in [
+            "of machine m-2, allocation a-1, of 2026-11-02T00:00:00Z, and what is to come has one of 2026-11-01T00:00:00Z: it was moved here before",
+            "wipefs -a",
+        ] {
+            assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
+        }
+    }
+    // Once the attempt is known by its tables, it is booted.
+    let mut now = here.clone();
+    let marker = Some(Marker { time: later.to_owned(), ..own.clone() });
+    now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
+    let claim = Claim { begun_on: disks.clone(), ..of_other() };
+    assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
+}
+
 #[test]
 fn a_plan_that_receives_is_approved_as_an_installation() {
     let (layout, other, moving, plan) = planned();

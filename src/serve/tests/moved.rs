@@ -361,6 +361,34 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     );
 }
 
+/// An older database knows nothing of the move, and the operator says so: docs/serve.md.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_was_forgotten_can_be_said() {
+    let (server, _) = Running::move_ordered().await;
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    server.write("machines/one.yaml", &format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:01']\nsize: c1\n"));
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
+    server.heard(&format!("`drophammer machine rename {ONE} {TWO}`")).await;
+    assert!(!server.is_disk(TWO).await, "its file does not count yet");
+    let path = format!("/v1/machine/{ONE}/rename");
+    let answer = server.call(&server.operator(), "POST", &path, &json!({ "id": TWO })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for turn in 0.. {
+        let boots = [server.is_disk(ONE).await, server.is_disk(TWO).await];
+        if boots == [false, true] {
+            break;
+        }
+        assert!(turn < 250, "{boots:?}\n{}", server.heard.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let server = server.restarted().await;
+    assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
+    // And the old one takes another allocation.
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+}
+
 /// The very disk in both machines, or a shelf that both reach.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_of_the_machine_itself_is_refused_at_once() {
