@@ -74,6 +74,17 @@ pub struct MarkedDisk {
     pub making: Vec<Making>,
 }
 
+impl MarkedDisk {
+    /// In words, by what both are one disk, whatever is written on it: by its hardware's own names. None: nothing says so.
+    pub fn is_one_with(&self, other: &MarkedDisk) -> Option<String> {
+        if !self.wwn.is_empty() && self.wwn == other.wwn {
+            return Some(format!("wwn {}", self.wwn));
+        }
+        let same = self.serial == other.serial && self.model == other.model && self.size_bytes == other.size_bytes;
+        (same && !self.serial.is_empty()).then(|| format!("serial number {}, model and size", self.serial))
+    }
+}
+
 /// Something that is made on a disk whose other content is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]

@@ -5,7 +5,7 @@ use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::gpt;
 use crate::image::raw::{Aligned, Disk, HEAD_BYTES, Target};
-use crate::storage::{busy, fit};
+use crate::storage::{busy, fit, kernel};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,8 @@ pub struct Onto {
     disk: Disk,
     /// Closed when the disk is whole: the kernel is told of its partitions by who has it alone.
     target: RwLock<Option<Target>>,
-    is_disk: bool,
+    /// A GPT in it is that of a disk, and is made to fit this one.
+    fits: bool,
     head: Mutex<Head>,
 }
 
@@ -44,7 +45,14 @@ impl Onto {
         }
         let target = Target::open(&device).map_err(|error| refuse(error.to_string()))?;
         let head = Mutex::new(Head { bytes: Aligned::new(HEAD_BYTES), length: 0 });
-        Ok(Onto { disk: target.disk.clone(), target: RwLock::new(Some(target)), is_disk, head })
+        // Elsewhere the kernel knows no partitions, and a table is content as any other.
+        let fits = is_disk && kernel::takes_partitions(&device)?;
+        Ok(Onto { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
+    }
+
+    /// It becomes what comes, byte by byte: a GPT in it is a guest's.
+    pub fn as_it_comes(self) -> Onto {
+        Onto { fits: false, ..self }
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -114,7 +122,7 @@ impl Onto {
         if rest.is_empty() { Ok(()) } else { self.with(|target| target.zero(rest)) }
     }
 
-    /// Now it is what has come. The backup of a GPT goes to the disk's end.
+    /// Now it is what has come. The backup of a disk's GPT goes to its end.
     ///
     /// # Errors
     /// It cannot be written, or the GPT does not fit it.
@@ -128,7 +136,7 @@ impl Onto {
         written.context(Phase::Move, || format!("write the end of {}", self.disk.name))?;
         drop(self.target.write().unwrap_or_else(PoisonError::into_inner).take());
         let is_gpt = gpt::claimed_end(&head.bytes, u64::from(self.sector_bytes())).is_some();
-        match is_gpt && self.is_disk {
+        match is_gpt && self.fits {
             true => fit::fit(&self.disk.name, None, None).map(drop),
             false => Ok(()),
         }

@@ -70,11 +70,18 @@ pub fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
             let (what, ranges) = filesystem(&View { read_at, start: 0, size });
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
-            // A filesystem may have those two bytes too: then sectors of another size are refused, which harms nobody.
-            Used { ranges: rounded(ranges, size), what, has_table: has_mbr }
+            // So does a boot loader before a filesystem, which is no table. A vfat has them by itself, and counts in sectors as one.
+            let is_loader = ["ext4", "xfs", "btrfs"].iter().any(|name| what.starts_with(name)) && !has_entries(&head);
+            Used { ranges: rounded(ranges, size), what, has_table: has_mbr && !is_loader }
         }
         Err(_) => Used { has_table: true, ..all(size) },
     }
+}
+
+/// Is there a partition in this MBR, as the kernel judges it (block/partitions/msdos.c)? Code has other bytes in some of their places.
+fn has_entries(mbr: &[u8; 512]) -> bool {
+    let (entries, _) = mbr[446..510].as_chunks::<16>();
+    entries.iter().all(|entry| matches!(entry[0], 0 | 0x80)) && entries.iter().any(|entry| entry[4] != 0)
 }
 
 /// What lies in no partition is used.

@@ -208,7 +208,8 @@ impl Incoming {
     /// A device is not there, or in use.
     pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
         let open = |Device { name, path }: Device| {
-            let onto = Onto::open(path.as_ref())?;
+            // A partition table of the machine is the plan's; one inside of a device is content.
+            let onto = Onto::open(path.as_ref())?.as_it_comes();
             Ok(Disk::new(name, onto, Some(order.to_owned()), None, false))
         };
         let disks = devices.into_iter().map(open).collect::<Result<_>>()?;

@@ -5,6 +5,7 @@
 use super::recorded::Known;
 use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
+use crate::carried::Carried;
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::marker::{self, MarkedDisk, Marker};
 use crate::order::Gather;
@@ -39,7 +40,10 @@ impl<'a> Deciding<'a> {
         for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
             match request.receiving() {
                 None => self.refuse_unbelieved(claim, found),
-                Some(_) => self.say_copied(found),
+                Some(moving) => match moving.carried.as_ref().filter(|carried| is_finished(claim, found, carried)) {
+                    Some(carried) => self.refuse_finished(found, carried),
+                    None => self.say_copied(found),
+                },
             }
         }
         self.refuse_others(&marked);
@@ -93,6 +97,20 @@ impl<'a> Deciding<'a> {
             found.marker.image,
             found.marker.time,
             claim.machine
+        );
+        self.refuse("disks", message);
+    }
+
+    /// The disk says that all was received here after what is to come was written, and the control plane does not know of it.
+    fn refuse_finished(&mut self, found: &Marked, carried: &Carried) {
+        let message = format!(
+            "{} on {} has the marker ({}) of {}, of {}, and what is to come has one of {}: it was moved here before, and may have run here since. The control plane does not know that: its database may be older. It is not overwritten. See to it that one of the two machines runs at most. If what is here counts, restore a newer backup of the control plane; if that move was taken back and nobody needs what is here, erase the disk (wipefs -a in the rescue shell, for each of its partitions and for itself) and order the move again",
+            found.device,
+            listed(&found.disks),
+            marker::PATH,
+            whose(&found.marker.machine, &found.marker.allocation),
+            found.marker.time,
+            carried.marker.time
         );
         self.refuse("disks", message);
     }
@@ -232,6 +250,12 @@ impl<'a> Deciding<'a> {
         );
         self.refuse(place, message);
     }
+}
+
+/// Has this very machine had all that comes, and no attempt is known to have begun? One that has begun is known by its tables
+/// (`already`), or begins again. Times are RFC 3339 in UTC, so they sort as text.
+fn is_finished(claim: &Claim, found: &Marked, carried: &Carried) -> bool {
+    claim.begun_on.is_empty() && found.marker.machine == claim.machine && found.marker.time > carried.marker.time
 }
 
 /// What the operator can do about a disk with somebody else's installation that is to be wiped.

@@ -57,9 +57,14 @@ pub fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
         let same = inventory.disks.iter().filter(|other| of(other) == of(disk)).count();
         if same == 1 { of(disk).clone() } else { String::new() }
     };
+    MarkedDisk { serial: its_own(|disk| &disk.serial), wwn: its_own(|disk| &disk.wwn), ..named(disk) }
+}
+
+/// With names that other disks of the machine may have as well: two ways to one disk have the same ones.
+pub fn named(disk: &inventory::Disk) -> MarkedDisk {
     MarkedDisk {
-        serial: its_own(|disk| &disk.serial),
-        wwn: its_own(|disk| &disk.wwn),
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
         sector_bytes: disk.sector_bytes,
         model: disk.model.clone(),

@@ -5,13 +5,14 @@
 //! |---|---|
 //! | a filesystem of the layout that does not come, or comes as another one | nothing would fill it |
 //! | a device that is smaller than that on the other machine, or has larger sectors | the filesystem does not fit |
+//! | a device with smaller sectors, for a `vfat` or what is not known | it may count in sectors |
 //! | an id that is on a disk which stays | the system would take the wrong one |
-//! | a disk of the other machine among those that are wiped | it is what is to be moved |
+//! | a disk of the other machine among those that are wiped, by its table or its hardware's names | it is what is to be moved |
 //! | volumes of Kubernetes | they do not come along |
 
 use super::devices::Device;
 use super::image::Way;
-use super::marking::table_guid;
+use super::marking::{named, table_guid};
 use super::returning::Returning;
 use super::verdict::{Decided, Deciding, decide};
 use super::{
@@ -167,6 +168,16 @@ impl Deciding<'_> {
                     found.device, marker.machine
                 );
                 self.refuse(place, message);
+                continue;
+            }
+            // Without a table too: what is whole a member of an array or a group has none.
+            let here = named(found);
+            if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.is_one_with(&here)?))) {
+                let message = format!(
+                    "{} has the {by} of {} of {}, whose system is to be moved: both machines reach that disk, or it was put in here. Put it back, or choose another disk of this machine for the move",
+                    found.device, there.device, marker.machine
+                );
+                self.refuse(place, message);
             }
         }
     }
@@ -197,10 +208,14 @@ impl Deciding<'_> {
         } else if here > there && was.format.grows() {
             self.decided.larger.push(device.path.clone());
         }
-        if device.sector_bytes > was.sector_bytes {
+        // What is not known, and a vfat, may count in sectors: then it cannot be read in smaller ones either.
+        let counts_in_sectors = matches!(was.format, Format::Vfat | Format::None);
+        let there = was.sector_bytes;
+        let differs = device.sector_bytes != there;
+        if device.sector_bytes > there || differs && counts_in_sectors {
             let message = format!(
-                "{} has sectors of {} bytes here, on {disks}, and of {} bytes on the other machine: what was made for these cannot be read there. Choose other disks",
-                was.device, device.sector_bytes, was.sector_bytes
+                "{} has sectors of {} bytes here, on {disks}, and of {there} bytes on the other machine: its {} was made for these, and cannot be read in others. Choose disks with sectors of {there} bytes, or format an NVMe disk to them (nvme format)",
+                was.device, device.sector_bytes, was.format
             );
             self.refuse(place, message);
         }

@@ -41,6 +41,11 @@ pub async fn script(
     let asking = asking(&app, peer, &method, query)?;
     let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
+        // What its disks hold may run on another machine.
+        if app.state.is_held(&asking.id, asking.files).await? {
+            app.alarm(format!("{why}. It has part in a move: it does not boot its disk, and waits"));
+            return Ok(ipxe::hold(&base.files, &asking.id));
+        }
         app.alarm(why);
         return Ok(ipxe::local_disk(&asking.id));
     }

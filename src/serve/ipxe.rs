@@ -60,6 +60,15 @@ pub fn local_disk(machine: &str) -> String {
     )
 }
 
+/// Boots nothing, and asks again, until a person has put the machine's file right or its move has ended. Whatever fails, the firmware
+/// does not get its turn: it would start the disk.
+pub fn hold(url: &str, machine: &str) -> String {
+    format!(
+        "#!ipxe\n:again\necho drophammer: {machine} waits: it has part in a move, and its file does not list the card ${{netX/mac}}\n\
+         sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
+    )
+}
+
 /// For the TFTP server. `netX` is the card that DHCP has just answered on, whichever that is.
 pub fn start(url: &str) -> String {
     format!("#!ipxe\necho drophammer: asking {url}\ndhcp\nchain {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n")
@@ -192,6 +201,13 @@ mod tests {
             "#!ipxe\necho drophammer: m is installed, starting its disk\niseq ${platform} pcbios || exit 1\n\
              sanboot --no-describe --drive 0x80 || exit\n"
         );
+        let held = hold("http://10.0.2.2:8080", "m");
+        assert_eq!(
+            held,
+            "#!ipxe\n:again\necho drophammer: m waits: it has part in a move, and its file does not list the card ${netX/mac}\n\
+             sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
+        );
+        assert!(!held.contains("exit") && !held.contains("sanboot"));
     }
 
     #[test]

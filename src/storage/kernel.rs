@@ -305,6 +305,15 @@ pub fn partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     Ok(found)
 }
 
+/// May the kernel know partitions of it? Not of a partition, nor of what the device mapper makes.
+///
+/// # Errors
+/// As [`sysfs`].
+pub fn takes_partitions(device: &DevicePath) -> Result<bool> {
+    // How many it may have, itself counted. A partition has no such file.
+    Ok(read_number(&sysfs(device)?.join("ext_range")).is_ok_and(|most| most > 1))
+}
+
 fn read_number(path: &Path) -> std::io::Result<u64> {
     fs::read_to_string(path)?.trim().parse().map_err(std::io::Error::other)
 }

@@ -48,6 +48,37 @@ fn copied(path: &Path, used: &Used) -> PathBuf {
     copy
 }
 
+/// Sectors of another size are refused for a disk with a table, and not for the code of a boot loader before a filesystem.
+#[test]
+fn the_code_of_a_boot_loader_is_no_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |mkfs: &[&str], size: u64, sector: &[(usize, u8)]| {
+        let image = empty(dir.path(), "disk", size);
+        if let [program, args @ ..] = mkfs {
+            run(program, &[args, &[image.to_str().unwrap()]].concat());
+        }
+        let file = File::options().write(true).open(&image).unwrap();
+        for (at, byte) in sector {
+            file.write_all_at(&[*byte], *at as u64).unwrap();
+        }
+        used_of(&image).has_table
+    };
+    let (ext4, vfat) = (&["mkfs.ext4", "-q", "-F"][..], &["mkfs.vfat"][..]);
+    let (signed, code) = ([(510, 0x55), (511, 0xaa)], [(446, 0xeb), (450, 0x90)]);
+    let entry = [(446, 0x80), (450, 0x83)];
+    for (name, mkfs, more, has_table) in [
+        ("ext4", ext4, &[][..], false),
+        ("ext4 with an empty loader", ext4, &signed[..], false),
+        ("ext4 with a loader", ext4, &[signed, code].concat()[..], false),
+        ("ext4 under a table", ext4, &[signed, entry].concat()[..], true),
+        ("vfat", vfat, &[][..], true),
+        ("nothing known with a loader", &[][..], &[signed, code].concat()[..], true),
+        ("nothing", &[][..], &[][..], false),
+    ] {
+        assert_eq!(with(mkfs, 16 * MIB, more), has_table, "{name}");
+    }
+}
+
 /// Mounted until it is dropped.
 struct Mounted(PathBuf, String);
 

@@ -1,6 +1,8 @@
 //! Both agents in one process, over the loopback, with files in place of devices.
 
 use super::*;
+use crate::storage::kernel;
+use crate::storage::loopdev::LoopDevice;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -77,6 +79,40 @@ fn all_devices_of_all_groups_arrive() {
             assert!(came.starts_with(sent) && rest.iter().all(|byte| *byte == 0xff), "{}", device.name);
         }
     }
+}
+
+/// A guest's table: the kernel takes no partitions of a partition, and nothing of it is moved to a larger device's end.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_table_inside_of_a_device_stays_as_it_is() {
+    let room = Room::new();
+    let guest = room.device("g", "g", &content(6, 8 << 20));
+    let made = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", guest.path.as_str()]).output();
+    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    let wanted = fs::read(guest.path.as_str()).unwrap();
+    let (disk, whole) = (LoopDevice::new(64 << 20, 512), LoopDevice::new(16 << 20, 512));
+    let open = |device: &LoopDevice| fs::File::open(device.path()).unwrap();
+    kernel::add_partition(&open(&disk), 1, 1 << 20, 16 << 20).unwrap();
+    assert!(kernel::takes_partitions(disk.path()).unwrap() && !kernel::takes_partitions(&disk.partition(1)).unwrap());
+    let path = guest.path.clone();
+    let from = |name: &str| Device { name: name.to_owned(), path: path.clone() };
+    let groups = vec![vec![from("/dev/sda1"), from("/dev/sdb")]];
+    let (sender, incoming) = (room.own(None), Incoming::open(room.own(None)).unwrap());
+    incoming.hear(&of(&sender)).unwrap();
+    let onto = [("/dev/sda1", disk.partition(1)), ("/dev/sdb", whole.path().clone())];
+    let devices = onto.clone().map(|(name, path)| Device { name: name.to_owned(), path });
+    let arriving = incoming.begin(ORDER, devices.into()).unwrap();
+    let peer = at(&incoming);
+    thread::scope(|scope| {
+        let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| ()));
+        arriving.until_whole(&|_| ()).unwrap();
+        sent.join().unwrap().unwrap();
+    });
+    for (name, path) in onto {
+        let came = fs::read(path.as_str()).unwrap();
+        assert!(came.starts_with(&wanted) && came[wanted.len()..].iter().all(|byte| *byte == 0), "{name}");
+    }
+    assert!(kernel::partitions(whole.path()).unwrap().is_empty());
 }
 
 /// The machine that sends was switched off and on: it has another key. What it sends then is taken when the control plane says so.

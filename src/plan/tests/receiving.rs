@@ -307,7 +307,7 @@ type Case = (&'static str, fn(&mut Inventory, &mut Moving, &mut Claim), &'static
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
-    let cases: [Case; 16] = [
+    let cases: [Case; 20] = [
         (
             "a smaller disk",
             |other, moving, _| {
@@ -330,7 +330,18 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             "larger sectors",
             |other, _, _| other.disks[5].sector_bytes = 4096,
             &[
-                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine",
+                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine: its none was made for these, and cannot be read in others. Choose disks with sectors of 512 bytes",
+            ],
+        ),
+        (
+            "smaller sectors",
+            |_, moving, _| {
+                moving.carried.as_mut().unwrap().filesystems.iter_mut().for_each(|is| is.sector_bytes = 4096);
+            },
+            &[
+                "filesystems[1]: /dev/md/efi has sectors of 512 bytes here",
+                "of 4096 bytes on the other machine: its vfat was made for these",
+                "filesystems[4]: /dev/sdf1 has sectors of 512 bytes here",
             ],
         ),
         (
@@ -391,6 +402,35 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is to be moved"],
         ),
         (
+            "a disk that both machines reach, without a table",
+            |other, moving, _| {
+                other.disks[2].wwn = "0x5000".to_owned();
+                moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
+            },
+            &[
+                "disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1, whose system is to be moved: both machines reach that disk",
+            ],
+        ),
+        (
+            "the same by two ways",
+            |other, moving, _| {
+                for (index, place) in [(2, "pci-1"), (6, "pci-2")] {
+                    (other.disks[index].wwn, other.disks[index].by_path) = ("0x5000".to_owned(), place.to_owned());
+                }
+                moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
+            },
+            &["disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1"],
+        ),
+        (
+            "a disk with all names of one of the machine that is moved",
+            |other, moving, _| {
+                let there = &mut moving.carried.as_mut().unwrap().marker.disks[4];
+                (there.model, there.serial, there.size_bytes) = ("M".to_owned(), "B3".to_owned(), 30_000 * MIB);
+                other.disks[3].model = "M".to_owned();
+            },
+            &["disks[3].device: /dev/nvme3n1 has the serial number B3, model and size of /dev/sde of m-1"],
+        ),
+        (
             "nothing said yet",
             |_, moving, _| moving.carried = None,
             &["moving: the other machine has not said what comes"],
@@ -418,6 +458,39 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         for expected in expected {
             assert!(reasons.contains(expected), "{name}: {reasons}");
         }
+    }
+}
+
+/// Their own blocks are as large as those sectors, or larger.
+#[test]
+fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
+    let (layout, other, mut moving, _) = planned();
+    for device in ["/dev/md/root", "/dev/vg00/srv", "/dev/vg00/varlib", "/dev/sdf2"] {
+        filesystem(&mut moving, device).sector_bytes = 4096;
+    }
+    receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
+}
+
+/// Cheap disks of two machines share names, and most have not all of them.
+#[test]
+fn disks_that_share_less_than_a_disk_are_two() {
+    type Sharing = (&'static str, fn(&mut inventory::Disk, &mut MarkedDisk));
+    let cases: [Sharing; 5] = [
+        ("no wwn", |here, there| (here.wwn, there.wwn) = (String::new(), String::new())),
+        ("no serial number", |_, there| {
+            (there.serial, there.size_bytes, there.model) = (String::new(), 30_000 * MIB, "M".to_owned());
+        }),
+        ("another size", |here, there| (there.serial, there.model) = (here.serial.clone(), "M".to_owned())),
+        ("another model", |here, there| {
+            (there.serial, there.model, there.size_bytes) = (here.serial.clone(), "N".to_owned(), 30_000 * MIB);
+        }),
+        ("another wwn", |here, there| (here.wwn, there.wwn) = ("0x5000".to_owned(), "0x5001".to_owned())),
+    ];
+    for (name, share) in cases {
+        let (layout, mut other, mut moving, _) = planned();
+        other.disks[3].model = "M".to_owned();
+        share(&mut other.disks[3], &mut moving.carried.as_mut().unwrap().marker.disks[3]);
+        receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 }
 
@@ -503,6 +576,58 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
     assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
+}
+
+/// The control plane has forgotten, or not: by what stands on the disk, and when.
+#[test]
+fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let [Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let here = after(&plan, other);
+    let root = here.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let (began, before, later) = (&disks[..], "2026-10-31T23:59:59Z", "2026-11-02T00:00:00Z");
+    let other_tables: Vec<MarkedDisk> = began
+        .iter()
+        .map(|disk| {
+            let guid = disk.guid.as_ref().map(|_| "00000000-0000-0000-0000-000000000009".to_owned());
+            MarkedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
+        })
+        .collect();
+    for (name, machine, time, begun_on, is_refused) in [
+        ("finished, and the database is older", "m-2", later, &[][..], true),
+        // What came back since is newer.
+        ("there and back again", "m-2", before, &[][..], false),
+        ("as old as what comes", "m-2", "2026-11-01T00:00:00Z", &[][..], false),
+        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false),
+        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false),
+        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false),
+    ] {
+        let mut now = here.clone();
+        let (machine, time) = (machine.to_owned(), time.to_owned());
+        let marker = Some(Marker { machine, time, ..own.clone() });
+        now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
+        let claim = Claim { begun_on: begun_on.to_vec(), ..of_other() };
+        let made = receive(&layout, &now, moving.clone(), claim);
+        let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
+        assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
+        for words in [
+            "of machine m-2, allocation a-1, of 2026-11-02T00:00:00Z, and what is to come has one of 2026-11-01T00:00:00Z: it was moved here before",
+            "wipefs -a",
+        ] {
+            assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
+        }
+    }
+    // Once the attempt is known by its tables, it is booted.
+    let mut now = here.clone();
+    let marker = Some(Marker { time: later.to_owned(), ..own.clone() });
+    now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
+    let claim = Claim { begun_on: disks.clone(), ..of_other() };
+    assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::agents::in_words;
 use super::{Move, MoveState, Word, pairing};
 use crate::allocation::Allocation;
 use crate::carried::Part;
-use crate::marker::MarkedDisk;
+use crate::marker::{MarkedDisk, Marker};
 use crate::problem;
 use crate::serve::App;
 use crate::serve::api::bodies::EVENT_BYTES;
@@ -213,6 +213,7 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
         }
         (_, None) => Vec::new(),
     };
+    problems.extend(disks.iter().filter_map(|disk| its_own(disk, marker.as_ref()?, id, &to)));
     if !problems.is_empty() {
         return Err(refused(&problems));
     }
@@ -235,6 +236,15 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
         words_b: String::new(),
         files: false,
     })
+}
+
+/// Why the disk of the machine that receives is one of the machine that is moved.
+fn its_own(disk: &MarkedDisk, of_sender: &Marker, from: &str, to: &str) -> Option<String> {
+    let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.is_one_with(disk)?)))?;
+    Some(format!(
+        "machine {to}: its disk for {} has the {by} of {} of machine {from}: both reach that disk, or it was put in there. Put it back, or choose another one",
+        disk.device, there.device
+    ))
 }
 
 fn has_volumes(machine: &Machine) -> bool {

@@ -7,7 +7,7 @@ use super::{Hash, State, moves, now, strangers};
 use crate::carried::Part;
 use crate::error::Result;
 use crate::serve::moves::MoveState;
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::{OptionalExtension, Transaction, params};
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -103,6 +103,35 @@ impl State {
                 boots::hand_out(transaction, &machine, asked.token, &asked.by, other.is_some())?;
             }
             Ok(Handed { next, other })
+        })
+        .await
+    }
+}
+
+/// Something is barred, and neither what the file gives (nor anything, where none can be read) is installed beside that.
+const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
+         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
+
+impl State {
+    /// Must nothing be booted from the machine's disks, because of a move? Whoever asks in its name: nothing is counted or kept.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn is_held(&self, machine: &str, files: Files) -> Result<bool> {
+        let machine = machine.to_owned();
+        self.run(move |connection| {
+            let files = moves::files(connection, &machine, files)?;
+            match moves::next(connection, &machine, &files)? {
+                Some(NextBoot::Disk) => return Ok(false),
+                Some(_) => return Ok(true),
+                None => {}
+            }
+            let allocation = match files {
+                Files::Allocated(allocation) => Some(allocation),
+                Files::Free | Files::Nothing => None,
+            };
+            connection.prepare_cached(HELD)?.exists(params![machine, allocation])
         })
         .await
     }

@@ -361,6 +361,128 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     );
 }
 
+impl Running {
+    /// The same by a card that is in no file.
+    async fn by_another_card(&self, id: &str) -> &'static str {
+        let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
+        let held = format!("/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again");
+        match script {
+            script if script.contains("token") => panic!("{script}"),
+            script if script.contains("sanboot") => "disk",
+            script if script.contains(&held) && script.contains("\nchain --replace http://127.0.0.1:") => "waits",
+            script => panic!("{script}"),
+        }
+    }
+}
+
+/// What the machine itself would get to boot its disk, it gets by any card; and what keeps it from its disk, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_card_does_not_boot_what_was_moved() {
+    let none = Running::start_in(with_images()).await;
+    assert_eq!(none.by_another_card(ONE).await, "disk", "no move");
+    let (server, order) = Running::move_ordered().await;
+    let by_both = async |server: &Running| [server.by_another_card(ONE).await, server.by_another_card(TWO).await];
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "ordered");
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.stands(id, token, &order).await.status, 200);
+    }
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
+    assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
+    server.heard("does not boot its disk, and waits").await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting");
+    server.files_say("two", "one").await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting, with its files");
+    let event = json!({ "event": "Phoned Home", "message": "" });
+    assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
+    assert_eq!(server.state().await, "done");
+    let server = server.restarted().await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "done");
+    // Its disks still hold it, whatever it is to become.
+    for allocation in [MARKED, "a9"] {
+        server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
+        assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
+    }
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+    assert_eq!(server.by_another_card(ONE).await, "waits", "a9 is not installed");
+    let body = json!({ "allocationuuid": "a9", "order": "", "disks": disks() });
+    let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut body = success(ONE);
+    (body["allocationuuid"], body["marker"]["allocation"]) = (json!("a9"), json!("a9"));
+    assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
+    assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
+
+    // What was taken back.
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
+    assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
+}
+
+/// An older database knows nothing of the move, and the operator says so: docs/serve.md.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_was_forgotten_can_be_said() {
+    let (server, _) = Running::move_ordered().await;
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    server.write("machines/one.yaml", &format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:01']\nsize: c1\n"));
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
+    server.heard(&format!("`drophammer machine rename {ONE} {TWO}`")).await;
+    assert!(!server.is_disk(TWO).await, "its file does not count yet");
+    let path = format!("/v1/machine/{ONE}/rename");
+    let answer = server.call(&server.operator(), "POST", &path, &json!({ "id": TWO })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for turn in 0.. {
+        let boots = [server.is_disk(ONE).await, server.is_disk(TWO).await];
+        if boots == [false, true] {
+            break;
+        }
+        assert!(turn < 250, "{boots:?}\n{}", server.heard.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let server = server.restarted().await;
+    assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
+    // And the old one takes another allocation.
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+}
+
+/// The very disk in both machines, or a shelf that both reach.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_of_the_machine_itself_is_refused_at_once() {
+    let bytes = 1_000_000_000u64;
+    for (serial, wwn, size_bytes, by) in [
+        ("S1", "0x5000", 1, "wwn 0x5000"),
+        ("N1", "", bytes, "serial number N1, model and size"),
+        ("N1", "", 1, ""),
+        ("S1", "0x5001", bytes, ""),
+    ] {
+        let server = Running::start_in(with_images()).await;
+        let token = server.token(ONE).await;
+        server.allocated(ONE, &token).await;
+        let mut body = success(ONE);
+        let disk = json!({ "device": "/dev/sda", "serial": serial, "wwn": wwn, "size_bytes": size_bytes });
+        body["marker"]["disks"] = json!([disk]);
+        assert_eq!(server.report_to(ONE, &token, body).await.status, 200);
+        let mut inventory = with_one_disk();
+        inventory.disks[0].wwn = "0x5000".to_owned();
+        let mut body = registration(TWO);
+        body["inventory"] = json!(inventory);
+        let token = token_of(&server.boot(&format!("uuid={TWO}")).await.text());
+        assert_eq!(server.call(&token, "POST", "/v1/machine/register", &body).await.status, 200);
+        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+        let text = answer.text();
+        assert_eq!(answer.status, if by.is_empty() { 200 } else { 409 }, "{serial} {wwn}: {text}");
+        let words = format!("its disk for /dev/sda has the {by} of /dev/sda of machine {ONE}");
+        assert!(by.is_empty() || text.contains(&words), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_much_is_refused_and_so_is_the_other_machines_token() {
     let (server, order) = Running::move_ordered().await;
