@@ -119,6 +119,20 @@ pub struct Carried {
     pub nics: Vec<CarriedNic>,
 }
 
+impl Carried {
+    /// Have those the same filesystems, arrays and partitions, by their ids and sizes? A plan that was made for one fits the other then.
+    pub fn fits_as(&self, other: &Carried) -> bool {
+        same(&self.filesystems, &other.filesystems)
+            && same(&self.arrays, &other.arrays)
+            && same(&self.partitions, &other.partitions)
+    }
+}
+
+/// In whatever order.
+fn same<T: PartialEq>(some: &[T], others: &[T]) -> bool {
+    some.len() == others.len() && some.iter().all(|one| others.contains(one))
+}
+
 /// What is in one device of the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedFilesystem {

@@ -118,7 +118,7 @@ impl Agent {
         let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == Part::Receive) else {
             return Ok(None);
         };
-        let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?)?;
+        let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?, moving.carried.clone())?;
         say(&format!("\nThis machine becomes another one, whose disks are read over TLS: {}", incoming.own().trust()));
         if let Some(peer) = &moving.peer {
             incoming.hear(peer)?;

@@ -5,13 +5,12 @@ use super::certificate::{Certificate, Secret};
 use super::ganeti::{Compression, Terms};
 use super::key::{self, Pair};
 use super::link::Port;
-use super::onto::Onto;
 use super::own::receive::Disk;
 use super::receiving::Waiting;
 use super::sending::{self, Way};
 use super::source::Source;
 use super::tls::Ends;
-use crate::carried::Peer;
+use crate::carried::{Carried, Peer};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use std::path::Path;
@@ -152,6 +151,8 @@ fn terms(order: &str) -> Result<Terms> {
 pub struct Incoming {
     own: Own,
     port: Port,
+    /// What the plan was made for.
+    planned: Option<Carried>,
     news: Mutex<News>,
 }
 
@@ -165,10 +166,10 @@ struct News {
 impl Incoming {
     /// # Errors
     /// There is no port left.
-    pub fn open(own: Own) -> Result<Incoming> {
+    pub fn open(own: Own, planned: Option<Carried>) -> Result<Incoming> {
         // The first takes IPv4 too, where the kernel has IPv6 at all.
         let port = Port::open("[::]:0").or_else(|_| Port::open("0.0.0.0:0"))?;
-        Ok(Incoming { own, port, news: Mutex::default() })
+        Ok(Incoming { own, port, planned, news: Mutex::default() })
     }
 
     pub fn own(&self) -> &Own {
@@ -192,6 +193,15 @@ impl Incoming {
         Ok(())
     }
 
+    /// The other machine says, after each boot, what it has. Ids of it are in the plan.
+    pub fn compare(&self, carried: &Carried) {
+        if self.planned.as_ref().is_some_and(|planned| !planned.fits_as(carried)) {
+            self.end(
+                "the other machine has booted again, and its filesystems, arrays or partitions have other ids or sizes than this plan was made for: it has to be made anew",
+            );
+        }
+    }
+
     /// Nothing more comes.
     pub fn end(&self, why: &str) {
         self.news().over = Some(why.to_owned());
@@ -208,8 +218,7 @@ impl Incoming {
     /// A device is not there, or in use.
     pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
         let open = |Device { name, path }: Device| {
-            let onto = Onto::open(path.as_ref())?;
-            Ok(Disk::new(name, onto, Some(order.to_owned()), None, false))
+            Disk::open(name, AsRef::<Path>::as_ref(&path).to_owned(), Some(order.to_owned()), None, false)
         };
         let disks = devices.into_iter().map(open).collect::<Result<_>>()?;
         Ok(Arriving { incoming: self, waiting: Waiting::of(disks, terms(order)?) })
