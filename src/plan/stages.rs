@@ -144,7 +144,7 @@ fn root_uuid(filesystems: &[Placed]) -> String {
 }
 
 /// Leaves out the stages without operations.
-fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
+pub fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
     let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
     stages.map(|(name, operations)| Stage { name, operations }).collect()
 }

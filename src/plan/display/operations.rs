@@ -142,6 +142,10 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
+        // Nothing may be written after it.
+        OfRun::TellPointOfNoReturn { extents, .. } if extents.is_empty() => {
+            alone("the control plane still wants it, and knows that this boot has all of it".to_owned())
+        }
         OfRun::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }

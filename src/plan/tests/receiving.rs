@@ -497,6 +497,15 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let begun = Claim { begun_on: disks.clone(), ..of_other() };
     let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
+    // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
+    assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
+    let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, disks: told, .. })] = &again.stages[0].operations[..]
+    else {
+        panic!("{again}")
+    };
+    assert_eq!((allocation.as_str(), told), ("a-1", disks));
+    assert!(again.to_string().contains("knows that this boot has all of it"), "{again}");
+    properties::assert_sound(&again, &after);
     // One of an earlier move is not: the tables are others.
     let older =
         |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
