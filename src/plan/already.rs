@@ -100,7 +100,10 @@ pub fn arrange(
                 (StageName::StorageMount, mounts.into_iter().map(OfRun::MountReadOnly).map(Operation::Run).collect()),
                 (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
                 (StageName::StorageUnmount, vec![Operation::Run(OfRun::Unmount)]),
-                (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, Some(marked.marker)))]),
+                (
+                    StageName::ReportFinal,
+                    vec![Operation::Run(handing::closing(&request, Some(marked.marker), Vec::new()))],
+                ),
                 (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
             ];
             let stages: Vec<(StageName, Vec<Operation>)> = stages.into();

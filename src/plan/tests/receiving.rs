@@ -9,6 +9,7 @@ use super::stacks::operations;
 use super::*;
 use crate::allocation::Allocation;
 use crate::carried::{Carried, Moving, Part};
+use crate::device::DevicePath;
 use crate::inventory::{Filesystem, Firmware};
 use crate::marker::{MarkedDisk, Marker};
 use crate::topology::Match;
@@ -251,7 +252,7 @@ fn the_disks_are_those_of_the_move() {
     other.disks.iter_mut().for_each(|disk| disk.wwn = format!("0x5{}", disk.serial));
     moving.disks[0] = MarkedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
     let plan = receive(&layout, &other, moving, of_other()).unwrap();
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
@@ -487,7 +488,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
         panic!("{plan}")
     };
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let mut after = after(&plan, other);
@@ -512,6 +513,33 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
     assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
+}
+
+/// The order may be taken back while the copy is adapted, which takes minutes: then the other machine has the system again.
+#[test]
+fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
+    let (_, _, _, plan) = planned();
+    let [Operation::Run(asked), Operation::Run(OfRun::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    assert_eq!(*asked, OfRun::MoveStands { order: "o-7".to_owned() });
+    let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
+        [Operation::Run(OfRun::Report(closing))] => closing.clone(),
+        operations => panic!("{operations:?}"),
+    };
+    let wiped: Vec<DevicePath> = all(&plan)
+        .filter_map(|operation| match operation {
+            Operation::Device(OnDevice::WipeDisk(wipe)) => Some(wipe.device.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((wiped.len(), closing(&plan).taken_back), (6, wiped));
+    // What an image was written to stays: nobody else has it.
+    let (layout, blank) = (super::stacks::layout(), super::stacks::five());
+    let installed = install(&layout, &blank, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(closing(&installed).taken_back, Vec::<DevicePath>::new());
+    assert!(matches!(operations(&installed, StageName::TargetMarker), [Operation::Run(OfRun::WriteMarker(_))]));
 }
 
 #[test]
