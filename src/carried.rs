@@ -102,6 +102,9 @@ pub struct Standing {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<Carried>,
+    /// What went wrong, while all goes on as far as it can; empty when that is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
 }
 
 /// All that the sending machine's layout has, as it is on its disks.

@@ -25,6 +25,9 @@ pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
 /// A copy that was cut after days goes on.
 const HOURS: u32 = 24 * 7;
 
+/// Nobody has set the clocks of these machines: they are in local time, or hours off.
+const EARLIER: time::Duration = time::Duration::days(1);
+
 /// So long the sender looks for the other end, before it asks the control plane where that is.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -80,7 +83,7 @@ impl Own {
     /// There are no random numbers, or there is a file for the secret and no secret in it.
     pub fn make(secret_file: &Path) -> Result<Own> {
         let secret = secret_file.exists().then(|| super::secret(secret_file)).transpose()?;
-        let pair = key::make(HOURS, secret.as_ref())?;
+        let pair = key::make(EARLIER, HOURS, secret.as_ref())?;
         let certificate = Certificate::read(&pair.certificate).map_err(|why| Error::new(Phase::Move, why))?;
         Ok(Own { pair, certificate, secret })
     }
@@ -102,9 +105,23 @@ impl Own {
         }
     }
 
+    /// Looks at the other end's certificate, before anything is erased for it.
+    ///
+    /// # Errors
+    /// A refusal: it is not good now, or not signed as it must be.
+    pub fn check(&self, peer: &Peer) -> Result<()> {
+        self.ends(peer).map(drop)
+    }
+
     fn ends(&self, peer: &Peer) -> Result<Ends> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("the other machine's certificate: {why}"));
-        let now = OffsetDateTime::now_utc().unix_timestamp();
+        self.ends_at(peer, OffsetDateTime::now_utc().unix_timestamp())
+    }
+
+    fn ends_at(&self, peer: &Peer, now: i64) -> Result<Ends> {
+        let refuse = |why: String| {
+            let hint = "compare the clocks of both machines, and the secrets of their ramdisks";
+            Error::refusal(Phase::Move, format!("the other machine's certificate: {why}; {hint}"))
+        };
         let peer = super::good(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
         Ends::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
     }
@@ -120,18 +137,28 @@ pub struct Device {
 /// Sends devices that are only read. Each group has disks of its own: groups go side by side, and the devices of one after each other,
 /// since a disk that is read at two places at once is slow.
 ///
+/// `fails` hears at once what is wrong with one, while the others go on.
+///
 /// # Errors
 /// A device is not whole at the other end.
-pub fn send(own: &Own, peer: &Peer, order: &str, groups: &[Vec<Device>], say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+pub fn send(
+    own: &Own,
+    peer: &Peer,
+    order: &str,
+    groups: &[Vec<Device>],
+    say: &(dyn Fn(&str) + Sync),
+    fails: &(dyn Fn(&Error) + Sync),
+) -> Result<()> {
     let ends = own.ends(peer)?;
     let way = Way { to: &peer.address, ends: &ends, terms: terms(order)?, patience: PATIENCE };
     let group = |devices: &[Device]| {
-        devices.iter().try_for_each(|Device { name, path }| {
+        let ended = devices.iter().try_for_each(|Device { name, path }| {
             let source = Source::open(path.as_ref(), false)?;
             let figures = sending::one(name, &source, &way, usize::MAX)?;
             figures.lines().lines().for_each(say);
             Ok(())
-        })
+        });
+        ended.inspect_err(fails)
     };
     thread::scope(|scope| {
         let running: Vec<_> = groups.iter().map(|devices| scope.spawn(|| group(devices))).collect();

@@ -68,7 +68,7 @@ fn all_devices_of_all_groups_arrive() {
         let arriving = incoming.begin(ORDER, devices).unwrap();
         let peer = at(&incoming);
         thread::scope(|scope| {
-            let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| ()));
+            let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| (), &|_| ()));
             arriving.until_whole(&|_| ()).unwrap();
             sent.join().unwrap().unwrap();
         });
@@ -95,10 +95,10 @@ fn a_sender_that_has_booted_again_is_taken_when_it_was_announced() {
     let peer = at(&incoming);
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
-        let refused = send(&second, &peer, ORDER, &groups, &|_| ()).unwrap_err().to_string();
+        let refused = send(&second, &peer, ORDER, &groups, &|_| (), &|_| ()).unwrap_err().to_string();
         assert!(refused.contains("connect to") || refused.contains("send"), "{refused}");
         incoming.hear(&of(&second)).unwrap();
-        send(&second, &peer, ORDER, &groups, &|_| ()).unwrap();
+        send(&second, &peer, ORDER, &groups, &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
     assert_eq!(fs::read(room.0.path().join("b")).unwrap(), wanted);
@@ -144,7 +144,7 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
         let mut before = on_a(&contents);
         let cut = before.remove(1);
         before.truncate(1);
-        send(&first, &at(&incoming), ORDER, &[before], &|_| ()).unwrap();
+        send(&first, &at(&incoming), ORDER, &[before], &|_| (), &|_| ()).unwrap();
         cut_after(12 << 20, &first, &incoming, &cut);
         // In the first MiB there are zeros where there was something.
         contents[0][2 << 20] ^= 1;
@@ -154,7 +154,7 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
         incoming.hear(&of(&second)).unwrap();
         let (address, travelled) = wire(&at(&incoming).address, &[]);
         let peer = Peer { address, ..at(&incoming) };
-        send(&second, &peer, ORDER, &[on_a(&contents)], &|_| ()).unwrap();
+        send(&second, &peer, ORDER, &[on_a(&contents)], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
         let travelled = travelled.load(Ordering::Relaxed);
         // What is the same on both is compared only.
@@ -178,12 +178,12 @@ fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
     let from = |name: &str| room.device(name, &format!("a{name}"), &wanted);
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
-        send(&first, &at(&incoming), ORDER, &[vec![from("d")]], &|_| ()).unwrap();
+        send(&first, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
         incoming.hear(&of(&second)).unwrap();
-        send(&second, &at(&incoming), ORDER, &[vec![from("e")]], &|_| ()).unwrap();
+        send(&second, &at(&incoming), ORDER, &[vec![from("e")]], &|_| (), &|_| ()).unwrap();
         thread::sleep(Duration::from_millis(300));
         assert!(!whole.is_finished(), "one of each boot is a mixture");
-        send(&second, &at(&incoming), ORDER, &[vec![from("d")]], &|_| ()).unwrap();
+        send(&second, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
 }
@@ -201,7 +201,7 @@ fn another_order_is_refused_and_an_ended_one_ends() {
     let other = "0f1e2d3c-0000-4000-8000-000000000002";
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
-        let refused = send(&sender, &peer, other, &groups, &|_| ()).unwrap_err();
+        let refused = send(&sender, &peer, other, &groups, &|_| (), &|_| ()).unwrap_err();
         assert!(refused.is_refusal() && refused.to_string().contains("magic"), "{refused}");
         assert!(whole.join().unwrap().unwrap_err().is_refusal());
     });
@@ -232,9 +232,57 @@ fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
         assert!(incoming.hear(&of(stranger)).unwrap_err().is_refusal());
     }
     let began = Instant::now();
-    assert!(send(&other, &at(&incoming), ORDER, &[], &|_| ()).unwrap_err().is_refusal());
+    assert!(send(&other, &at(&incoming), ORDER, &[], &|_| (), &|_| ()).unwrap_err().is_refusal());
     assert!(began.elapsed() < PATIENCE, "a wrong certificate is not waited for");
     incoming.hear(&of(&room.own(Some("s")))).unwrap();
+}
+
+/// As far as a day: clocks of boards are in local time, or were never set.
+#[test]
+fn clocks_may_differ_by_a_day() {
+    let room = Room::new();
+    let (one, other) = (room.own(None), room.own(None));
+    let (hour, now) = (60 * 60, OffsetDateTime::now_utc().unix_timestamp());
+    for (hours, is_good) in [(-25, false), (-23, true), (-2, true), (0, true), (24 * 6, true), (24 * 7 + 1, false)] {
+        let ends = one.ends_at(&of(&other), now + hours * hour);
+        assert_eq!(ends.is_ok(), is_good, "{hours}");
+        if let Err(error) = ends {
+            assert!(error.is_refusal() && error.to_string().contains("clocks of both"), "{error}");
+        }
+    }
+    one.check(&of(&other)).unwrap();
+    let none = Peer { certificate: "none".to_owned(), address: String::new() };
+    assert!(one.check(&none).unwrap_err().is_refusal());
+}
+
+/// A person should not have to wait for the other disks, which may take a day.
+#[test]
+fn what_cannot_be_read_is_said_while_the_others_go_on() {
+    let room = Room::new();
+    let sender = room.own(None);
+    let incoming = Incoming::open(room.own(None), None).unwrap();
+    incoming.hear(&of(&sender)).unwrap();
+    let gone = room.device("gone", "gone", b"");
+    fs::remove_file(gone.path.as_str()).unwrap();
+    let groups = vec![vec![gone], vec![room.device("d", "a", &content(10, 1 << 20))]];
+    let arriving = incoming.begin(ORDER, vec![room.device("d", "b", &vec![1; 1 << 20])]).unwrap();
+    let (peer, failed) = (at(&incoming), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let fails = |error: &Error| {
+            assert!(error.to_string().contains("gone"), "{error}");
+            failed.store(true, Ordering::Relaxed);
+        };
+        let (sender, groups, peer) = (&sender, &groups, &peer);
+        let sent = scope.spawn(move || send(sender, peer, ORDER, groups, &|_| (), &fails));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !failed.load(Ordering::Relaxed) {
+            assert!(Instant::now() < deadline, "nothing is said before all have ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        // Nobody has taken the other one until now.
+        arriving.until_whole(&|_| ()).unwrap();
+        assert!(sent.join().unwrap().is_err());
+    });
 }
 
 #[test]

@@ -144,6 +144,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let plan = agent(&server.until_approved(&token, &sha256).await);
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
     for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is in force now")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
@@ -166,6 +167,7 @@ async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot(
     let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
     let plan = agent(&server.given_to(TWO, &token).await);
     let marker = server.told_by(&plan, &token, |operation| matches!(operation, OfRun::Report(_))).await;
     let mut after = simulator::after(&plan, with_one_disk());
