@@ -102,6 +102,9 @@ pub struct Standing {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<Carried>,
+    /// What went wrong, while all goes on as far as it can; empty when that is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
 }
 
 /// All that the sending machine's layout has, as it is on its disks.
@@ -117,6 +120,20 @@ pub struct Carried {
     /// Network cards, in the order of the inventory.
     #[serde(default)]
     pub nics: Vec<CarriedNic>,
+}
+
+impl Carried {
+    /// Have those the same filesystems, arrays and partitions, by their ids and sizes? A plan that was made for one fits the other then.
+    pub fn fits_as(&self, other: &Carried) -> bool {
+        same(&self.filesystems, &other.filesystems)
+            && same(&self.arrays, &other.arrays)
+            && same(&self.partitions, &other.partitions)
+    }
+}
+
+/// In whatever order.
+fn same<T: PartialEq>(some: &[T], others: &[T]) -> bool {
+    some.len() == others.len() && some.iter().all(|one| others.contains(one))
 }
 
 /// What is in one device of the layout.

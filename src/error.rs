@@ -49,16 +49,28 @@ pub struct Error {
     what: String,
     source: Option<Source>,
     refused: bool,
+    denied: bool,
 }
 
 impl Error {
     pub fn new(phase: Phase, what: impl Into<String>) -> Self {
-        Error { phase, what: what.into(), source: None, refused: false }
+        Error { phase, what: what.into(), source: None, refused: false, denied: false }
     }
 
     /// What was asked for is not valid or not safe, and nothing was written. It is no use to try the same again.
     pub fn refusal(phase: Phase, what: impl Into<String>) -> Self {
         Error { refused: true, ..Error::new(phase, what) }
+    }
+
+    /// The one who decides has been asked, and has said no to what was done or is to be done. It will not say yes later.
+    pub fn denial(phase: Phase, what: impl Into<String>) -> Self {
+        Error { denied: true, ..Error::new(phase, what) }
+    }
+
+    /// Is it, or what it stems from, a [`Error::denial`]?
+    pub fn is_denial(&self) -> bool {
+        let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
+        self.denied || source.is_some_and(Error::is_denial)
     }
 
     /// Is it, or what it stems from, a [`Error::refusal`]?
@@ -68,7 +80,7 @@ impl Error {
     }
 
     pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<Source>) -> Self {
-        Error { phase, what: what.into(), source: Some(source.into()), refused: false }
+        Error { phase, what: what.into(), source: Some(source.into()), refused: false, denied: false }
     }
 }
 
@@ -134,6 +146,10 @@ mod tests {
     #[test]
     fn a_refusal_stays_one() {
         let inner: Result<()> = Err(Error::refusal(Phase::Image, "it is a tar"));
-        assert!(inner.context(Phase::Image, || "look at the image").unwrap_err().is_refusal());
+        let error = inner.context(Phase::Image, || "look at the image").unwrap_err();
+        assert!(error.is_refusal() && !error.is_denial());
+        let inner: Result<()> = Err(Error::denial(Phase::Control, "cancelled"));
+        let error = inner.context(Phase::Control, || "report").unwrap_err();
+        assert!(error.is_denial() && !error.is_refusal());
     }
 }

@@ -220,6 +220,7 @@ impl Session {
                 let (order, approved) = (order.as_deref(), approved.as_deref());
                 self.control.point_of_no_return(allocation, order, disks, extents, approved)
             }
+            OfRun::MoveStands { order } => self.move_stands(order),
             OfRun::Mount(filesystem) => {
                 self.undo.push(Undo::Unmount);
                 self.mounts.mount(filesystem)

@@ -3,7 +3,7 @@
 //!
 //! | the control plane says | |
 //! |---|---|
-//! | the other machine has not begun | waits |
+//! | the other machine has not begun | looks at its certificate, and waits; one that is not taken is a refusal |
 //! | it has begun, at this address, with this certificate | sends all; once for each boot of the other machine |
 //! | `booting`: the other machine has all of it | waits |
 //! | `done` | waits: this machine is free, and boots again for another allocation |
@@ -15,7 +15,7 @@ use super::Agent;
 use super::ending::Failure;
 use crate::allocation::{Allocation, Machine};
 use crate::assigned::request;
-use crate::carried::{Carried, Moving, Part, Said, Standing};
+use crate::carried::{Carried, Moving, Part, Peer, Said, Standing};
 use crate::console::say;
 use crate::device::KernelName;
 use crate::error::{Error, Phase, Result};
@@ -27,6 +27,7 @@ use crate::topology::Stack;
 use crate::{problem, ready, text};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -61,14 +62,28 @@ impl Agent {
             certificate: own.certificate().to_owned(),
             port: None,
             carried: Some(carried),
+            words: None,
         };
         self.control.moving(&standing).map_err(at("control.move"))?;
         self.reporter.phase(EventName::Waiting, "for the machine that takes what is on these disks");
-        self.send(&own, &moving.order, &side_by_side(&inventory, &from));
-        Ok(())
+        self.send(&own, &standing, &side_by_side(&inventory, &from)).map_err(at("move.peer"))
     }
 
-    fn send(&self, own: &Own, order: &str, groups: &[Vec<FromDevice>]) {
+    /// # Errors
+    /// The other machine, which has erased nothing yet, has a certificate that is not taken here.
+    fn send(&self, own: &Own, standing: &Standing, groups: &[Vec<FromDevice>]) -> Result<()> {
+        let (order, told) = (standing.order.as_str(), Mutex::new(String::new()));
+        // Where the operator looks. What is told twice is no news.
+        let tell = |words: &str| {
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told != words {
+                words.clone_into(&mut told);
+                let standing = Standing { words: Some(words.to_owned()), ..standing.clone() };
+                if let Err(error) = self.control.moving(&standing) {
+                    self.reporter.say(&format!("{error}"));
+                }
+            }
+        };
         let (mut sent_to, mut waits_for, mut silence) = (String::new(), String::new(), Silence::default());
         let mut wait = |what: &str| {
             if waits_for != what {
@@ -81,7 +96,10 @@ impl Agent {
             let machine = match self.control.machine() {
                 Ok(machine) => machine,
                 // A boot's token ends after a day.
-                Err(error) if error.is_refusal() => return self.say_reboot(&format!("for a new token: {error}")),
+                Err(error) if error.is_refusal() => {
+                    self.say_reboot(&format!("for a new token: {error}"));
+                    return Ok(());
+                }
                 Err(error) => {
                     silence.is_broken();
                     self.reporter.say(&format!("{error}"));
@@ -94,18 +112,24 @@ impl Agent {
                     wait(&what);
                     continue;
                 }
-                Next::BootsAgain(why) => return self.say_reboot(why),
+                Next::BootsAgain(why) => {
+                    self.say_reboot(why);
+                    return Ok(());
+                }
             };
-            let Moving { peer, begun, .. } = *moving;
-            let Some(peer) = peer.filter(|peer| begun && peer.certificate != sent_to) else { continue };
+            let Some(peer) = receiver(own, &moving, &sent_to)? else { continue };
             self.reporter.say(&format!("to {}", peer.address));
             let groups: Vec<Vec<Device>> = groups.iter().map(|group| group.iter().map(device).collect()).collect();
-            match whole::send(own, &peer, order, &groups, &|line| self.reporter.say(line)) {
+            let (say, fails) = (|line: &str| self.reporter.say(line), |error: &Error| tell(&error.to_string()));
+            match whole::send(own, peer, order, &groups, &say, &fails) {
                 Ok(()) => {
-                    sent_to = peer.certificate;
+                    sent_to.clone_from(&peer.certificate);
+                    tell("");
                     wait("all is sent and acknowledged; the other machine goes on");
                 }
                 Err(error) => {
+                    // Before there were groups, or the same.
+                    fails(&error);
                     self.reporter.say(&format!("{error}. It goes on where it was"));
                     thread::sleep(AGAIN);
                 }
@@ -118,16 +142,25 @@ impl Agent {
         let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == Part::Receive) else {
             return Ok(None);
         };
-        let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?)?;
+        let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?, moving.carried.clone())?;
         say(&format!("\nThis machine becomes another one, whose disks are read over TLS: {}", incoming.own().trust()));
         if let Some(peer) = &moving.peer {
             incoming.hear(peer)?;
         }
         let certificate = incoming.own().certificate().to_owned();
         let order = moving.order.clone();
-        self.control.moving(&Standing { order, certificate, port: incoming.port(), carried: None })?;
+        self.control.moving(&Standing { order, certificate, port: incoming.port(), carried: None, words: None })?;
         Ok(Some(incoming))
     }
+}
+
+/// Whom all is sent to now. As long as the other one has erased nothing, only its certificate is looked at.
+fn receiver<'m>(own: &Own, moving: &'m Moving, sent_to: &str) -> Result<Option<&'m Peer>> {
+    let Some(peer) = &moving.peer else { return Ok(None) };
+    if !moving.begun {
+        own.check(peer)?;
+    }
+    Ok(Some(peer).filter(|peer| moving.begun && peer.certificate != sent_to))
 }
 
 /// What a machine that sends does after an answer of the control plane.
@@ -245,6 +278,25 @@ mod tests {
         }
         // Of an earlier version, when it is over: that is waited for too.
         assert!(matches!(after(None, Some(other)), Next::Waits(_)));
+    }
+
+    /// Once the other machine has erased its disks, a refusal ends nothing any more.
+    #[test]
+    fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
+        let own = Own::make(Path::new("/there/is/no/secret")).unwrap();
+        let good = Own::make(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
+        let of = |certificate: &str, begun| {
+            let peer = Some(Peer { certificate: certificate.to_owned(), address: String::new() });
+            let (order, part) = ("o1".to_owned(), Part::Send);
+            let moving = Moving { order, part, begun, peer, carried: None, disks: Vec::new() };
+            receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))
+        };
+        assert_eq!(of(&good, false).unwrap(), None);
+        assert_eq!(of(&good, true).unwrap(), Some(good.clone()));
+        assert_eq!(of("sent", true).unwrap(), None);
+        assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
+        let refused = of("none", false).unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().contains("the other machine's certificate"), "{refused}");
     }
 
     #[test]

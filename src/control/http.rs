@@ -144,6 +144,7 @@ impl HttpControl {
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
             StatusCode::UNAUTHORIZED => Error::refusal(Phase::Control, text),
+            StatusCode::CONFLICT => Error::denial(Phase::Control, text),
             _ => Error::new(Phase::Control, text),
         }
     }
@@ -278,6 +279,16 @@ mod tests {
         for request in asked {
             assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
             assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
+        }
+    }
+
+    /// What another attempt or another server may mend is none.
+    #[test]
+    fn only_a_conflict_is_a_denial() {
+        for (status, is_denial) in [(409, true), (400, false), (401, false), (404, false), (413, false), (500, false)] {
+            let (control, _server) = control(&[(status, "{}")]);
+            let error = control.report(&ended()).unwrap_err();
+            assert_eq!(error.is_denial(), is_denial, "{status}: {error}");
         }
     }
 

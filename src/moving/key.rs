@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 const COMMON_NAME: &str = "ganeti.example.com";
 
 /// The other machine's clock may be behind ours.
-const EARLIER: Duration = Duration::minutes(2);
+pub const EARLIER: Duration = Duration::minutes(2);
 
 /// Ganeti's have as many.
 const SALT_BYTES: usize = 8;
@@ -32,20 +32,22 @@ pub struct Pair {
 /// # Errors
 /// There are no random numbers, or a file cannot be written.
 pub fn write(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&Secret>) -> Result<()> {
-    let Pair { key, certificate } = make(hours, secret)?;
+    let Pair { key, certificate } = make(EARLIER, hours, secret)?;
     put(key_file, 0o600, &key)?;
     put(certificate_file, 0o644, &certificate)
 }
 
+/// It is good from so long before now on.
+///
 /// # Errors
 /// There are no random numbers.
-pub fn make(hours: u32, secret: Option<&Secret>) -> Result<Pair> {
+pub fn make(earlier: Duration, hours: u32, secret: Option<&Secret>) -> Result<Pair> {
     let what = || "make a certificate for a move";
     let key = KeyPair::generate().context(Phase::Move, what)?;
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, COMMON_NAME);
     let now = OffsetDateTime::now_utc();
-    (params.not_before, params.not_after) = (now - EARLIER, now + Duration::hours(i64::from(hours)));
+    (params.not_before, params.not_after) = (now - earlier, now + Duration::hours(i64::from(hours)));
     let made = params.self_signed(&key).context(Phase::Move, what)?;
     let certificate = Certificate::of(made.der().clone()).ok_or_else(|| Error::new(Phase::Move, what()))?;
     let certificate = match secret {

@@ -11,6 +11,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::exit::Exit;
 use crate::stdout;
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -64,12 +65,10 @@ impl Waiting {
         let named = options::named(&options.disks).map_err(refuse)?;
         let magic = options.common.magic.clone();
         let word = magic.as_ref().map(|magic| magic.as_str().to_owned());
-        let open = |(name, path)| {
-            let onto = Onto::open(path)?;
-            match options.size.filter(|size| *size > onto.size_bytes()) {
-                Some(size) => Err(refuse(onto.too_small(size).to_string())),
-                None => Ok(Disk::new(name, onto, word.clone(), options.size, options.resume)),
-            }
+        let open = |(name, path): (String, &Path)| {
+            let disk = Disk::open(name, (path.to_owned(), Onto::open), word.clone(), options.size, options.resume)?;
+            options.size.map_or(Ok(()), |size| disk.has_room(size)).map_err(|error| refuse(error.to_string()))?;
+            Ok(disk)
         };
         let disks = named.into_iter().map(open).collect::<Result<_>>()?;
         let terms = Terms { magic, compression: options.common.compress, size_bytes: options.size };
@@ -136,7 +135,7 @@ impl Waiting {
                     News::Over(error) => return Err(error),
                 }
             }
-            if whole >= self.disks.len() && self.disks.iter().all(Disk::is_whole) {
+            if whole >= self.disks.len() && self.disks.iter().all(|disk| disk.is_whole_from(ends.peer())) {
                 return Ok(());
             }
             let connections = self.connections.load(Ordering::Relaxed);
@@ -162,10 +161,10 @@ impl Waiting {
             Err(error) => return News::Stranger(format!("{peer}: {error}")),
         };
         if !link.is_own() {
-            return self.take_from_ganeti(&mut link);
+            return self.take_from_ganeti(&mut link, ends);
         }
         let what = || format!("receive from {peer}");
-        match receive(&mut link, &self.disks) {
+        match receive(&mut link, &self.disks, ends.peer()) {
             Ok(name) => News::Whole(name),
             Err(Stop::Again(error)) => News::Cut(format!("{}: {error}", what())),
             Err(Stop::Refused(why)) => News::Over(Error::refusal(Phase::Move, format!("{}: {why}", what()))),
@@ -174,14 +173,14 @@ impl Waiting {
     }
 
     /// It has one attempt: where it was cut, Ganeti's end does not go on.
-    fn take_from_ganeti(&self, link: &mut Link) -> News {
+    fn take_from_ganeti(&self, link: &mut Link, ends: &Ends) -> News {
         let [disk] = &self.disks[..] else {
             return News::Over(Error::refusal(
                 Phase::Move,
                 "Ganeti's end brings one disk at a time, and several are awaited",
             ));
         };
-        let taken = disk.take_alone(|onto| ganeti::receive(link, onto, &self.terms));
+        let taken = disk.take_alone(ends.peer(), |onto| ganeti::receive(link, onto, &self.terms));
         match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
             Ok(_) => {
                 // The disk is whole; whoever is gone before hearing so was not to hear more.
@@ -194,4 +193,4 @@ impl Waiting {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

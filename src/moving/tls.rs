@@ -42,6 +42,11 @@ impl Ends {
         Ok(Ends { own, peer: Arc::new(Pinned { certificate: peer, provider: Arc::new(provider) }) })
     }
 
+    /// The other end's.
+    pub fn peer(&self) -> &Certificate {
+        &self.peer.certificate
+    }
+
     /// For the one who connects.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::receiving::Waiting;
 use super::sending::{self, Way};
 use super::source::Source;
 use super::tls::Ends;
-use crate::carried::Peer;
+use crate::carried::{Carried, Peer};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use std::path::Path;
@@ -25,6 +25,9 @@ pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
 
 /// A copy that was cut after days goes on.
 const HOURS: u32 = 24 * 7;
+
+/// Nobody has set the clocks of these machines: they are in local time, or hours off.
+const EARLIER: time::Duration = time::Duration::days(1);
 
 /// So long the sender looks for the other end, before it asks the control plane where that is.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,7 +84,7 @@ impl Own {
     /// There are no random numbers, or there is a file for the secret and no secret in it.
     pub fn make(secret_file: &Path) -> Result<Own> {
         let secret = secret_file.exists().then(|| super::secret(secret_file)).transpose()?;
-        let pair = key::make(HOURS, secret.as_ref())?;
+        let pair = key::make(EARLIER, HOURS, secret.as_ref())?;
         let certificate = Certificate::read(&pair.certificate).map_err(|why| Error::new(Phase::Move, why))?;
         Ok(Own { pair, certificate, secret })
     }
@@ -103,9 +106,23 @@ impl Own {
         }
     }
 
+    /// Looks at the other end's certificate, before anything is erased for it.
+    ///
+    /// # Errors
+    /// A refusal: it is not good now, or not signed as it must be.
+    pub fn check(&self, peer: &Peer) -> Result<()> {
+        self.ends(peer).map(drop)
+    }
+
     fn ends(&self, peer: &Peer) -> Result<Ends> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("the other machine's certificate: {why}"));
-        let now = OffsetDateTime::now_utc().unix_timestamp();
+        self.ends_at(peer, OffsetDateTime::now_utc().unix_timestamp())
+    }
+
+    fn ends_at(&self, peer: &Peer, now: i64) -> Result<Ends> {
+        let refuse = |why: String| {
+            let hint = "compare the clocks of both machines, and the secrets of their ramdisks";
+            Error::refusal(Phase::Move, format!("the other machine's certificate: {why}; {hint}"))
+        };
         let peer = super::good(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
         Ends::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
     }
@@ -121,18 +138,28 @@ pub struct Device {
 /// Sends devices that are only read. Each group has disks of its own: groups go side by side, and the devices of one after each other,
 /// since a disk that is read at two places at once is slow.
 ///
+/// `fails` hears at once what is wrong with one, while the others go on.
+///
 /// # Errors
 /// A device is not whole at the other end.
-pub fn send(own: &Own, peer: &Peer, order: &str, groups: &[Vec<Device>], say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+pub fn send(
+    own: &Own,
+    peer: &Peer,
+    order: &str,
+    groups: &[Vec<Device>],
+    say: &(dyn Fn(&str) + Sync),
+    fails: &(dyn Fn(&Error) + Sync),
+) -> Result<()> {
     let ends = own.ends(peer)?;
     let way = Way { to: &peer.address, ends: &ends, terms: terms(order)?, patience: PATIENCE };
     let group = |devices: &[Device]| {
-        devices.iter().try_for_each(|Device { name, path }| {
+        let ended = devices.iter().try_for_each(|Device { name, path }| {
             let source = Source::open(path.as_ref(), false)?;
             let figures = sending::one(name, &source, &way, usize::MAX)?;
             figures.lines().lines().for_each(say);
             Ok(())
-        })
+        });
+        ended.inspect_err(fails)
     };
     thread::scope(|scope| {
         let running: Vec<_> = groups.iter().map(|devices| scope.spawn(|| group(devices))).collect();
@@ -152,6 +179,8 @@ fn terms(order: &str) -> Result<Terms> {
 pub struct Incoming {
     own: Own,
     port: Port,
+    /// What the plan was made for.
+    planned: Option<Carried>,
     news: Mutex<News>,
 }
 
@@ -162,13 +191,18 @@ struct News {
     over: Option<String>,
 }
 
+/// A partition table of the machine is the plan's; one inside of a device is content.
+fn as_it_comes(path: &Path) -> Result<Onto> {
+    Ok(Onto::open(path)?.as_it_comes())
+}
+
 impl Incoming {
     /// # Errors
     /// There is no port left.
-    pub fn open(own: Own) -> Result<Incoming> {
+    pub fn open(own: Own, planned: Option<Carried>) -> Result<Incoming> {
         // The first takes IPv4 too, where the kernel has IPv6 at all.
         let port = Port::open("[::]:0").or_else(|_| Port::open("0.0.0.0:0"))?;
-        Ok(Incoming { own, port, news: Mutex::default() })
+        Ok(Incoming { own, port, planned, news: Mutex::default() })
     }
 
     pub fn own(&self) -> &Own {
@@ -192,6 +226,15 @@ impl Incoming {
         Ok(())
     }
 
+    /// The other machine says, after each boot, what it has. Ids of it are in the plan.
+    pub fn compare(&self, carried: &Carried) {
+        if self.planned.as_ref().is_some_and(|planned| !planned.fits_as(carried)) {
+            self.end(
+                "the other machine has booted again, and its filesystems, arrays or partitions have other ids or sizes than this plan was made for: it has to be made anew",
+            );
+        }
+    }
+
     /// Nothing more comes.
     pub fn end(&self, why: &str) {
         self.news().over = Some(why.to_owned());
@@ -208,9 +251,8 @@ impl Incoming {
     /// A device is not there, or in use.
     pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
         let open = |Device { name, path }: Device| {
-            // A partition table of the machine is the plan's; one inside of a device is content.
-            let onto = Onto::open(path.as_ref())?.as_it_comes();
-            Ok(Disk::new(name, onto, Some(order.to_owned()), None, false))
+            let path = AsRef::<Path>::as_ref(&path).to_owned();
+            Disk::open(name, (path, as_it_comes), Some(order.to_owned()), None, false)
         };
         let disks = devices.into_iter().map(open).collect::<Result<_>>()?;
         Ok(Arriving { incoming: self, waiting: Waiting::of(disks, terms(order)?) })

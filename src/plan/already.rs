@@ -3,9 +3,9 @@
 use super::display::{self, Running};
 use super::harmless::Harmless;
 use super::returning::without_replay;
+use super::stages::with_work;
 use super::{
-    Claim, DiskPlan, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, Stage, StageName, Verdict,
-    handing,
+    Claim, DiskPlan, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, StageName, Verdict, handing,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
@@ -96,19 +96,23 @@ pub fn arrange(
     match mounts(layout, inventory, marked) {
         Ok((mounts, root_uuid)) => {
             let stages = [
+                (StageName::ReportBegin, begin(&request).into_iter().map(Operation::Run).collect()),
                 (StageName::StorageMount, mounts.into_iter().map(OfRun::MountReadOnly).map(Operation::Run).collect()),
                 (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
                 (StageName::StorageUnmount, vec![Operation::Run(OfRun::Unmount)]),
-                (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, Some(marked.marker)))]),
+                (
+                    StageName::ReportFinal,
+                    vec![Operation::Run(handing::closing(&request, Some(marked.marker), Vec::new()))],
+                ),
                 (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
-            ]
-            .map(|(name, operations)| Stage { name, operations });
+            ];
+            let stages: Vec<(StageName, Vec<Operation>)> = stages.into();
             let harmless = Harmless {
                 mode: request.mode,
                 subject: request.subject,
                 layout: marked.marker.layout.clone(),
                 disks,
-                stages: stages.into(),
+                stages: with_work(stages),
                 root_uuid,
                 already: Some(marked.marker.clone()),
             };
@@ -122,6 +126,13 @@ pub fn arrange(
             disks,
         })),
     }
+}
+
+/// What was received is reported by a boot that the control plane has let begin, and by no other one: whoever has sent it may have
+/// its system again by now. It is told of the same tables as before.
+fn begin(request: &Request) -> Option<OfRun> {
+    let begun_on = request.claim.as_ref().map(|claim| claim.begun_on.clone()).unwrap_or_default();
+    request.receiving().map(|_| handing::announce(request, begun_on))
 }
 
 /// Root is the filesystem with the marker. A separate /boot is where the layout has it.

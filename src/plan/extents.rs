@@ -136,6 +136,7 @@ impl Ground<'_> {
                 | OfRun::UnlockDisk { .. }
                 | OfRun::Rehearse(_)
                 | OfRun::TellPointOfNoReturn { .. }
+                | OfRun::MoveStands { .. }
                 | OfRun::Mount(_)
                 | OfRun::MountReadOnly(_)
                 | OfRun::BurnDisk(_)

@@ -4,6 +4,7 @@ use super::verdict::Decided;
 use super::{
     BurnDisk, Closing, Extents, MachineFiles, MakeFilesystem, Needs, OfRun, OnDevice, Operation, Request, Stage,
 };
+use crate::device::DevicePath;
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 
@@ -63,8 +64,8 @@ fn made(operation: &Operation) -> Option<&MakeFilesystem> {
     }
 }
 
-/// The words of a success: what was installed, or what was there.
-pub fn closing(request: &Request, already: Option<&Marker>) -> OfRun {
+/// The words of a success: what was installed, or what was there. These disks were made for it.
+pub fn closing(request: &Request, already: Option<&Marker>, made: Vec<DevicePath>) -> OfRun {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {
         (Some(marker), _) => format!("{} is installed already; nothing was written", marker.image),
@@ -72,5 +73,6 @@ pub fn closing(request: &Request, already: Option<&Marker>) -> OfRun {
         (None, None) => format!("{} is installed", request.subject.image),
     };
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
-    OfRun::Report(Closing { allocation, order, message, already: already.cloned() })
+    let taken_back = if request.receiving().is_some() { made } else { Vec::new() };
+    OfRun::Report(Closing { allocation, order, message, already: already.cloned(), taken_back })
 }

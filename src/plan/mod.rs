@@ -140,4 +140,4 @@ pub fn make(
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -51,6 +51,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
             way
         }
     };
+    let stands = request.receiving().map(|moving| OfRun::MoveStands { order: moving.order.clone() });
     let stages = [
         (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
         (StageName::DefinitionVerify, asked.into_iter().map(Operation::Run).collect()),
@@ -91,9 +92,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::BootEntries, image.entries.into_iter().collect()),
         (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
         (StageName::StorageProveKept, prove(expected)),
-        (StageName::TargetMarker, marker.into_iter().map(OfRun::WriteMarker).map(Operation::Run).collect()),
+        (
+            StageName::TargetMarker,
+            stands.into_iter().chain(marker.map(OfRun::WriteMarker)).map(Operation::Run).collect(),
+        ),
         (StageName::StorageUnmount, unmount(&decided)),
-        (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, None))]),
+        (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, None, devices(&decided, is_made)))]),
         (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
     ];
     let stages = stages.into_iter().filter(|(name, _)| steps::include(&request.steps, *name));
@@ -144,7 +148,7 @@ fn root_uuid(filesystems: &[Placed]) -> String {
 }
 
 /// Leaves out the stages without operations.
-fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
+pub fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
     let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
     stages.map(|(name, operations)| Stage { name, operations }).collect()
 }

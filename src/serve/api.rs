@@ -17,6 +17,7 @@ use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported};
 use super::watch::Who;
 use super::{App, approved, ipxe, wanted};
 use crate::allocation;
+use crate::carried::Part;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::{Event, EventName};
@@ -136,6 +137,9 @@ pub async fn machine(
     let directory = app.directory();
     let described = directory.machine(&id);
     let given = agents::given(&app, &directory, &id).await?;
+    if let Some(moving) = given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == Part::Send) {
+        app.looks.told(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
+    }
     // After that: an end that comes in between is told as one.
     let newest_move = app.state.last_move(&id).await?.map(|is| is.newest());
     let allocation = match given {

@@ -123,6 +123,7 @@ pub struct App {
     https: Option<Https>,
     templates: Writing,
     page: page::Page,
+    looks: moves::looks::Looks,
 }
 
 impl App {
@@ -291,6 +292,7 @@ impl Server {
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
             page: page::Page::default(),
+            looks: moves::looks::Looks::default(),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod calls;
 pub mod files;
 pub mod handing;
+pub mod looks;
 pub mod overlay;
 pub mod pairing;
 #[cfg(test)]
@@ -140,6 +141,8 @@ pub struct Present {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
     Stands(Part, End, Option<Box<Carried>>),
+    /// What goes wrong at the one with that boot, while all goes on; empty when that is over.
+    Says(Part, Hash, String),
     /// B asks to pass its point of no return.
     Begins {
         boot: Hash,
@@ -251,6 +254,7 @@ impl Move {
     pub fn after(&self, word: &Word) -> Result<Move, String> {
         match word {
             Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_deref()),
+            Word::Says(part, boot, words) => Ok(self.says(*part, *boot, words)),
             Word::Begins { boot, disks, now } => self.begins(*boot, disks, *now),
             Word::Succeeds(part, boot) => self.succeeds(*part, *boot),
             Word::Fails { part, boot, untouched, message } => Ok(self.fails(*part, *boot, *untouched, message)),
@@ -299,6 +303,18 @@ impl Move {
         Ok(next)
     }
 
+    fn says(&self, part: Part, boot: Hash, words: &str) -> Move {
+        let mut next = self.clone();
+        let (end, said) = match part {
+            Part::Send => (&self.sender, &mut next.words_a),
+            Part::Receive => (&self.receiver, &mut next.words_b),
+        };
+        if self.state.is_open() && end.as_ref().is_some_and(|end| end.boot == boot) {
+            words.clone_into(said);
+        }
+        next
+    }
+
     fn begins(&self, boot: Hash, disks: &[MarkedDisk], now: Present) -> Result<Move, String> {
         let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
         match self.state {
@@ -324,7 +340,8 @@ impl Move {
         let has_begun = self.begun.as_ref().is_some_and(|begun| begun.by == boot);
         match (part, self.state) {
             (Part::Receive, MoveState::Copying) if has_begun => {
-                Ok(Move { files: true, words_b: String::new(), ..self.becomes(MoveState::Booting) })
+                let (words_a, words_b) = Default::default();
+                Ok(Move { files: true, words_a, words_b, ..self.becomes(MoveState::Booting) })
             }
             (Part::Receive, MoveState::Copying) => Err("this boot has not begun to receive".to_owned()),
             (Part::Receive, MoveState::Booting | MoveState::Done) if has_begun => Ok(self.clone()),

@@ -10,6 +10,7 @@ use crate::facts::{Ended, EventName, Outcome, StageTime};
 use crate::plan::{self, Closing, Kept, Leaves, Rehearsal};
 use crate::storage::mount;
 use crate::storage::rehearse::{self, Rehearsed};
+use crate::storage::wipe;
 use crate::survey::{self, Depth};
 use std::time::Instant;
 
@@ -51,8 +52,8 @@ impl Session {
     pub(super) fn report(&self, closing: &Closing) -> Result<()> {
         let Facts { boot, marker, done } = self.facts.clone();
         let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "the plan reports success without a loaded kernel"))?;
-        let Closing { allocation, order, message, already } = closing.clone();
-        self.control.report(&Ended {
+        let Closing { allocation, order, message, already, taken_back } = closing.clone();
+        let reported = self.control.report(&Ended {
             outcome: Outcome::Succeeded { boot, marker: marker.or(already) },
             message,
             allocation,
@@ -61,8 +62,18 @@ impl Session {
             timings: self.reporter.timings(),
             peak_rss_bytes: peak_rss_bytes(),
             done,
-        })?;
-        Ok(())
+        });
+        reported.map(drop).map_err(|error| if error.is_denial() { self.taken_back(&taken_back, error) } else { error })
+    }
+
+    /// Its arrays and groups are stopped by now.
+    fn taken_back(&self, disks: &[DevicePath], denied: Error) -> Error {
+        let wipe = |disk: &DevicePath| match self.held.prove_below(disk).and_then(|()| wipe::wipe_ends(disk)) {
+            Ok(()) => format!("{disk} is wiped at its ends, so that it does not boot"),
+            Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
+        };
+        let said: Vec<String> = disks.iter().map(wipe).collect();
+        if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
     }
 
     pub(super) fn kexec(&mut self) -> Result<()> {

@@ -85,6 +85,7 @@ impl Following {
         }
         let now = match said {
             Said::Part(moving) => {
+                moving.carried.iter().for_each(|carried| incoming.compare(carried));
                 if let Some(Err(error)) = moving.peer.as_ref().map(|peer| incoming.hear(peer)) {
                     tracing::warn!("{error}");
                 }
@@ -115,7 +116,8 @@ impl Following {
 mod tests {
     use super::*;
     use crate::allocation::Allocation;
-    use crate::carried::{Moving, Newest, Part};
+    use crate::carried::{Carried, CarriedFilesystem, CarriedNic, Moving, Newest, Part};
+    use crate::layout::Format;
     use crate::moving::whole::Own;
     use crate::testing::control::FakeControl;
     use std::path::Path;
@@ -123,7 +125,7 @@ mod tests {
 
     /// What is received, and what is said, after each of these answers.
     fn after(answers: &[(Option<&str>, bool)]) -> (Incoming, Vec<String>) {
-        let incoming = Incoming::open(Own::make(Path::new("/there/is/no/secret")).unwrap()).unwrap();
+        let incoming = Incoming::open(Own::make(Path::new("/there/is/no/secret")).unwrap(), None).unwrap();
         let (said, mut following) = (Mutex::new(Vec::new()), Following::default());
         for (state, with_part) in answers {
             let order = "o1".to_owned();
@@ -141,6 +143,44 @@ mod tests {
             following.follow(&control, "o1", &incoming, &|line| said.lock().unwrap().push(line.to_owned()));
         }
         (incoming, said.into_inner().unwrap())
+    }
+
+    /// The plan writes ids into fstab and makes devices of that size.
+    #[test]
+    fn a_machine_that_comes_again_with_other_filesystems_than_were_planned_for_ends_the_copy() {
+        let filesystem = |uuid: &str, size_bytes| CarriedFilesystem {
+            device: "/dev/sda2".into(),
+            format: Format::Ext4,
+            uuid: uuid.to_owned(),
+            size_bytes,
+            sector_bytes: 512,
+        };
+        let nic = |mac: &str| CarriedNic { name: "eth0".to_owned(), mac: mac.to_owned() };
+        let carries =
+            |filesystem, mac| Carried { filesystems: vec![filesystem], nics: vec![nic(mac)], ..Carried::default() };
+        let planned = carries(filesystem("u1", 1 << 30), "m1");
+        for (now, is_over) in [
+            (planned.clone(), false),
+            (carries(filesystem("u1", 1 << 30), "m2"), false),
+            (carries(filesystem("u2", 1 << 30), "m1"), true),
+            (carries(filesystem("u1", 2 << 30), "m1"), true),
+            (Carried::default(), true),
+        ] {
+            let own = Own::make(Path::new("/there/is/no/secret")).unwrap();
+            let incoming = Incoming::open(own, Some(planned.clone())).unwrap();
+            let part = Moving {
+                order: "o1".to_owned(),
+                part: Part::Receive,
+                begun: true,
+                peer: None,
+                carried: Some(now.clone()),
+                disks: vec![],
+            };
+            let allocation = Some(Allocation { moving: Some(part), ..Allocation::default() });
+            let control = FakeControl { allocation, ..FakeControl::default() };
+            Following::default().follow(&control, "o1", &incoming, &|_| ());
+            assert_eq!(incoming.is_over(), is_over, "{now:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::Session;
 use super::undo::Undo;
 use crate::boot::efi;
-use crate::error::Result;
+use crate::carried::Said;
+use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, EntryWanted};
 use crate::inventory::Firmware;
 use crate::moving::whole::Device;
@@ -18,6 +19,27 @@ impl Session {
         let device = |received: &Received| Device { name: received.name.to_string(), path: received.device.clone() };
         let total_bytes = receive.devices.iter().map(|received| received.size_bytes).sum();
         self.receive_devices(&receive.order, receive.devices.iter().map(device).collect(), total_bytes)
+    }
+
+    /// While it was adapted nobody has asked. Once there is a marker the system may be booted.
+    ///
+    /// # Errors
+    /// The move was taken back.
+    pub(super) fn move_stands(&self, order: &str) -> Result<()> {
+        let machine = match self.control.machine() {
+            Ok(machine) => machine,
+            Err(error) => {
+                self.say(&format!("{error}; whether the move still stands is asked with the report"));
+                return Ok(());
+            }
+        };
+        match machine.says_of(order) {
+            Said::Done | Said::Over => Err(Error::denial(
+                Phase::Move,
+                "the control plane has ended the move: what was received is not to boot",
+            )),
+            Said::Part(_) | Said::Waits(_) | Said::Nothing => Ok(()),
+        }
     }
 
     /// The other machine's marker goes first: what is half adapted is nobody's installation.

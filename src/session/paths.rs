@@ -68,6 +68,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::CheckContainers(_)
         | OfRun::LockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::MoveStands { .. }
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }

@@ -221,6 +221,49 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     }
 }
 
+/// The other machine may run the system again. Where nobody has answered, it may be this one that has to.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    let bench = Bench::new();
+    let boot = Some(BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    });
+    let received = Closing { taken_back: vec![disk.path().clone()], ..Closing::default() };
+    for (denies, refuses, closing, left) in [
+        (false, false, &received, "gpt"),
+        (false, true, &received, "gpt"),
+        (true, false, &Closing::default(), "gpt"),
+        (true, false, &received, ""),
+    ] {
+        crate::command::Command::new("sgdisk").args(["-o", disk.path().as_str()]).run().unwrap();
+        bench.control.denies.store(denies, Ordering::Relaxed);
+        bench.control.refuses.store(refuses, Ordering::Relaxed);
+        let mut session = bench.session();
+        session.facts.boot = boot.clone();
+        session.operation(&identify_operation(&disk)).unwrap();
+        let reported = session.report(closing);
+        assert_eq!(reported.is_ok(), !denies && !refuses);
+        let blkid = crate::command::Command::new("blkid");
+        let table = blkid.args(["-p", "-o", "value", "-s", "PTTYPE", disk.path().as_str()]).run();
+        let table = table.map(|output| output.stdout.trim().to_owned()).unwrap_or_default();
+        assert_eq!(table, left, "{reported:?}");
+        if left.is_empty() {
+            let text = reported.unwrap_err().to_string();
+            assert!(text.contains("wiped at its ends") && text.contains("the move is cancelled"), "{text}");
+        }
+    }
+    // Nobody has proved that this is the disk of the plan.
+    let mut session = bench.session();
+    session.facts.boot = boot;
+    let text = session.report(&received).unwrap_err().to_string();
+    assert!(text.contains("MAY STILL BE BOOTABLE"), "{text}");
+}
+
 /// The next attempt is not to take it for one that was never touched: its boot code would be gone.
 #[test]
 #[ignore = "needs root and loop devices"]

@@ -24,6 +24,8 @@ pub struct FakeControl {
     pub newest_move: Option<Newest>,
     /// Neither beginnings nor endings are acknowledged.
     pub refuses: AtomicBool,
+    /// It says no, whatever is reported.
+    pub denies: AtomicBool,
     /// It takes so long to hear an event.
     pub delay: Duration,
     pub heard: Mutex<Vec<Event>>,
@@ -83,6 +85,9 @@ impl Control for FakeControl {
 
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {
         self.ended.lock().unwrap().push(ended.clone());
+        if self.denies.load(Ordering::Relaxed) {
+            return Err(Error::denial(Phase::Control, "the move is cancelled"));
+        }
         self.answer().map(|()| Acknowledged::default())
     }
 }

@@ -3,10 +3,13 @@
 
 use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
 use super::{CHUNK_BYTES, Spent, Stop, workers};
+use crate::error::Result as Opened;
 use crate::image::raw::Aligned;
+use crate::moving::certificate::Certificate;
 use crate::moving::link::{Cutter, Link};
 use crate::moving::onto::Onto;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,15 +23,19 @@ const PIECES: usize = 8;
 /// For the other end to read why it failed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
+/// How a device is opened that is written to.
+pub type Opens = fn(&Path) -> Opened<Onto>;
+
 /// A disk that is awaited.
 pub struct Disk {
     pub name: String,
-    onto: Onto,
+    path: PathBuf,
+    opens: Opens,
+    own_bytes: u64,
+    sector_bytes: u32,
     magic: Option<String>,
     /// It is to have so many bytes.
     size: Option<u64>,
-    /// It may have part of it from before.
-    compare: bool,
     state: Mutex<State>,
     /// As its `position`, also while a connection brings it.
     placed: AtomicU64,
@@ -36,26 +43,64 @@ pub struct Disk {
     current: Mutex<Option<Cutter>>,
 }
 
-#[derive(Default)]
 struct State {
+    /// None: it could not be opened again.
+    onto: Option<Onto>,
+    /// It may have part of it from before.
+    compare: bool,
     /// All before it is on the disk and was verified.
     position: u64,
     /// The first sender's words: the next connection must bring the same disk.
     hello: Option<Hello>,
+    /// Who has brought what is before `position`. A machine has another certificate after each boot.
+    from: Option<Certificate>,
     is_whole: bool,
 }
 
+impl State {
+    fn onto(&self) -> io::Result<&Onto> {
+        self.onto.as_ref().ok_or_else(|| io::Error::other("it could not be opened again"))
+    }
+}
+
 impl Disk {
-    pub fn new(name: String, onto: Onto, magic: Option<String>, size: Option<u64>, compare: bool) -> Disk {
-        Disk {
+    /// # Errors
+    /// As [`Onto::open`].
+    pub fn open(
+        name: String,
+        (path, opens): (PathBuf, Opens),
+        magic: Option<String>,
+        size: Option<u64>,
+        compare: bool,
+    ) -> Opened<Disk> {
+        let onto = opens(&path)?;
+        Ok(Disk {
             name,
-            onto,
+            path,
+            opens,
+            own_bytes: onto.size_bytes(),
+            sector_bytes: onto.sector_bytes(),
             magic,
             size,
-            compare,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                onto: Some(onto),
+                compare,
+                position: 0,
+                hello: None,
+                from: None,
+                is_whole: false,
+            }),
             placed: AtomicU64::new(0),
             current: Mutex::default(),
+        })
+    }
+
+    /// # Errors
+    /// So much does not fit.
+    pub fn has_room(&self, bytes: u64) -> io::Result<()> {
+        match bytes > self.own_bytes {
+            true => Err(lock(&self.state).onto()?.too_small(bytes)),
+            false => Ok(()),
         }
     }
 
@@ -63,9 +108,10 @@ impl Disk {
     ///
     /// # Errors
     /// What the taking says, or it is at work already.
-    pub fn take_alone(&self, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
+    pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
         let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
-        let taken = take(&self.onto)?;
+        let taken = take(state.onto()?)?;
+        state.from = Some(from.clone());
         state.is_whole = true;
         Ok(taken)
     }
@@ -75,9 +121,10 @@ impl Disk {
         self.placed.load(Ordering::Relaxed)
     }
 
-    pub fn is_whole(&self) -> bool {
+    /// Has all of it come from the one with this certificate?
+    pub fn is_whole_from(&self, from: &Certificate) -> bool {
         // Who has it is at work on it.
-        self.state.try_lock().is_ok_and(|state| state.is_whole)
+        self.state.try_lock().is_ok_and(|state| state.is_whole && state.from.as_ref() == Some(from))
     }
 
     /// Ends the connection that it comes by.
@@ -89,7 +136,7 @@ impl Disk {
 
     /// Why this is not what it awaits.
     fn judge(&self, hello: &Hello) -> Result<(), String> {
-        let (own, sector) = (self.onto.size_bytes(), self.onto.sector_bytes());
+        let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
             return Err("the magic is another one: this is not the disk that is awaited".to_owned());
@@ -115,11 +162,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes what one connection brings; returns the name of the disk that is whole now.
+/// Takes what one connection of `from` brings; returns the name of the disk that is whole now.
 ///
 /// # Errors
 /// See [`Stop`].
-pub fn receive(link: &mut Link, disks: &[Disk]) -> Result<String, Stop> {
+pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<String, Stop> {
     let Frame::Hello(hello) = frames::read(link)? else {
         return Err(Stop::Failed("the sender does not say what it has".to_owned()));
     };
@@ -137,30 +184,32 @@ pub fn receive(link: &mut Link, disks: &[Disk]) -> Result<String, Stop> {
                 before.cut();
             }
             let mut state = lock(&disk.state);
-            take(link, disk, &mut state, &hello).map(|()| disk.name.clone())
+            take(link, disk, &mut state, (from, &hello)).map(|()| disk.name.clone())
         }
     }
 }
 
-fn take(link: &mut Link, disk: &Disk, state: &mut State, hello: &Hello) -> Result<(), Stop> {
+fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (&Certificate, &Hello)) -> Result<(), Stop> {
     match &state.hello {
         None => {
-            disk.onto.begin().map_err(|error| Stop::Failed(error.to_string()))?;
-            state.hello = Some(hello.clone());
+            state.onto()?.begin().map_err(failed)?;
+            (state.hello, state.from) = (Some(hello.clone()), Some(from.clone()));
         }
         Some(before) if before != hello => {
             let why = format!("{} comes as another disk than before", disk.name);
             frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
             return Err(Stop::Failed(why));
         }
+        Some(_) if state.from.as_ref() != Some(from) => begin_again(disk, state, from)?,
         Some(_) => {}
     }
-    frames::write(link, &Frame::Answer(Answer::From { position: state.position, compare: disk.compare }))?;
+    frames::write(link, &Frame::Answer(Answer::From { position: state.position, compare: state.compare }))?;
     let began = Instant::now();
     let pieces = pieces(link, disk, state, hello.size_bytes);
     let received = pieces.and_then(|pieces| {
         if !state.is_whole {
-            pieces.busy.on(|| disk.onto.finish()).map_err(|error| Stop::Failed(error.to_string()))?;
+            let onto = state.onto()?;
+            pieces.busy.on(|| onto.finish()).map_err(failed)?;
         }
         Ok(Received { digest: pieces.digest, disk_percent: pieces.busy.percent(began.elapsed(), workers()) })
     });
@@ -181,6 +230,24 @@ fn take(link: &mut Link, disk: &Disk, state: &mut State, hello: &Hello) -> Resul
     }
 }
 
+fn failed(error: impl ToString) -> Stop {
+    Stop::Failed(error.to_string())
+}
+
+/// Another boot of the other machine brings it: its own system may have run in between, and have written anywhere. So nothing counts of
+/// what came before but what is the same by its digest.
+fn begin_again(disk: &Disk, state: &mut State, from: &Certificate) -> Result<(), Stop> {
+    tracing::warn!("{}: the other machine has booted again, so all of it is compared from the beginning", disk.name);
+    (state.position, state.compare, state.is_whole) = (0, true, false);
+    disk.placed.store(0, Ordering::Relaxed);
+    // It may be closed already, and it holds what came for the first MiB.
+    state.onto = None;
+    let onto = (disk.opens)(&disk.path).map_err(failed)?;
+    onto.begin().map_err(failed)?;
+    (state.onto, state.from) = (Some(onto), Some(from.clone()));
+    Ok(())
+}
+
 /// All pieces of a connection are on the disk.
 struct Taken {
     digest: String,
@@ -190,7 +257,8 @@ struct Taken {
 /// Takes pieces until the end of the disk or of the connection. What came is on the disk then, and the position behind it.
 fn pieces(link: &mut Link, disk: &Disk, state: &mut State, size_bytes: u64) -> Result<Taken, Stop> {
     let (jobs, todo) = mpsc::sync_channel(PIECES);
-    let shared = Shared { disk, todo: Mutex::new(todo), failed: Mutex::new(None), busy: Spent::default() };
+    let (onto, placed) = (state.onto()?, &disk.placed);
+    let shared = Shared { onto, placed, todo: Mutex::new(todo), failed: Mutex::new(None), busy: Spent::default() };
     let mut sum = Sum::new();
     let mut position = state.position;
     let read = thread::scope(|scope| {
@@ -199,12 +267,13 @@ fn pieces(link: &mut Link, disk: &Disk, state: &mut State, size_bytes: u64) -> R
         }
         read_pieces(link, &shared, jobs, size_bytes, &mut position, &mut sum)
     });
-    if let Some(error) = lock(&shared.failed).take() {
-        return Err(Stop::Failed(error.to_string()));
+    let (error, busy) = (lock(&shared.failed).take(), shared.busy);
+    if let Some(error) = error {
+        return Err(failed(error));
     }
     state.position = position;
     let digest = read?;
-    Ok(Taken { digest, busy: shared.busy })
+    Ok(Taken { digest, busy })
 }
 
 fn read_pieces(
@@ -223,13 +292,13 @@ fn read_pieces(
         match frames::read(link)? {
             Frame::Piece(piece, bytes) if piece.is_within(size_bytes) && piece.range().start == *position => {
                 *position = piece.range().end;
-                shared.disk.placed.store(*position, Ordering::Relaxed);
+                shared.placed.store(*position, Ordering::Relaxed);
                 sum.add(&piece);
                 // The threads end after this one.
                 let _ = jobs.send((piece, bytes));
             }
             Frame::Offered(offers) => {
-                let wanted = offers.iter().map(|offer| !has(shared.disk, offer, size_bytes, &mut scratch)).collect();
+                let wanted = offers.iter().map(|offer| !has(shared.onto, offer, size_bytes, &mut scratch)).collect();
                 frames::write(link, &Frame::Wanted(wanted))?;
             }
             Frame::End(digest) if *position == size_bytes && digest == sum.so_far() => {
@@ -242,19 +311,20 @@ fn read_pieces(
 }
 
 /// Is it there from before? What lies in the first MiB is not: that was made zero.
-fn has(disk: &Disk, offer: &Offer, size_bytes: u64, scratch: &mut Aligned) -> bool {
+fn has(onto: &Onto, offer: &Offer, size_bytes: u64, scratch: &mut Aligned) -> bool {
     let Offer { offset, length, sha256 } = *offer;
     let piece = Piece::Same { offset, length, sha256 };
     let length = length as usize;
     offset >= CHUNK_BYTES
         && piece.is_within(size_bytes)
-        && disk.onto.read(offset, scratch, length).is_ok()
+        && onto.read(offset, scratch, length).is_ok()
         && frames::sha256(&scratch[..length]) == sha256
 }
 
 /// What the threads work on.
 struct Shared<'d> {
-    disk: &'d Disk,
+    onto: &'d Onto,
+    placed: &'d AtomicU64,
     todo: Mutex<Receiver<(Piece, Vec<u8>)>>,
     failed: Mutex<Option<io::Error>>,
     busy: Spent,
@@ -273,7 +343,7 @@ impl Shared<'_> {
     }
 
     fn place(&self, piece: &Piece, bytes: &[u8], buffer: &mut Aligned, zstd: &mut DCtx<'_>) -> io::Result<()> {
-        let onto = &self.disk.onto;
+        let onto = self.onto;
         match piece {
             Piece::Unused(_) | Piece::Same { .. } => Ok(()),
             Piece::Zero(range) => self.busy.on(|| onto.zero(range.clone())),

@@ -1,6 +1,9 @@
 //! Both agents in one process, over the loopback, with files in place of devices.
 
 use super::*;
+use crate::moving::link::Link;
+use crate::moving::own::{Hello, Stop};
+use crate::moving::receiving::tests::wire;
 use crate::storage::kernel;
 use crate::storage::loopdev::LoopDevice;
 use std::fs;
@@ -60,14 +63,14 @@ fn all_devices_of_all_groups_arrive() {
     let onto: Vec<Device> =
         onto.iter().enumerate().map(|(n, name)| room.device(name, &format!("b{n}"), &larger)).collect();
     for secret in [None, Some("of both")] {
-        let (sender, incoming) = (room.own(secret), Incoming::open(room.own(secret)).unwrap());
+        let (sender, incoming) = (room.own(secret), Incoming::open(room.own(secret), None).unwrap());
         incoming.hear(&of(&sender)).unwrap();
         let devices =
             onto.iter().map(|Device { name, path }| Device { name: name.clone(), path: path.clone() }).collect();
         let arriving = incoming.begin(ORDER, devices).unwrap();
         let peer = at(&incoming);
         thread::scope(|scope| {
-            let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| ()));
+            let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| (), &|_| ()));
             arriving.until_whole(&|_| ()).unwrap();
             sent.join().unwrap().unwrap();
         });
@@ -97,14 +100,14 @@ fn loop_a_table_inside_of_a_device_stays_as_it_is() {
     let path = guest.path.clone();
     let from = |name: &str| Device { name: name.to_owned(), path: path.clone() };
     let groups = vec![vec![from("/dev/sda1"), from("/dev/sdb")]];
-    let (sender, incoming) = (room.own(None), Incoming::open(room.own(None)).unwrap());
+    let (sender, incoming) = (room.own(None), Incoming::open(room.own(None), None).unwrap());
     incoming.hear(&of(&sender)).unwrap();
     let onto = [("/dev/sda1", disk.partition(1)), ("/dev/sdb", whole.path().clone())];
     let devices = onto.clone().map(|(name, path)| Device { name: name.to_owned(), path });
     let arriving = incoming.begin(ORDER, devices.into()).unwrap();
     let peer = at(&incoming);
     thread::scope(|scope| {
-        let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| ()));
+        let sent = scope.spawn(|| send(&sender, &peer, ORDER, &groups, &|_| (), &|_| ()));
         arriving.until_whole(&|_| ()).unwrap();
         sent.join().unwrap().unwrap();
     });
@@ -122,19 +125,103 @@ fn a_sender_that_has_booted_again_is_taken_when_it_was_announced() {
     let wanted = content(4, 1 << 20);
     let groups = vec![vec![room.device("d", "a", &wanted)]];
     let (first, second) = (room.own(None), room.own(None));
-    let incoming = Incoming::open(room.own(None)).unwrap();
+    let incoming = Incoming::open(room.own(None), None).unwrap();
     incoming.hear(&of(&first)).unwrap();
     let arriving = incoming.begin(ORDER, vec![room.device("d", "b", &vec![1; 1 << 20])]).unwrap();
     let peer = at(&incoming);
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
-        let refused = send(&second, &peer, ORDER, &groups, &|_| ()).unwrap_err().to_string();
+        let refused = send(&second, &peer, ORDER, &groups, &|_| (), &|_| ()).unwrap_err().to_string();
         assert!(refused.contains("connect to") || refused.contains("send"), "{refused}");
         incoming.hear(&of(&second)).unwrap();
-        send(&second, &peer, ORDER, &groups, &|_| ()).unwrap();
+        send(&second, &peer, ORDER, &groups, &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
     assert_eq!(fs::read(room.0.path().join("b")).unwrap(), wanted);
+}
+
+/// One connection of a machine, over a wire that is cut after so many bytes.
+fn cut_after(bytes: usize, sender: &Own, incoming: &Incoming, device: &Device) {
+    let (address, _) = wire(&at(incoming).address, &[bytes]);
+    let peer = Peer { address, ..at(incoming) };
+    let ends = sender.ends(&peer).unwrap();
+    let mut link = Link::connect(&peer.address, &ends, Duration::from_secs(5)).unwrap();
+    let source = Source::open(device.path.as_ref(), false).unwrap();
+    let hello = Hello {
+        name: device.name.clone(),
+        magic: Some(ORDER.to_owned()),
+        size_bytes: source.size_bytes,
+        sector_bytes: source.sector_bytes,
+        has_table: source.has_table(),
+    };
+    let stopped = crate::moving::own::send::send(&mut link, &source, &hello).unwrap_err();
+    assert!(matches!(stopped, Stop::Again(_)), "{stopped:?}");
+}
+
+/// Its own system ran between the two boots of the machine that sends, and has written: before the place where the copy was cut, and onto
+/// a device that was whole.
+#[test]
+fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() {
+    let room = Room::new();
+    let mut contents = [content(6, 3 << 20), content(7, 24 << 20), content(8, 2 << 20)];
+    contents[1][..8 << 20].fill(0x55);
+    let names = ["whole", "cut", "to come"];
+    let on_a = |contents: &[Vec<u8>]| -> Vec<Device> {
+        (0..3).map(|n| room.device(names[n], &format!("a{n}"), &contents[n])).collect()
+    };
+    let larger = vec![7; 25 << 20];
+    let onto = (0..3).map(|n| room.device(names[n], &format!("b{n}"), &larger)).collect();
+    let (first, second) = (room.own(None), room.own(None));
+    let incoming = Incoming::open(room.own(None), None).unwrap();
+    incoming.hear(&of(&first)).unwrap();
+    let arriving = incoming.begin(ORDER, onto).unwrap();
+    thread::scope(|scope| {
+        let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
+        let mut before = on_a(&contents);
+        let cut = before.remove(1);
+        before.truncate(1);
+        send(&first, &at(&incoming), ORDER, &[before], &|_| (), &|_| ()).unwrap();
+        cut_after(12 << 20, &first, &incoming, &cut);
+        // In the first MiB there are zeros where there was something.
+        contents[0][2 << 20] ^= 1;
+        contents[1][1000..500_000].fill(0);
+        contents[1][3 << 20..(3 << 20) + 70_000].fill(0);
+        contents[1][10 << 20] ^= 1;
+        incoming.hear(&of(&second)).unwrap();
+        let (address, travelled) = wire(&at(&incoming).address, &[]);
+        let peer = Peer { address, ..at(&incoming) };
+        send(&second, &peer, ORDER, &[on_a(&contents)], &|_| (), &|_| ()).unwrap();
+        whole.join().unwrap().unwrap();
+        let travelled = travelled.load(Ordering::Relaxed);
+        // What is the same on both is compared only.
+        assert!(travelled < 20 << 20, "{travelled}");
+    });
+    for (n, content) in contents.iter().enumerate() {
+        assert!(fs::read(room.0.path().join(format!("b{n}"))).unwrap().starts_with(content), "{}", names[n]);
+    }
+}
+
+/// All came before it was switched off and on, and it has not come again yet: nobody knows what it has now.
+#[test]
+fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
+    let room = Room::new();
+    let wanted = content(9, 2 << 20);
+    let (first, second) = (room.own(None), room.own(None));
+    let incoming = Incoming::open(room.own(None), None).unwrap();
+    incoming.hear(&of(&first)).unwrap();
+    let onto = ["d", "e"].map(|name| room.device(name, &format!("b{name}"), &vec![1; 2 << 20]));
+    let arriving = incoming.begin(ORDER, onto.into()).unwrap();
+    let from = |name: &str| room.device(name, &format!("a{name}"), &wanted);
+    thread::scope(|scope| {
+        let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
+        send(&first, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
+        incoming.hear(&of(&second)).unwrap();
+        send(&second, &at(&incoming), ORDER, &[vec![from("e")]], &|_| (), &|_| ()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        assert!(!whole.is_finished(), "one of each boot is a mixture");
+        send(&second, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
+        whole.join().unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -142,7 +229,7 @@ fn another_order_is_refused_and_an_ended_one_ends() {
     let room = Room::new();
     let groups = vec![vec![room.device("d", "a", &content(5, 1 << 20))]];
     let sender = room.own(None);
-    let incoming = Incoming::open(room.own(None)).unwrap();
+    let incoming = Incoming::open(room.own(None), None).unwrap();
     incoming.hear(&of(&sender)).unwrap();
     let before = vec![7; 1 << 20];
     let arriving = incoming.begin(ORDER, vec![room.device("d", "b", &before)]).unwrap();
@@ -150,7 +237,7 @@ fn another_order_is_refused_and_an_ended_one_ends() {
     let other = "0f1e2d3c-0000-4000-8000-000000000002";
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
-        let refused = send(&sender, &peer, other, &groups, &|_| ()).unwrap_err();
+        let refused = send(&sender, &peer, other, &groups, &|_| (), &|_| ()).unwrap_err();
         assert!(refused.is_refusal() && refused.to_string().contains("magic"), "{refused}");
         assert!(whole.join().unwrap().unwrap_err().is_refusal());
     });
@@ -176,14 +263,62 @@ fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
     let room = Room::new();
     let (signed, plain) = (room.own(Some("s")), room.own(None));
     let other = room.own(Some("t"));
-    let incoming = Incoming::open(signed).unwrap();
+    let incoming = Incoming::open(signed, None).unwrap();
     for stranger in [&plain, &other] {
         assert!(incoming.hear(&of(stranger)).unwrap_err().is_refusal());
     }
     let began = Instant::now();
-    assert!(send(&other, &at(&incoming), ORDER, &[], &|_| ()).unwrap_err().is_refusal());
+    assert!(send(&other, &at(&incoming), ORDER, &[], &|_| (), &|_| ()).unwrap_err().is_refusal());
     assert!(began.elapsed() < PATIENCE, "a wrong certificate is not waited for");
     incoming.hear(&of(&room.own(Some("s")))).unwrap();
+}
+
+/// As far as a day: clocks of boards are in local time, or were never set.
+#[test]
+fn clocks_may_differ_by_a_day() {
+    let room = Room::new();
+    let (one, other) = (room.own(None), room.own(None));
+    let (hour, now) = (60 * 60, OffsetDateTime::now_utc().unix_timestamp());
+    for (hours, is_good) in [(-25, false), (-23, true), (-2, true), (0, true), (24 * 6, true), (24 * 7 + 1, false)] {
+        let ends = one.ends_at(&of(&other), now + hours * hour);
+        assert_eq!(ends.is_ok(), is_good, "{hours}");
+        if let Err(error) = ends {
+            assert!(error.is_refusal() && error.to_string().contains("clocks of both"), "{error}");
+        }
+    }
+    one.check(&of(&other)).unwrap();
+    let none = Peer { certificate: "none".to_owned(), address: String::new() };
+    assert!(one.check(&none).unwrap_err().is_refusal());
+}
+
+/// A person should not have to wait for the other disks, which may take a day.
+#[test]
+fn what_cannot_be_read_is_said_while_the_others_go_on() {
+    let room = Room::new();
+    let sender = room.own(None);
+    let incoming = Incoming::open(room.own(None), None).unwrap();
+    incoming.hear(&of(&sender)).unwrap();
+    let gone = room.device("gone", "gone", b"");
+    fs::remove_file(gone.path.as_str()).unwrap();
+    let groups = vec![vec![gone], vec![room.device("d", "a", &content(10, 1 << 20))]];
+    let arriving = incoming.begin(ORDER, vec![room.device("d", "b", &vec![1; 1 << 20])]).unwrap();
+    let (peer, failed) = (at(&incoming), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let fails = |error: &Error| {
+            assert!(error.to_string().contains("gone"), "{error}");
+            failed.store(true, Ordering::Relaxed);
+        };
+        let (sender, groups, peer) = (&sender, &groups, &peer);
+        let sent = scope.spawn(move || send(sender, peer, ORDER, groups, &|_| (), &fails));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !failed.load(Ordering::Relaxed) {
+            assert!(Instant::now() < deadline, "nothing is said before all have ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        // Nobody has taken the other one until now.
+        arriving.until_whole(&|_| ()).unwrap();
+        assert!(sent.join().unwrap().is_err());
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::layout::Size;
 use crate::order;
 use crate::plan::sectors::MIB;
 use crate::plan::{
-    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
+    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, Closing, CreateArray, CreateGroup, CreateSystem,
     CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
     OpenContainer, Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem,
     WipeDisk, WritePersistent,
@@ -142,13 +142,22 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
+        // Nothing may be written after it.
+        OfRun::TellPointOfNoReturn { extents, .. } if extents.is_empty() => {
+            alone("the control plane still wants it, and knows that this boot has all of it".to_owned())
+        }
         OfRun::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
+        OfRun::MoveStands { .. } => alone("the control plane has not taken the move back".to_owned()),
         OfRun::ProveKept(kept) => (None, prove_kept(kept)),
         OfRun::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
         OfRun::Unmount => alone("everything".to_owned()),
         OfRun::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
+        OfRun::Report(Closing { taken_back, .. }) if !taken_back.is_empty() => alone(format!(
+            "acknowledged by the control plane; where it says no, the ends of {} are wiped",
+            listed(taken_back)
+        )),
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
     }

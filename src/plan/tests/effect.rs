@@ -133,6 +133,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::MoveStands { .. }
         | OfRun::FindLoader
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel

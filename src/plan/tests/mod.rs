@@ -47,7 +47,7 @@ mod rehearsing;
 mod releases;
 mod room;
 mod same_table;
-mod simulator;
+pub mod simulator;
 mod spanning;
 mod stacks;
 mod table;

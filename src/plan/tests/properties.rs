@@ -106,6 +106,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::CheckContainers(_)
         | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::MoveStands { .. }
         | OfRun::Mount(_)
         | OfRun::MountReadOnly(_)
         | OfRun::GrowFilesystem(_)

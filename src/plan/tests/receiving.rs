@@ -9,6 +9,7 @@ use super::stacks::operations;
 use super::*;
 use crate::allocation::Allocation;
 use crate::carried::{Carried, Moving, Part};
+use crate::device::DevicePath;
 use crate::inventory::{Filesystem, Firmware};
 use crate::marker::{MarkedDisk, Marker};
 use crate::topology::Match;
@@ -251,7 +252,7 @@ fn the_disks_are_those_of_the_move() {
     other.disks.iter_mut().for_each(|disk| disk.wwn = format!("0x5{}", disk.serial));
     moving.disks[0] = MarkedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
     let plan = receive(&layout, &other, moving, of_other()).unwrap();
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
@@ -560,7 +561,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
         panic!("{plan}")
     };
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let mut after = after(&plan, other);
@@ -570,6 +571,15 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let begun = Claim { begun_on: disks.clone(), ..of_other() };
     let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
+    // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
+    assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
+    let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, disks: told, .. })] = &again.stages[0].operations[..]
+    else {
+        panic!("{again}")
+    };
+    assert_eq!((allocation.as_str(), told), ("a-1", disks));
+    assert!(again.to_string().contains("knows that this boot has all of it"), "{again}");
+    properties::assert_sound(&again, &after);
     // One of an earlier move is not: the tables are others.
     let older =
         |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
@@ -585,7 +595,7 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
         panic!("{plan}")
     };
-    let [Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let here = after(&plan, other);
@@ -628,6 +638,33 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
     let claim = Claim { begun_on: disks.clone(), ..of_other() };
     assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
+}
+
+/// The order may be taken back while the copy is adapted, which takes minutes: then the other machine has the system again.
+#[test]
+fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
+    let (_, _, _, plan) = planned();
+    let [Operation::Run(asked), Operation::Run(OfRun::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    assert_eq!(*asked, OfRun::MoveStands { order: "o-7".to_owned() });
+    let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
+        [Operation::Run(OfRun::Report(closing))] => closing.clone(),
+        operations => panic!("{operations:?}"),
+    };
+    let wiped: Vec<DevicePath> = all(&plan)
+        .filter_map(|operation| match operation {
+            Operation::Device(OnDevice::WipeDisk(wipe)) => Some(wipe.device.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((wiped.len(), closing(&plan).taken_back), (6, wiped));
+    // What an image was written to stays: nobody else has it.
+    let (layout, blank) = (super::stacks::layout(), super::stacks::five());
+    let installed = install(&layout, &blank, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(closing(&installed).taken_back, Vec::<DevicePath>::new());
+    assert!(matches!(operations(&installed, StageName::TargetMarker), [Operation::Run(OfRun::WriteMarker(_))]));
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Machine {
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }
             | OfRun::TellPointOfNoReturn { .. }
+            | OfRun::MoveStands { .. }
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
             | OfRun::InjectFiles(_)

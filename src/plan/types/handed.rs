@@ -1,6 +1,7 @@
 //! What operations carry of the allocation, so that the executor looks nothing up.
 
 use crate::allocation::Allocation;
+use crate::device::DevicePath;
 use crate::inventory::Nic;
 use crate::marker::Marker;
 use serde::Serialize;
@@ -38,4 +39,7 @@ pub struct Closing {
     pub message: String,
     /// Of an installation that was on the disks already.
     pub already: Option<Marker>,
+    /// Disks whose ends are wiped when the control plane says no: what was received is the other machine's again, which may run it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taken_back: Vec<DevicePath>,
 }

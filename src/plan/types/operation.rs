@@ -175,6 +175,10 @@ pub enum OfRun {
         #[serde(skip_serializing_if = "Option::is_none")]
         approved: Option<String>,
     },
+    /// Ask the control plane whether that move has been taken back. Where it does not answer, the final report asks it.
+    MoveStands {
+        order: String,
+    },
     Mount(MountFilesystem),
     /// Mount an installed system that is booted unchanged. The kernel is told not to write, whatever the options say.
     MountReadOnly(MountFilesystem),

@@ -28,8 +28,9 @@ use std::sync::Arc;
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
+const WORDS_BYTES: usize = 4 << 10;
 /// Both as strings of JSON.
-const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES);
+const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
 /// What a move makes of that.
 pub enum Told {
@@ -54,7 +55,7 @@ pub async fn stands(
     Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let Stands { order, certificate, port, carried } = read(&app, peer, body, STANDING_BYTES).await?;
+    let Stands { order, certificate, port, carried, words } = read(&app, peer, body, STANDING_BYTES).await?;
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
@@ -77,6 +78,9 @@ pub async fn stands(
     let word = Word::Stands(part, End { certificate, address, boot: boot.hash }, carried.map(Box::new));
     let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict)?;
+    if let Some(words) = words {
+        says(&app, &is, part, (boot.hash, crate::text::cut(&words, WORDS_BYTES))).await?;
+    }
     if news {
         let directory = app.directory();
         app.watch.note(format!(
@@ -87,6 +91,19 @@ pub async fn stands(
         app.state_has_changed();
     }
     Ok(Json(json!({})))
+}
+
+/// What goes wrong there is shown with the move.
+async fn says(app: &App, is: &Move, part: Part, (boot, words): (Hash, &str)) -> Result<(), ApiError> {
+    let machine = if part == Part::Send { &is.a } else { &is.b };
+    let word = Word::Says(part, boot, words.to_owned());
+    if let Some(Ok(MoveHeard { is, news: true })) = app.state.move_hears(machine, &is.id, word).await? {
+        let directory = app.directory();
+        let words = if words.is_empty() { "what went wrong is over" } else { words };
+        app.watch.note(format!("{}: {words}; the move {}", directory.name(machine), in_words(&directory, &is)));
+        app.state_has_changed();
+    }
+    Ok(())
 }
 
 fn address(Peer(address): Peer, port: u16) -> String {
@@ -185,9 +202,11 @@ pub async fn begins(
 ) -> Result<Option<Result<(), String>>, ApiError> {
     let id = &boot.machine;
     let of = app.state.live_move(id).await?.filter(|is| is.b == *id && is.allocation == allocation);
-    let Some(MoveState::Ordered | MoveState::Planned | MoveState::Copying) = of.map(|is| is.state) else {
+    let Some(of) = of.filter(|is| matches!(is.state, MoveState::Ordered | MoveState::Planned | MoveState::Copying))
+    else {
         return Ok(None);
     };
+    look_is_awaited(app, &of, boot).await?;
     if let Err(why) = crate::serve::approved::compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
@@ -208,6 +227,26 @@ pub async fn begins(
         app.state_has_changed();
     }
     Ok(Some(Ok(())))
+}
+
+/// Before anything is erased the machine that is moved has looked at the certificate of the one that receives, and lives.
+///
+/// # Errors
+/// It is to be asked again: it may come to that soon.
+async fn look_is_awaited(app: &App, is: &Move, boot: &Boot) -> Result<(), ApiError> {
+    let now = app.state.present(is).await?;
+    let stands = is.state == MoveState::Planned && is.peer(Part::Send, now).is_some();
+    let Some(receiver) = is.receiver.as_ref().filter(|end| stands && end.boot == boot.hash) else { return Ok(()) };
+    match app.looks.has_looked(&is.a, &receiver.certificate) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "machine {}, which is moved, has not looked at this machine's certificate yet, or has not asked for half a minute: see to it that it stands in its ramdisk",
+                is.a
+            ),
+        )),
+    }
 }
 
 /// A report of a machine in a move. None: it is about something else.

@@ -2,7 +2,7 @@
 //! anything is kept.
 
 use super::agents::in_words;
-use super::{Move, MoveState, Word, pairing};
+use super::{End, Move, MoveState, Word, pairing};
 use crate::allocation::Allocation;
 use crate::carried::Part;
 use crate::marker::{MarkedDisk, Marker};
@@ -13,6 +13,7 @@ use crate::serve::api_error::ApiError;
 use crate::serve::input::Machine;
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
+use crate::serve::state::boots::QUIET;
 use crate::serve::state::{MoveHeard, Placed, now};
 use crate::serve::v1::{Change, Refused, Turn};
 use axum::Json;
@@ -50,7 +51,7 @@ pub struct MoveShown {
     pub created: String,
     /// Which disk of the machine that receives each name of the layout means.
     pub disks: Vec<MarkedDisk>,
-    /// Each of them stands in its ramdisk now.
+    /// Each of them stands in its ramdisk now, and has called lately.
     pub from_stands: bool,
     pub to_stands: bool,
     /// Number of boots that have begun to receive and failed.
@@ -88,7 +89,8 @@ impl PartOfMove {
 
 async fn shown(app: &App, is: Move) -> Result<MoveShown, ApiError> {
     let now = app.state.present(&is).await?;
-    let stands = |part| is.state.is_open() && is.peer(part, now).is_some();
+    let is_heard = |end: &End| app.state.heard.since(&end.boot) < QUIET;
+    let stands = |part| is.state.is_open() && is.peer(part, now).is_some_and(is_heard);
     Ok(MoveShown {
         from_stands: stands(Part::Send),
         to_stands: stands(Part::Receive),

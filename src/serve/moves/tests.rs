@@ -185,7 +185,14 @@ fn the_table_of_cuts() {
     // A and B at once.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
-    // A's disk cannot be read: the words are kept, and nothing else changes.
+    // A's disk cannot be read: the words are kept, and nothing else changes. They go when that is over.
+    let says = |boot, words: &str| Word::Says(Part::Send, boot, words.to_owned());
+    let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
+    assert_eq!(is, Move { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
+    assert_eq!(again(&is, says(A2, "another boot")), is);
+    assert_eq!(again(&is, says(A1, "")), in_state(Copying));
+    assert_eq!(again(&is, Word::Succeeds(Part::Receive, B1)).words_a, "");
+    assert_eq!(again(&in_state(Done), says(A1, "late")), in_state(Done));
     let is = again(&in_state(Copying), fails(Part::Send, A1, true));
     assert_eq!((is.state, is.words_a.as_str()), (Copying, "why"));
 }

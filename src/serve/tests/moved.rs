@@ -80,6 +80,13 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
     }
 
+    /// One asks twice: it has taken the certificate of the other one.
+    pub(super) async fn looks(&self, one: &str) {
+        for _ in 0..2 {
+            self.told(ONE, one).await;
+        }
+    }
+
     async fn begins_to_receive(&self, token: &str) -> Answer {
         let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
         self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
@@ -106,6 +113,7 @@ impl Running {
             let answer = server.stands(id, token, &order).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
+        server.looks(&one).await;
         assert_eq!(server.begins_to_receive(&two).await.status, 200);
         (server, order, one, two)
     }
@@ -170,6 +178,12 @@ async fn from_the_order_to_the_release() {
     assert_eq!((&peer["address"], &peer["certificate"]), (&json!("127.0.0.1:4711"), &json!(certificate(TWO))));
 
     let server = server.restarted().await;
+    // One may be about to say that it does not take this certificate, or be gone.
+    for _ in 0..2 {
+        let answer = server.begins_to_receive(&two).await;
+        assert!(answer.status == 503 && answer.text().contains("has not looked"), "{}", answer.text());
+        server.told(ONE, &one).await;
+    }
     for _ in 0..2 {
         assert_eq!(server.begins_to_receive(&two).await.status, 200);
     }
@@ -186,6 +200,17 @@ async fn from_the_order_to_the_release() {
         assert_eq!(server.stands(id, token, &order).await.status, 200);
     }
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    for (words, shown) in [("sda2 cannot be read", "sda2 cannot be read"), ("", "")] {
+        let carried = json!({ "marker": marker(ONE), "filesystems": [] });
+        let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried, "words": words });
+        let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let is = server.about_move("GET", "", Value::Null).await.json();
+        assert_eq!(
+            (&is["from_says"], &is["from_stands"], &is["state"]),
+            (&json!(shown), &json!(true), &json!("copying"))
+        );
+    }
     assert_eq!(server.report_to(ONE, &one, success(ONE)).await.status, 409, "one must not boot");
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     server.files_say("two", "one").await;

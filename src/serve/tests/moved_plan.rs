@@ -6,7 +6,11 @@ use super::*;
 use crate::assigned;
 use crate::desk::rack::PlanOptions;
 use crate::exit::Exit;
+use crate::inventory::{Filesystem, Inventory};
+use crate::marker::Marker;
+use crate::plan::tests::simulator;
 use crate::plan::{self, Plan};
+use crate::plan::{OfRun, Operation};
 use crate::serve::preview::Preview;
 use uuid::Uuid;
 
@@ -21,10 +25,14 @@ fn carried() -> Value {
 }
 
 fn agent(machine: &allocation::Machine) -> Plan {
+    agent_on(machine, &with_one_disk())
+}
+
+fn agent_on(machine: &allocation::Machine, inventory: &Inventory) -> Plan {
     let allocation = machine.allocation.clone().unwrap();
     let layout = allocation.layout().unwrap().layout;
     let request = assigned::request(machine, TWO, &allocation, &[]);
-    plan::make(&layout, &with_one_disk(), request, &mut Uuid::new_v4).unwrap_or_else(|refusal| panic!("{refusal}"))
+    plan::make(&layout, inventory, request, &mut Uuid::new_v4).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
 impl Running {
@@ -51,6 +59,43 @@ impl Running {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Tells the server what the plan tells it, as a session does. `until`: then the power goes.
+    async fn told_by(&self, plan: &Plan, token: &str, until: impl Fn(&OfRun) -> bool) -> Option<Marker> {
+        let mut marker = plan.already.clone();
+        for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+            let Operation::Run(operation) = operation else { continue };
+            if until(operation) {
+                break;
+            }
+            let (path, body) = match operation {
+                OfRun::WriteMarker(written) => {
+                    marker = Some(written.clone());
+                    continue;
+                }
+                OfRun::TellPointOfNoReturn { allocation, disks, approved, .. } => {
+                    let body =
+                        json!({ "allocationuuid": allocation, "order": "", "disks": disks, "approved": approved });
+                    ("point-of-no-return", body)
+                }
+                OfRun::Report(closing) => {
+                    let (message, allocation) = (&closing.message, &closing.allocation);
+                    let body =
+                        json!({ "success": true, "message": message, "allocationuuid": allocation, "marker": marker });
+                    ("report", body)
+                }
+                _ => continue,
+            };
+            let answer = self.call(token, "POST", &format!("/v1/machine/{TWO}/{path}"), &body).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+        marker
+    }
+
+    async fn given_to(&self, id: &str, token: &str) -> allocation::Machine {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
+        serde_json::from_value(answer.json()).unwrap()
     }
 
     async fn begins_with(&self, token: &str, approved: Option<&str>) -> Answer {
@@ -99,6 +144,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let plan = agent(&server.until_approved(&token, &sha256).await);
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
     for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is in force now")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
@@ -110,4 +156,29 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
     assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
+}
+
+/// The power goes between the marker and the report: the next boot finds that it has all, and has to say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
+    let (server, order) = Running::move_ordered().await;
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
+    let plan = agent(&server.given_to(TWO, &token).await);
+    let marker = server.told_by(&plan, &token, |operation| matches!(operation, OfRun::Report(_))).await;
+    let mut after = simulator::after(&plan, with_one_disk());
+    let root = after.disks[0].table.as_ref().unwrap().partitions[0].device.clone();
+    after.filesystems = vec![Filesystem { device: root, marker, ..Filesystem::default() }];
+
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(again.already.is_some(), "{again}");
+    server.told_by(&again, &token, |_| false).await;
+    let answer = server.about_move("GET", "", Value::Null).await;
+    assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
 }

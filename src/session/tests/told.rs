@@ -1,6 +1,7 @@
 //! What is told of a run, and what is taken back.
 
 use super::*;
+use crate::carried::Newest;
 
 #[test]
 fn the_report_has_what_was_booted_and_must_be_acknowledged() {
@@ -46,6 +47,30 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
     let ended = bench.control.ended.lock().unwrap().pop().unwrap();
     assert_eq!(ended.message, "installed already");
     assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker: already });
+}
+
+#[test]
+fn what_is_received_gets_its_marker_only_while_the_move_stands() {
+    let plan = plan(vec![(StageName::TargetMarker, vec![Operation::Run(OfRun::MoveStands { order: "o-7".into() })])]);
+    for (newest, stands) in [
+        (None, true),
+        (Some(("o-7", "copying")), true),
+        (Some(("o-7", "booting")), true),
+        (Some(("o-7", "cancelled")), false),
+        (Some(("o-7", "refused")), false),
+        (Some(("o-8", "ordered")), false),
+    ] {
+        let newest_move = newest.map(|(order, state)| Newest { order: order.to_owned(), state: state.to_owned() });
+        let control = Arc::new(FakeControl { newest_move, ..FakeControl::default() });
+        let bench = Bench { reporter: Arc::new(Reporter::new(control.clone())), control };
+        match bench.run(&plan) {
+            Ok(_) => assert!(stands, "{newest:?}"),
+            Err(failure) => {
+                assert!(!stands && failure.leaves.half_made(), "{newest:?}: {failure:?}");
+                assert!(failure.error.to_string().contains("is not to boot"), "{failure:?}");
+            }
+        }
+    }
 }
 
 #[test]

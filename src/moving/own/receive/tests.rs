@@ -27,7 +27,7 @@ fn told(path: &Path, frames: &[Frame]) -> (Result<String, Stop>, io::Result<Fram
     let (a, b) = ends();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let disks = [Disk::new("0".to_owned(), Onto::open(path).unwrap(), None, None, false)];
+    let disks = [Disk::open("0".to_owned(), (path.to_owned(), Onto::open), None, None, false).unwrap()];
     thread::scope(|scope| {
         let sending = scope.spawn(move || {
             let mut link = Link::connect(&address, &a, Duration::from_secs(5)).unwrap();
@@ -39,7 +39,7 @@ fn told(path: &Path, frames: &[Frame]) -> (Result<String, Stop>, io::Result<Fram
             }
         });
         let mut link = Link::accept(listener.accept().unwrap().0, &b).unwrap();
-        let received = receive(&mut link, &disks);
+        let received = receive(&mut link, &disks, b.peer());
         drop(link);
         (received, sending.join().unwrap())
     })
