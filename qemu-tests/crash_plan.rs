@@ -329,6 +329,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::UnlockDisk { .. }
             | OfRun::Rehearse(_)
             | OfRun::TellPointOfNoReturn { .. }
+            | OfRun::MoveStands { .. }
             | OfRun::Mount(_)
             | OfRun::MountReadOnly(_)
             | OfRun::BurnImage { .. }

@@ -51,7 +51,7 @@ impl Onto {
     }
 
     /// It becomes what comes, byte by byte: a GPT in it is a guest's.
-    pub fn as_it_comes(self) -> Onto {
+    pub fn unfitted(self) -> Onto {
         Onto { fits: false, ..self }
     }
 

@@ -192,8 +192,8 @@ struct News {
 }
 
 /// A partition table of the machine is the plan's; one inside of a device is content.
-fn as_it_comes(path: &Path) -> Result<Onto> {
-    Ok(Onto::open(path)?.as_it_comes())
+fn unfitted(path: &Path) -> Result<Onto> {
+    Ok(Onto::open(path)?.unfitted())
 }
 
 impl Incoming {
@@ -252,7 +252,7 @@ impl Incoming {
     pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
         let open = |Device { name, path }: Device| {
             let path = AsRef::<Path>::as_ref(&path).to_owned();
-            Disk::open(name, (path, as_it_comes), Some(order.to_owned()), None, false)
+            Disk::open(name, (path, unfitted), Some(order.to_owned()), None, false)
         };
         let disks = devices.into_iter().map(open).collect::<Result<_>>()?;
         Ok(Arriving { incoming: self, waiting: Waiting::of(disks, terms(order)?) })

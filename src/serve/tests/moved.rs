@@ -413,6 +413,7 @@ async fn another_card_does_not_boot_what_was_moved() {
         assert_eq!(server.stands(id, token, &order).await.status, 200);
     }
     assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
+    server.looks(&one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
     server.heard("does not boot its disk, and waits").await;
