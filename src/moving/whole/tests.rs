@@ -224,6 +224,31 @@ fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
     });
 }
 
+/// A disk that was whole is opened once more, alone, and has nothing then of what it was.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_that_was_whole_takes_another_state_of_the_machine() {
+    let room = Room::new();
+    let disk = LoopDevice::new(8 << 20, 512);
+    let (mut wanted, first, second) = (content(11, 8 << 20), room.own(None), room.own(None));
+    let incoming = Incoming::open(room.own(None), None).unwrap();
+    incoming.hear(&of(&first)).unwrap();
+    let onto = Device { name: "d".to_owned(), path: disk.path().clone() };
+    let arriving = incoming.begin(ORDER, vec![onto, room.device("e", "be", &vec![1; 1 << 20])]).unwrap();
+    thread::scope(|scope| {
+        let whole = scope.spawn(|| arriving.until_whole(&|_| ()));
+        let before = room.device("d", "ad", &wanted);
+        send(&first, &at(&incoming), ORDER, &[vec![before]], &|_| (), &|_| ()).unwrap();
+        wanted[5 << 20..6 << 20].fill(0);
+        wanted[7 << 20] ^= 1;
+        incoming.hear(&of(&second)).unwrap();
+        let now = vec![room.device("d", "ad", &wanted), room.device("e", "ae", &vec![2; 1 << 20])];
+        send(&second, &at(&incoming), ORDER, &[now], &|_| (), &|_| ()).unwrap();
+        whole.join().unwrap().unwrap();
+    });
+    assert!(fs::read(disk.image()).unwrap() == wanted);
+}
+
 #[test]
 fn another_order_is_refused_and_an_ended_one_ends() {
     let room = Room::new();
