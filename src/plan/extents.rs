@@ -6,6 +6,7 @@
 //! | disks that are wiped or made anew | whole, from that stage on |
 //! | a kept array that is assembled | its members, from then on |
 //! | a kept group of which volumes are activated | its physical volumes, from then on |
+//! | a kept LUKS container that is opened for writing | what it lies on, from then on |
 //! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
 //! | a volume of Kubernetes that is made or added | the blank disk that it takes, or the physical volumes of its group, from then on |
 //! | anything else | nothing |
@@ -106,6 +107,8 @@ impl Ground<'_> {
         match operation {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
+            // cryptsetup mends a header that is damaged when it opens it for writing.
+            Operation::Device(OnDevice::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
             Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
             Operation::Device(OnDevice::PreparePersistent(volume)) => volume.written().into_iter().cloned().collect(),
             Operation::Device(

@@ -390,11 +390,11 @@ impl Running {
     /// The same by a card that is in no file.
     async fn by_another_card(&self, id: &str) -> &'static str {
         let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
-        let held = format!("/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again");
+        let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
         match script {
             script if script.contains("token") => panic!("{script}"),
             script if script.contains("sanboot") => "disk",
-            script if script.contains(&held) && script.contains("\nchain --replace http://127.0.0.1:") => "waits",
+            script if script.contains(held) && script.contains("\nchain --replace http://127.0.0.1:") => "waits",
             script => panic!("{script}"),
         }
     }
