@@ -115,7 +115,6 @@ fn loop_a_table_inside_of_a_device_stays_as_it_is() {
         let came = fs::read(path.as_str()).unwrap();
         assert!(came.starts_with(&wanted) && came[wanted.len()..].iter().all(|byte| *byte == 0), "{name}");
     }
-    assert!(kernel::partitions(whole.path()).unwrap().is_empty());
 }
 
 /// The machine that sends was switched off and on: it has another key. What it sends then is taken when the control plane says so.
