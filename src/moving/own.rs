@@ -8,7 +8,7 @@ mod frames;
 pub mod receive;
 pub mod send;
 
-pub use frames::Hello;
+pub use frames::{Hello, Run};
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};

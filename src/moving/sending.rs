@@ -4,7 +4,7 @@ use super::ganeti::{self, Terms};
 use super::link::Link;
 use super::options::{self, Common, Send};
 use super::own::send::{Carried, Sent, send};
-use super::own::{Hello, Stop};
+use super::own::{Hello, Run, Stop};
 use super::source::Source;
 use super::tls::Ends;
 use crate::error::{Context, Error, Phase, Result};
@@ -15,6 +15,7 @@ use crate::text;
 use serde::Serialize;
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// A connection that ends sooner than this was no good one: the time that is waited goes on.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -28,7 +29,8 @@ pub fn run(options: &Send) -> Result<Exit> {
     let disks: Vec<(String, Source)> = named.into_iter().map(open).collect::<Result<_>>()?;
     let Common { magic, compress, .. } = &options.common;
     let terms = Terms { magic: magic.clone(), compression: *compress, size_bytes: None };
-    let way = Way { to: &options.to, ends: &ends, terms, patience: options.common.patience() };
+    let run = Run { id: Uuid::new_v4(), disks: disks.iter().map(|(name, _)| name.clone()).collect() };
+    let way = Way { to: &options.to, ends: &ends, terms, patience: options.common.patience(), run: Some(run) };
     let figures: Vec<Result<Figures>> = thread::scope(|scope| {
         let (way, count) = (&way, disks.len());
         let start = |(name, source)| scope.spawn(move || one(name, source, way, count));
@@ -50,11 +52,12 @@ pub(super) struct Way<'w> {
     pub terms: Terms,
     /// So long without the other end is too long.
     pub patience: Duration,
+    pub run: Option<Run>,
 }
 
 /// Sends one disk of so many, over as many connections as it takes.
 pub(super) fn one(name: &str, source: &Source, way: &Way<'_>, of: usize) -> Result<Figures> {
-    let Way { to, ends, terms, patience } = way;
+    let Way { to, ends, terms, patience, run } = way;
     let what = || format!("send {} to {to}", source.path.display());
     let mut link = Link::connect(to, ends, *patience)?;
     if !link.is_own() {
@@ -72,6 +75,7 @@ pub(super) fn one(name: &str, source: &Source, way: &Way<'_>, of: usize) -> Resu
         size_bytes: source.size_bytes,
         sector_bytes: source.sector_bytes,
         has_table: source.has_table(),
+        run: run.clone(),
     };
     let (mut resumed, mut fruitless) = (0, None);
     loop {

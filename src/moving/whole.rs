@@ -151,7 +151,7 @@ pub fn send(
     fails: &(dyn Fn(&Error) + Sync),
 ) -> Result<()> {
     let ends = own.ends(peer)?;
-    let way = Way { to: &peer.address, ends: &ends, terms: terms(order)?, patience: PATIENCE };
+    let way = Way { to: &peer.address, ends: &ends, terms: terms(order)?, patience: PATIENCE, run: None };
     let group = |devices: &[Device]| {
         let ended = devices.iter().try_for_each(|Device { name, path }| {
             let source = Source::open(path.as_ref(), false)?;

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
+use uuid::Uuid;
 
 /// Of what is JSON.
 const TEXT_BYTES: usize = 64 << 10;
@@ -29,6 +30,24 @@ pub struct Hello {
     pub sector_bytes: u32,
     /// A table counts in sectors, so it goes only where they are as large.
     pub has_table: bool,
+    /// None: an older one, or one whose certificate says as much, since it has another after each boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+}
+
+impl Hello {
+    /// Whoever brings it.
+    pub fn is_same_disk(&self, other: &Hello) -> bool {
+        Hello { run: None, ..self.clone() } == Hello { run: None, ..other.clone() }
+    }
+}
+
+/// A sender from its start to its end. Its disks may have been written before it and after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub id: Uuid,
+    /// All that it brings.
+    pub disks: Vec<String>,
 }
 
 /// What the receiver says to it.

@@ -1,7 +1,7 @@
 //! The receiver's end. One thread reads the link; several unpack, verify and write. A disk remembers how far it is, for the next
 //! connection.
 
-use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
+use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Run, Sum, Verdict};
 use super::{CHUNK_BYTES, Spent, Stop, workers};
 use crate::error::Result as Opened;
 use crate::image::raw::Aligned;
@@ -15,6 +15,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 use zstd::zstd_safe::DCtx;
 
 /// Pieces between the link and the disk.
@@ -39,8 +40,24 @@ pub struct Disk {
     state: Mutex<State>,
     /// As its `position`, also while a connection brings it.
     placed: AtomicU64,
-    /// Of the connection that it comes by.
-    current: Mutex<Option<Cutter>>,
+    current: Mutex<Current>,
+}
+
+/// The connection that a disk comes by.
+#[derive(Default)]
+struct Current {
+    cutter: Option<Cutter>,
+    run: Option<Uuid>,
+    /// Runs that another one has taken the place of. One that is still there would begin anew each time, and the other one too.
+    earlier: Vec<Uuid>,
+}
+
+/// Who brings a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sender {
+    /// A machine has another one after each boot.
+    certificate: Certificate,
+    run: Option<Run>,
 }
 
 struct State {
@@ -52,8 +69,8 @@ struct State {
     position: u64,
     /// The first sender's words: the next connection must bring the same disk.
     hello: Option<Hello>,
-    /// Who has brought what is before `position`. A machine has another certificate after each boot.
-    from: Option<Certificate>,
+    /// Who has brought what is before `position`.
+    from: Option<Sender>,
     is_whole: bool,
 }
 
@@ -111,7 +128,7 @@ impl Disk {
     pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
         let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
         let taken = take(state.onto()?)?;
-        state.from = Some(from.clone());
+        state.from = Some(Sender { certificate: from.clone(), run: None });
         state.is_whole = true;
         Ok(taken)
     }
@@ -121,17 +138,36 @@ impl Disk {
         self.placed.load(Ordering::Relaxed)
     }
 
-    /// Has all of it come from the one with this certificate?
-    pub fn is_whole_from(&self, from: &Certificate) -> bool {
-        // Who has it is at work on it.
-        self.state.try_lock().is_ok_and(|state| state.is_whole && state.from.as_ref() == Some(from))
+    /// Who has brought all of it.
+    fn brought_by(&self) -> Option<Sender> {
+        // Who has the lock is at work on it.
+        let state = self.state.try_lock().ok()?;
+        state.from.clone().filter(|_| state.is_whole)
     }
 
     /// Ends the connection that it comes by.
     pub fn cut(&self) {
-        if let Some(cutter) = lock(&self.current).take() {
+        if let Some(cutter) = lock(&self.current).cutter.take() {
             cutter.cut();
         }
+    }
+
+    /// From now on it comes by this connection: the other end has given up what still seems to be open. False: another run has begun
+    /// since this one.
+    fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> bool {
+        let mut current = lock(&self.current);
+        if run.is_some_and(|run| current.earlier.contains(&run)) {
+            return false;
+        }
+        if current.run != run {
+            let before = current.run.take();
+            current.earlier.extend(before);
+            current.run = run;
+        }
+        if let Some(before) = current.cutter.replace(cutter) {
+            before.cut();
+        }
+        true
     }
 
     /// Why this is not what it awaits.
@@ -158,6 +194,18 @@ impl Disk {
     }
 }
 
+/// Has the one with this certificate brought all disks, and each run all that it has? Of two runs they would be a mixture.
+pub fn are_whole(disks: &[Disk], from: &Certificate) -> bool {
+    let whole: Option<Vec<(&str, Sender)>> =
+        disks.iter().map(|disk| Some((disk.name.as_str(), disk.brought_by()?))).collect();
+    let is_of_another = |run: &Run| {
+        let others = whole.iter().flatten().filter(|(name, _)| run.disks.iter().any(|disk| disk == name));
+        others.into_iter().any(|(_, by)| by.run.as_ref().is_none_or(|other| other.id != run.id))
+    };
+    let is_good = |by: &Sender| by.certificate == *from && !by.run.as_ref().is_some_and(is_of_another);
+    whole.as_ref().is_some_and(|whole| whole.iter().all(|(_, by)| is_good(by)))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -179,28 +227,31 @@ pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<St
             Err(Stop::Refused(why))
         }
         Ok(disk) => {
-            // The other end has given up what still seems to be open.
-            if let Some(before) = lock(&disk.current).replace(link.cutter()?) {
-                before.cut();
+            if !disk.comes_by(link.cutter()?, hello.run.as_ref().map(|run| run.id)) {
+                let why = format!("another sender that was started after this one brings {} now", disk.name);
+                frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
+                link.last_words(LAST_WORDS);
+                return Err(Stop::Again(io::Error::other(why)));
             }
             let mut state = lock(&disk.state);
-            take(link, disk, &mut state, (from, &hello)).map(|()| disk.name.clone())
+            let sender = Sender { certificate: from.clone(), run: hello.run.clone() };
+            take(link, disk, &mut state, (sender, &hello)).map(|()| disk.name.clone())
         }
     }
 }
 
-fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (&Certificate, &Hello)) -> Result<(), Stop> {
+fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (Sender, &Hello)) -> Result<(), Stop> {
     match &state.hello {
         None => {
             state.onto()?.begin().map_err(failed)?;
-            (state.hello, state.from) = (Some(hello.clone()), Some(from.clone()));
+            (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
-        Some(before) if before != hello => {
+        Some(before) if !before.is_same_disk(hello) => {
             let why = format!("{} comes as another disk than before", disk.name);
             frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
             return Err(Stop::Failed(why));
         }
-        Some(_) if state.from.as_ref() != Some(from) => begin_again(disk, state, from)?,
+        Some(_) if state.from.as_ref() != Some(&from) => begin_again(disk, state, from)?,
         Some(_) => {}
     }
     frames::write(link, &Frame::Answer(Answer::From { position: state.position, compare: state.compare }))?;
@@ -234,17 +285,17 @@ fn failed(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }
 
-/// Another boot of the other machine brings it: its own system may have run in between, and have written anywhere. So nothing counts of
-/// what came before but what is the same by its digest.
-fn begin_again(disk: &Disk, state: &mut State, from: &Certificate) -> Result<(), Stop> {
-    tracing::warn!("{}: the other machine has booted again, so all of it is compared from the beginning", disk.name);
+/// Another run, or another boot of the other machine, brings it: there may have been writes anywhere in between. So nothing counts of what
+/// came before but what is the same by its digest.
+fn begin_again(disk: &Disk, state: &mut State, from: Sender) -> Result<(), Stop> {
+    tracing::warn!("{}: its sender was started anew, so all of it is compared from the beginning", disk.name);
     (state.position, state.compare, state.is_whole) = (0, true, false);
     disk.placed.store(0, Ordering::Relaxed);
     // It may be closed already, and it holds what came for the first MiB.
     state.onto = None;
     let onto = (disk.opens)(&disk.path).map_err(failed)?;
     onto.begin().map_err(failed)?;
-    (state.onto, state.from) = (Some(onto), Some(from.clone()));
+    (state.onto, state.from) = (Some(onto), Some(from));
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! Both ends in one process, over the loopback.
 
 use super::super::options::{Common, Named, Send};
+use super::super::own::send::{Sent, send};
+use super::super::own::{Hello, Run};
+use super::super::source::Source;
 use super::super::{key, sending};
 use super::*;
 use std::fs;
@@ -324,4 +327,111 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
     let said = std::process::Command::new("sgdisk").args(["-v", path(&b)]).output().unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("No problems found"), "{said}");
+}
+
+/// A connection of one run: what it brings of that disk, over a wire that is cut after so many bytes.
+fn connection(room: &Room, port: &str, run: &Run, (name, file): (&str, &Path), cuts: &[usize]) -> Result<Sent, Stop> {
+    let (address, _) = wire(port, cuts);
+    let ends = super::super::ends(&room.common("a", "b")).unwrap();
+    let mut link = Link::connect(&address, &ends, Duration::from_secs(5)).unwrap();
+    let source = Source::open(file, false).unwrap();
+    let hello = Hello {
+        name: name.to_owned(),
+        magic: None,
+        size_bytes: source.size_bytes,
+        sector_bytes: source.sector_bytes,
+        has_table: source.has_table(),
+        run: Some(run.clone()),
+    };
+    send(&mut link, &source, &hello)
+}
+
+fn run_of(disks: &[&str]) -> Run {
+    Run { id: uuid::Uuid::new_v4(), disks: disks.iter().map(|&disk| disk.to_owned()).collect() }
+}
+
+/// What happens at the sender's end, while the receiver waits for "a" and "b".
+fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
+    let [b_a, b_b] = ["ba", "bb"].map(|name| room.file(name, &vec![7; 25 * MIB]));
+    let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
+    let waiting = Waiting::begin(&receive).unwrap();
+    let port = Port::open(&receive.at).unwrap();
+    let ends = super::super::ends(&receive.common).unwrap();
+    thread::scope(|scope| {
+        let whole =
+            scope.spawn(|| waiting.until_whole(&port, Duration::from_secs(20), &|_| Ok(()), || Ok(ends.clone())));
+        let still_waits = || {
+            thread::sleep(Duration::from_millis(300));
+            !whole.is_finished()
+        };
+        happens(&port.address, &still_waits);
+        whole.join().unwrap().unwrap();
+    });
+}
+
+/// `send` has ended, its disks were written, and it was started anew, with the same certificate.
+#[test]
+fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
+    let room = Room::new();
+    let (mut whole, mut cut) = (disk(3 * MIB), disk(24 * MIB));
+    cut[..8 * MIB].fill(0x55);
+    let [a, b] = [room.file("a", &whole), room.file("b", &cut)];
+    while_two_are_awaited(&room, |port, _| {
+        let first = run_of(&["a", "b"]);
+        connection(&room, port, &first, ("a", &a), &[]).unwrap();
+        let stopped = connection(&room, port, &first, ("b", &b), &[6 * MIB]).unwrap_err();
+        assert!(matches!(stopped, Stop::Again(_)), "{stopped:?}");
+        whole[2 * MIB] ^= 1;
+        cut[3 * MIB..3 * MIB + 70_000].fill(0);
+        cut[5 * MIB] ^= 1;
+        let disks = [("a", room.file("a", &whole)), ("b", room.file("b", &cut))];
+        let send =
+            room.send(&disks.each_ref().map(|(name, file)| format!("{name}={}", path(file))).each_ref().map(|s| &**s));
+        assert_eq!(sending::run(&Send { to: port.to_owned(), ..send }).unwrap(), Exit::Good);
+    });
+    for (name, wanted) in [("ba", whole), ("bb", cut)] {
+        assert!(fs::read(room.path(name)).unwrap().starts_with(&wanted), "{name}");
+    }
+}
+
+/// It still runs somewhere, and another one was started: they would take the disk from each other for ever.
+#[test]
+fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
+    let room = Room::new();
+    let (first, second) = (disk(24 * MIB), disk(24 * MIB).into_iter().rev().collect::<Vec<_>>());
+    let [one, other] = [room.file("one", &first), room.file("other", &second)];
+    while_two_are_awaited(&room, |port, still_waits| {
+        let (earlier, later) = (run_of(&["a", "b"]), run_of(&["a", "b"]));
+        for (run, file) in [(&earlier, &one), (&later, &other)] {
+            let stopped = connection(&room, port, run, ("a", file), &[2 * MIB]).unwrap_err();
+            assert!(matches!(stopped, Stop::Again(_)), "{stopped:?}");
+        }
+        let stopped = connection(&room, port, &earlier, ("a", &one), &[]).unwrap_err();
+        assert!(matches!(&stopped, Stop::Refused(why) if why.contains("another sender")), "{stopped:?}");
+        assert!(still_waits());
+        for name in ["a", "b"] {
+            connection(&room, port, &later, (name, &other), &[]).unwrap();
+        }
+    });
+    for name in ["ba", "bb"] {
+        assert!(fs::read(room.path(name)).unwrap().starts_with(&second), "{name}");
+    }
+}
+
+#[test]
+fn disks_of_two_runs_are_whole_where_neither_brings_both() {
+    let room = Room::new();
+    let file = room.file("one", &disk(2 * MIB));
+    let (of_a, of_b, of_both) = (run_of(&["a"]), run_of(&["b"]), run_of(&["a", "b"]));
+    while_two_are_awaited(&room, |port, still_waits| {
+        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
+        assert!(still_waits());
+        connection(&room, port, &of_b, ("b", &file), &[]).unwrap();
+    });
+    while_two_are_awaited(&room, |port, still_waits| {
+        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
+        connection(&room, port, &of_both, ("b", &file), &[]).unwrap();
+        assert!(still_waits(), "it may have changed since, and comes again");
+        connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
+    });
 }

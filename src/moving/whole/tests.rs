@@ -152,6 +152,7 @@ fn cut_after(bytes: usize, sender: &Own, incoming: &Incoming, device: &Device) {
         size_bytes: source.size_bytes,
         sector_bytes: source.sector_bytes,
         has_table: source.has_table(),
+        run: None,
     };
     let stopped = crate::moving::own::send::send(&mut link, &source, &hello).unwrap_err();
     assert!(matches!(stopped, Stop::Again(_)), "{stopped:?}");

@@ -12,7 +12,8 @@ fn back(frame: &Frame) -> Frame {
 #[test]
 fn every_frame_comes_back_as_it_was() {
     let sha256 = sha256(b"x");
-    let hello = Hello { name: "0".to_owned(), magic: None, size_bytes: 7, sector_bytes: 512, has_table: true };
+    let hello =
+        Hello { name: "0".to_owned(), magic: None, size_bytes: 7, sector_bytes: 512, has_table: true, run: None };
     let bytes = Piece::Bytes { offset: 1 << 20, length: 3, encoding: Encoding::Lz4, sha256 };
     for frame in [
         Frame::Hello(hello),

@@ -46,7 +46,14 @@ fn told(path: &Path, frames: &[Frame]) -> (Result<String, Stop>, io::Result<Fram
 }
 
 fn hello() -> Frame {
-    Frame::Hello(Hello { name: "0".to_owned(), magic: None, size_bytes: SIZE, sector_bytes: 512, has_table: false })
+    Frame::Hello(Hello {
+        name: "0".to_owned(),
+        magic: None,
+        size_bytes: SIZE,
+        sector_bytes: 512,
+        has_table: false,
+        run: None,
+    })
 }
 
 fn bytes(offset: u64, content: &[u8], sha256: Sha256) -> Frame {
@@ -101,7 +108,8 @@ fn what_is_not_awaited_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
-    let base = Hello { name: "0".to_owned(), magic: None, size_bytes: SIZE, sector_bytes: 512, has_table: false };
+    let base =
+        Hello { name: "0".to_owned(), magic: None, size_bytes: SIZE, sector_bytes: 512, has_table: false, run: None };
     for other in [
         Hello { name: "1".to_owned(), ..base.clone() },
         Hello { size_bytes: SIZE + 1, ..base.clone() },
