@@ -4,6 +4,7 @@
 //! in the order of the disk, without a gap: bytes, zeros, what no filesystem uses, and, where the receiver has part of it from before,
 //! what it has already. The receiver speaks again when it fails or when all is on its disk (`Verdict`).
 
+pub mod awaited;
 mod frames;
 pub mod receive;
 pub mod send;

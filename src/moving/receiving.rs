@@ -5,7 +5,8 @@ use super::link::{Link, Port};
 use super::onto::Onto;
 use super::options::{self, Receive};
 use super::own::Stop;
-use super::own::receive::{self, Disk, receive};
+use super::own::awaited::{self, Disk};
+use super::own::receive::receive;
 use super::tls::Ends;
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::Exit;
@@ -135,7 +136,7 @@ impl Waiting {
                     News::Over(error) => return Err(error),
                 }
             }
-            if whole >= self.disks.len() && receive::are_whole(&self.disks, ends.peer()) {
+            if whole >= self.disks.len() && awaited::are_whole(&self.disks, ends.peer()) {
                 return Ok(());
             }
             let connections = self.connections.load(Ordering::Relaxed);

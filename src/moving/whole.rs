@@ -6,7 +6,7 @@ use super::ganeti::{Compression, Terms};
 use super::key::{self, Pair};
 use super::link::Port;
 use super::onto::Onto;
-use super::own::receive::Disk;
+use super::own::awaited::Disk;
 use super::receiving::Waiting;
 use super::sending::{self, Way};
 use super::source::Source;

@@ -1,21 +1,18 @@
-//! The receiver's end. One thread reads the link; several unpack, verify and write. A disk remembers how far it is, for the next
-//! connection.
+//! The receiver's end of one connection. One thread reads the link; several unpack, verify and write.
 
-use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Run, Sum, Verdict};
+use super::awaited::{Disk, Sender, State, lock};
+use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
 use super::{CHUNK_BYTES, Spent, Stop, workers};
-use crate::error::Result as Opened;
 use crate::image::raw::Aligned;
 use crate::moving::certificate::Certificate;
-use crate::moving::link::{Cutter, Link};
+use crate::moving::link::Link;
 use crate::moving::onto::Onto;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use uuid::Uuid;
 use zstd::zstd_safe::DCtx;
 
 /// Pieces between the link and the disk.
@@ -23,192 +20,6 @@ const PIECES: usize = 8;
 
 /// For the other end to read why it failed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-
-/// How a device is opened that is written to.
-pub type Opens = fn(&Path) -> Opened<Onto>;
-
-/// A disk that is awaited.
-pub struct Disk {
-    pub name: String,
-    path: PathBuf,
-    opens: Opens,
-    own_bytes: u64,
-    sector_bytes: u32,
-    magic: Option<String>,
-    /// It is to have so many bytes.
-    size: Option<u64>,
-    state: Mutex<State>,
-    /// As its `position`, also while a connection brings it.
-    placed: AtomicU64,
-    current: Mutex<Current>,
-}
-
-/// The connection that a disk comes by.
-#[derive(Default)]
-struct Current {
-    cutter: Option<Cutter>,
-    run: Option<Uuid>,
-    /// Runs that another one has taken the place of. One that is still there would begin anew each time, and the other one too.
-    earlier: Vec<Uuid>,
-}
-
-/// Who brings a disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sender {
-    /// A machine has another one after each boot.
-    certificate: Certificate,
-    run: Option<Run>,
-}
-
-struct State {
-    /// None: it could not be opened again.
-    onto: Option<Onto>,
-    /// It may have part of it from before.
-    compare: bool,
-    /// All before it is on the disk and was verified.
-    position: u64,
-    /// The first sender's words: the next connection must bring the same disk.
-    hello: Option<Hello>,
-    /// Who has brought what is before `position`.
-    from: Option<Sender>,
-    is_whole: bool,
-}
-
-impl State {
-    fn onto(&self) -> io::Result<&Onto> {
-        self.onto.as_ref().ok_or_else(|| io::Error::other("it could not be opened again"))
-    }
-}
-
-impl Disk {
-    /// # Errors
-    /// As [`Onto::open`].
-    pub fn open(
-        name: String,
-        (path, opens): (PathBuf, Opens),
-        magic: Option<String>,
-        size: Option<u64>,
-        compare: bool,
-    ) -> Opened<Disk> {
-        let onto = opens(&path)?;
-        Ok(Disk {
-            name,
-            path,
-            opens,
-            own_bytes: onto.size_bytes(),
-            sector_bytes: onto.sector_bytes(),
-            magic,
-            size,
-            state: Mutex::new(State {
-                onto: Some(onto),
-                compare,
-                position: 0,
-                hello: None,
-                from: None,
-                is_whole: false,
-            }),
-            placed: AtomicU64::new(0),
-            current: Mutex::default(),
-        })
-    }
-
-    /// # Errors
-    /// So much does not fit.
-    pub fn has_room(&self, bytes: u64) -> io::Result<()> {
-        match bytes > self.own_bytes {
-            true => Err(lock(&self.state).onto()?.too_small(bytes)),
-            false => Ok(()),
-        }
-    }
-
-    /// Takes it at once and whole, as Ganeti's end brings it.
-    ///
-    /// # Errors
-    /// What the taking says, or it is at work already.
-    pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
-        let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
-        let taken = take(state.onto()?)?;
-        state.from = Some(Sender { certificate: from.clone(), run: None });
-        state.is_whole = true;
-        Ok(taken)
-    }
-
-    /// All before it has come.
-    pub fn placed_bytes(&self) -> u64 {
-        self.placed.load(Ordering::Relaxed)
-    }
-
-    /// Who has brought all of it.
-    fn brought_by(&self) -> Option<Sender> {
-        // Who has the lock is at work on it.
-        let state = self.state.try_lock().ok()?;
-        state.from.clone().filter(|_| state.is_whole)
-    }
-
-    /// Ends the connection that it comes by.
-    pub fn cut(&self) {
-        if let Some(cutter) = lock(&self.current).cutter.take() {
-            cutter.cut();
-        }
-    }
-
-    /// From now on it comes by this connection: the other end has given up what still seems to be open. False: another run has begun
-    /// since this one.
-    fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> bool {
-        let mut current = lock(&self.current);
-        if run.is_some_and(|run| current.earlier.contains(&run)) {
-            return false;
-        }
-        if current.run != run {
-            let before = current.run.take();
-            current.earlier.extend(before);
-            current.run = run;
-        }
-        if let Some(before) = current.cutter.replace(cutter) {
-            before.cut();
-        }
-        true
-    }
-
-    /// Why this is not what it awaits.
-    fn judge(&self, hello: &Hello) -> Result<(), String> {
-        let (own, sector) = (self.own_bytes, self.sector_bytes);
-        let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
-        if hello.magic != self.magic {
-            return Err("the magic is another one: this is not the disk that is awaited".to_owned());
-        }
-        if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
-            return Err(format!("{} has {} bytes, and it is to have {size}", self.name, hello.size_bytes));
-        }
-        if needed.is_none_or(|needed| needed > own) {
-            return Err(format!("{} has {} bytes, and there are {own} for it", self.name, hello.size_bytes));
-        }
-        if hello.has_table && hello.sector_bytes != sector {
-            let theirs = hello.sector_bytes;
-            return Err(format!(
-                "{} has partitions in sectors of {theirs} bytes, and they are of {sector} here",
-                self.name
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// Has the one with this certificate brought all disks, and each run all that it has? Of two runs they would be a mixture.
-pub fn are_whole(disks: &[Disk], from: &Certificate) -> bool {
-    let whole: Option<Vec<(&str, Sender)>> =
-        disks.iter().map(|disk| Some((disk.name.as_str(), disk.brought_by()?))).collect();
-    let is_of_another = |run: &Run| {
-        let others = whole.iter().flatten().filter(|(name, _)| run.disks.iter().any(|disk| disk == name));
-        others.into_iter().any(|(_, by)| by.run.as_ref().is_none_or(|other| other.id != run.id))
-    };
-    let is_good = |by: &Sender| by.certificate == *from && !by.run.as_ref().is_some_and(is_of_another);
-    whole.as_ref().is_some_and(|whole| whole.iter().all(|(_, by)| is_good(by)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Takes what one connection of `from` brings; returns the name of the disk that is whole now.
 ///
@@ -251,7 +62,7 @@ fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (Sender,
             frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
             return Err(Stop::Failed(why));
         }
-        Some(_) if state.from.as_ref() != Some(&from) => begin_again(disk, state, from)?,
+        Some(_) if state.from.as_ref() != Some(&from) => disk.begin_again(state, from).map_err(failed)?,
         Some(_) => {}
     }
     frames::write(link, &Frame::Answer(Answer::From { position: state.position, compare: state.compare }))?;
@@ -283,20 +94,6 @@ fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (Sender,
 
 fn failed(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
-}
-
-/// Another run, or another boot of the other machine, brings it: there may have been writes anywhere in between. So nothing counts of what
-/// came before but what is the same by its digest.
-fn begin_again(disk: &Disk, state: &mut State, from: Sender) -> Result<(), Stop> {
-    tracing::warn!("{}: its sender was started anew, so all of it is compared from the beginning", disk.name);
-    (state.position, state.compare, state.is_whole) = (0, true, false);
-    disk.placed.store(0, Ordering::Relaxed);
-    // It may be closed already, and it holds what came for the first MiB.
-    state.onto = None;
-    let onto = (disk.opens)(&disk.path).map_err(failed)?;
-    onto.begin().map_err(failed)?;
-    (state.onto, state.from) = (Some(onto), Some(from));
-    Ok(())
 }
 
 /// All pieces of a connection are on the disk.
