@@ -1,7 +1,7 @@
 //! ACLs: in archives they may be text, which becomes the extended attribute that the kernel has them in. And what is made in
 //! a directory with a default ACL inherits it, though the image may not have given it that.
 
-use super::members::Attributes;
+use super::member::Attributes;
 use super::pax::Records;
 use crate::order;
 use nix::errno::Errno;

@@ -1,6 +1,7 @@
 //! The worker's part: reads the tar, and tells the agent of its members.
 
-use super::members::{Kind, Members};
+use super::member::Kind;
+use super::members::Members;
 use super::record::{Frame, HEAD_BYTES, Reached, add_member};
 use crate::image::flow::{Outlet, Reader};
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! The members of a tar, as the worker that reads it tells them.
 
-use super::members::Member;
+use super::member::Member;
 use super::record::{Frame, HEAD_BYTES, MOST_BYTES, Reached, take_member};
 use super::space::too_long;
 use super::work::too_much;

@@ -1,6 +1,6 @@
 //! Owner, xattrs, mode and mtime of what was just made, in the one order in which none undoes another.
 
-use super::members::Attributes;
+use super::member::Attributes;
 use super::place::Place;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;

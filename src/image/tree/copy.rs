@@ -1,7 +1,7 @@
 //! Hard links. Where there can be none, between filesystems and on FAT, the second name becomes a copy.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
-use super::members::Attributes;
+use super::member::Attributes;
 use super::place::Place;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};

@@ -4,12 +4,12 @@
 //! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
 use super::acl;
+use super::member::{Attributes, Kind, Member};
 use super::pax::Records;
 use super::space::too_long;
 use super::sparse::{self, Map};
 use super::work::too_much;
 use crate::image::flow::{Chunk, Reader};
-use std::ffi::OsString;
 use std::io::{self, Read};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
@@ -20,55 +20,6 @@ const EXTENSION_BYTES: u64 = 1 << 20;
 
 /// All global records together: each member looks through them.
 const GLOBAL_BYTES: usize = 64 * 1024;
-
-/// One member without its content.
-#[derive(Debug)]
-pub struct Member {
-    /// As the archive has it.
-    pub path: Vec<u8>,
-    pub kind: Kind,
-    pub attributes: Attributes,
-}
-
-#[derive(Debug, PartialEq)]
-pub enum Kind {
-    /// The content follows: so many bytes, or the pieces of the map.
-    File {
-        size: u64,
-    },
-    Sparse(Map),
-    Directory,
-    Symlink(Vec<u8>),
-    HardLink(Vec<u8>),
-    CharacterDevice {
-        major: u32,
-        minor: u32,
-    },
-    BlockDevice {
-        major: u32,
-        minor: u32,
-    },
-    Fifo,
-}
-
-/// What a member has besides content.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Attributes {
-    /// Twelve bits.
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    /// Seconds since 1970, nanoseconds.
-    pub mtime: (i64, u32),
-    pub xattrs: Vec<(OsString, Vec<u8>)>,
-}
-
-impl Attributes {
-    /// Memory that they hold, about.
-    pub fn bytes(&self) -> usize {
-        self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
-    }
-}
 
 /// Says how many bytes the tar may have by now, and how many blocks of headers.
 type Asks<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
@@ -208,7 +159,7 @@ impl<'a> Members<'a> {
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
-        let mut attributes = attributes(header, &records).map_err(inside)?;
+        let mut attributes = Attributes::of(header, &records).map_err(inside)?;
         let link = || text("linkpath").or(extensions.link).or_else(|| header.link_name_bytes().map(|l| l.into_owned()));
         let entry_type = header.entry_type();
         let kind = match entry_type {
@@ -413,27 +364,6 @@ impl Read for Members<'_> {
             }
         }
     }
-}
-
-fn attributes(header: &Header, records: &Records) -> io::Result<Attributes> {
-    let id = |name: &str, of_header: io::Result<u64>| {
-        let id = records.number(name)?.map_or(of_header, Ok)?;
-        // The highest one means "do not change" to chown(2).
-        u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is beyond what Linux has"))
-        })
-    };
-    Ok(Attributes {
-        mode: header.mode()? & 0o7777,
-        uid: id("uid", header.uid())?,
-        gid: id("gid", header.gid())?,
-        mtime: match records.time("mtime")? {
-            Some(time) => time,
-            // A time before 1970 is stored as a negative binary number.
-            None => (header.mtime()?.cast_signed(), 0),
-        },
-        xattrs: records.xattrs()?,
-    })
 }
 
 fn at_member(path: &[u8], error: io::Error) -> io::Error {

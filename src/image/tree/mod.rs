@@ -20,6 +20,7 @@ mod attributes;
 mod beneath;
 mod copy;
 mod fresh;
+mod member;
 mod members;
 mod names;
 mod pax;

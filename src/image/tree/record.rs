@@ -3,7 +3,7 @@
 //! What is told is a line of frames: a kind, a length, and so many bytes. Nothing of it is believed: what is taken apart here can
 //! say no more than a tar can.
 
-use super::members::{Attributes, Kind, Member};
+use super::member::{Attributes, Kind, Member};
 use super::sparse::Map;
 use crate::image::flow::{Words, add_text};
 use std::ffi::OsString;

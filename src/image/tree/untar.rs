@@ -5,7 +5,7 @@ use super::announced::Announced;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::{copy, link};
-use super::members::{Attributes, Kind, Member};
+use super::member::{Attributes, Kind, Member};
 use super::place::Place;
 use super::root::{Root, inside};
 use super::sparse::Map;

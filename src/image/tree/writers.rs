@@ -4,7 +4,7 @@
 //! Memory is bounded by the pool that the chunks come from, open files by the queues.
 
 use super::attributes::set_on_file;
-use super::members::Attributes;
+use super::member::Attributes;
 use crate::image::flow::{Chunk, Clock, Stages};
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
 //! What is taken of a worker that was taken over: no more than of a tar.
 
-use super::super::members::{Attributes, Kind};
+use super::super::member::{Attributes, Kind};
 use super::super::record::add_member;
 use super::*;
 use crate::image::testing::reader;
