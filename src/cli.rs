@@ -62,7 +62,7 @@ pub enum Command {
         drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
     ))]
     Serve(Box<crate::serve::Serve>),
-    /// List the machines of a server, add new ones, and order reinstalls.
+    /// List the machines of a server, add new ones, order reinstalls and moves, and switch machines.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
         "Examples: what there is, renew the image and keep the data, take it back\n  \
@@ -126,7 +126,7 @@ pub enum Command {
     #[cfg(feature = "desk")]
     #[command(after_help = format!("Example: a picture for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
     Tree(crate::desk::tree::Options),
-    /// Print the JSON Schema of layouts, allocations or machine files, with which editors complete and check them.
+    /// Print the JSON Schema of layouts, allocations, files of machines and images, manifests or templates, with which editors complete and check them.
     #[cfg(feature = "desk")]
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(crate::desk::schema::Options),

@@ -73,10 +73,10 @@ pub struct Common {
     /// A word that both ends were told, by which they know the disk.
     #[arg(long, value_name = "WORD")]
     pub magic: Option<Magic>,
-    /// With Ganeti's end. Ours compresses where that is faster.
+    /// As Ganeti's end has it. Two of ours compress where that is faster, whatever this says.
     #[arg(long, default_value = "gzip")]
     pub compress: Compression,
-    /// So many seconds without the other end are too many.
+    /// How many seconds to wait for the other end.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u32,
 }
@@ -116,10 +116,10 @@ pub struct Receive {
     /// Exactly so many bytes are to come. Ganeti's end does not say whether it has sent all.
     #[arg(long, value_name = "BYTES")]
     pub size: Option<u64>,
-    /// An earlier run has brought a part of them: what is there already is not sent again. With one of ours.
+    /// An earlier run has brought a part of them: what is there already is not sent again. Between two of ours only.
     #[arg(long)]
     pub resume: bool,
-    /// All that is on the disks is replaced.
+    /// Required, as consent: ALL that is on the disks is replaced, also with --resume.
     #[arg(long)]
     pub overwrite: bool,
 }

@@ -142,7 +142,7 @@ pub struct ModifyImage {
     /// Id of the image, or name of an OS definition. There need not be one yet.
     #[arg(value_name = "ID")]
     pub image: String,
-    /// A hidden image is in no list, and installs.
+    /// A hidden image is in no list, but can be installed.
     #[arg(long, value_name = "true|false")]
     pub hidden: Option<bool>,
     /// A blacklisted image is in no list, and does not install; what runs it can be reinstalled with it.
@@ -194,7 +194,7 @@ pub struct Controller {
     /// Ask this one, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file, by the server].
     #[arg(long, value_name = "URL", requires = "bmc_user")]
     pub bmc: Option<String>,
-    /// Who is asked for there.
+    /// User at the management controller.
     #[arg(long, value_name = "NAME", requires = "bmc")]
     pub bmc_user: Option<String>,
     /// File with the password; DROPHAMMER_BMC_PASSWORD has it when this is left out.
@@ -214,20 +214,20 @@ pub struct Move {
     /// The machine that receives, by its id or its name. Without it the newest move of A is shown.
     #[arg(value_name = "B", conflicts_with = "done")]
     pub to: Option<String>,
-    /// Which disk of B a name of the layout means, by its serial number or its name; may be given several times [default: those with
-    /// the same names, or as many as there are, in the order of their names].
+    /// Which disk of B a name of the layout means, by its serial number or its name; given for every disk of the layout, or for none [default:
+    /// those with the same names, or as many as there are, in the order of their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
     /// Have both machines carry it out now: they boot over PXE next, and are switched off and on, as `bmc:` of their files says.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Take it back: A boots its disks.
+    /// Take the move back: A boots its disks. Refused when B has received all, without --off.
     #[arg(long)]
     pub cancel: bool,
-    /// With --cancel, when B has received all: B is switched off, by your word.
+    /// With --cancel, when B has received all and may run the system: you say that B is switched off, and nobody looks.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// The system runs on B, by your word: A is released.
+    /// You say that the system runs on B: A is released.
     #[arg(long)]
     pub finish: bool,
 }

@@ -70,7 +70,7 @@ pub struct ServeOptions {
     /// Where calls and images are answered over TLS.
     #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
     pub tls_listen: SocketAddr,
-    /// A proxy before this server: whom it asks for, its X-Forwarded-For says; may be given several times.
+    /// Address of a proxy before this server, whose X-Forwarded-For says for whom it asks; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
     /// How machines reach this server; without it, as each request names it.
@@ -92,7 +92,7 @@ pub struct ServeOptions {
     /// More for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
-    /// Install nothing of which no plan is approved (`drophammer rack plan --approve`).
+    /// Install only machines whose plan is approved (`drophammer rack plan --approve`); the others wait.
     #[arg(long)]
     pub approved_only: bool,
     /// One JSON object a line instead of text.
