@@ -194,6 +194,12 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
                             parsed.layout.id, disk.device
                         )
                     }));
+                    if parsed.layout.encrypted().next().is_some() {
+                        problems.push(format!(
+                            "the layout {} has encrypted filesystems or groups, whose keys would not come along: decrypt them first",
+                            parsed.layout.id
+                        ));
+                    }
                     pairing::pair(&parsed.layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
                         problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
                         Vec::new()

@@ -510,6 +510,27 @@ async fn a_disk_of_the_machine_itself_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_encrypted_is_refused_at_once() {
+    let dir = with_images();
+    let data = LAYOUT.replace(
+        "size: 0, type: GPTLinux}",
+        "size: 100, type: GPTLinux}, {number: 2, label: data, size: 0, type: GPTLinux}",
+    );
+    let layout = data.replace(
+        "label: root}]\n",
+        "label: root}, {path: /data, device: /dev/sda2, format: xfs, encrypted: {key: file}}]\n",
+    );
+    std::fs::write(dir.path().join("layouts/default.yaml"), layout).unwrap();
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
+    server.ramdisk(TWO).await;
+    let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+    assert!(answer.status == 409 && answer.text().contains("keys would not come along"), "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_much_is_refused_and_so_is_the_other_machines_token() {
     let (server, order) = Running::move_ordered().await;
     let one = server.ramdisk(ONE).await;
