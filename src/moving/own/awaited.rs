@@ -34,6 +34,8 @@ pub struct Disk {
 #[derive(Default)]
 struct Current {
     cutter: Option<Cutter>,
+    /// Counts them.
+    number: u64,
     run: Option<Uuid>,
     /// Runs that another one has taken the place of. One that is still there would begin anew each time, and the other one too.
     earlier: Vec<Uuid>,
@@ -139,12 +141,12 @@ impl Disk {
         }
     }
 
-    /// From now on it comes by this connection: the other end has given up what still seems to be open. False: another run has begun
+    /// From now on it comes by this connection: the other end has given up what still seems to be open. None: another run has begun
     /// since this one.
-    pub fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> bool {
+    pub fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> Option<u64> {
         let mut current = lock(&self.current);
         if run.is_some_and(|run| current.earlier.contains(&run)) {
-            return false;
+            return None;
         }
         if current.run != run {
             let before = current.run.take();
@@ -154,7 +156,13 @@ impl Disk {
         if let Some(before) = current.cutter.replace(cutter) {
             before.cut();
         }
-        true
+        current.number += 1;
+        Some(current.number)
+    }
+
+    /// No other connection has come since that one.
+    pub fn is_current(&self, number: u64) -> bool {
+        lock(&self.current).number == number
     }
 
     /// Another run, or another boot of the other machine, brings it: there may have been writes anywhere in between. So nothing counts of what

@@ -38,13 +38,17 @@ pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<St
             Err(Stop::Refused(why))
         }
         Ok(disk) => {
-            if !disk.comes_by(link.cutter()?, hello.run.as_ref().map(|run| run.id)) {
+            let Some(number) = disk.comes_by(link.cutter()?, hello.run.as_ref().map(|run| run.id)) else {
                 let why = format!("another sender that was started after this one brings {} now", disk.name);
                 frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
                 link.last_words(LAST_WORDS);
                 return Err(Stop::Again(io::Error::other(why)));
-            }
+            };
             let mut state = lock(&disk.state);
+            // It has waited, and what came after it may have brought the disk already.
+            if !disk.is_current(number) {
+                return Err(Stop::Again(io::Error::other("another connection has taken its place")));
+            }
             let sender = Sender { certificate: from.clone(), run: hello.run.clone() };
             take(link, disk, &mut state, (sender, &hello)).map(|()| disk.name.clone())
         }

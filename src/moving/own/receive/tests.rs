@@ -134,3 +134,33 @@ fn again(frame: &Frame) -> Frame {
     frames::write(&mut wire, frame).unwrap();
     frames::read(&mut &wire[..]).unwrap()
 }
+
+/// It has waited for the one before it, and meanwhile another run has brought all of the disk.
+#[test]
+fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; SIZE as usize]).unwrap();
+    let disks = [Disk::open("0".to_owned(), (path.clone(), Onto::open), None, None, false).unwrap()];
+    let ((a, b), listener) = (ends(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap().to_string();
+    let Frame::Hello(hello) = hello() else { panic!() };
+    let of = |id: u128| Some(frames::Run { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
+    let first = Hello { run: of(1), ..hello };
+    thread::scope(|scope| {
+        let mut state = lock(&disks[0].state);
+        let receiving =
+            scope.spawn(|| receive(&mut Link::accept(listener.accept().unwrap().0, &b).unwrap(), &disks, b.peer()));
+        let mut link = Link::connect(&address, &a, Duration::from_secs(5)).unwrap();
+        frames::write(&mut link, &Frame::Hello(first.clone())).unwrap();
+        while !disks[0].is_current(1) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        disks[0].comes_by(link.cutter().unwrap(), Some(uuid::Uuid::from_u128(2))).unwrap();
+        state.from = Some(Sender { certificate: b.peer().clone(), run: of(2) });
+        (state.hello, state.is_whole) = (Some(Hello { run: of(2), ..first }), true);
+        drop(state);
+        assert!(matches!(receiving.join().unwrap(), Err(Stop::Again(_))));
+    });
+    assert!(lock(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize]);
+}
