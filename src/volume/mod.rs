@@ -78,8 +78,7 @@ impl Volume {
 
     /// Kubernetes calls a node by its hostname, with or without the domain. On a desk there may be none.
     pub fn is_of(&self, hostname: &str) -> bool {
-        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        hostname.is_empty() || short(&self.node) == short(hostname)
+        hostname.is_empty() || is_node(&self.node, hostname)
     }
 
     /// In a few words: `rawBlockDevice ext4`.
@@ -91,6 +90,12 @@ impl Volume {
         };
         format!("{source} {}", self.content)
     }
+}
+
+/// Whether a machine with this hostname is that node: with or without the domain.
+pub fn is_node(node: &str, hostname: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    short(node) == short(hostname)
 }
 
 impl fmt::Display for Content {

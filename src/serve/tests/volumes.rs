@@ -10,7 +10,7 @@ fn class() -> Value {
 
 fn volume(name: &str, uid: &str) -> Value {
     json!({"kind": "Volume", "metadata": {"name": name, "uid": uid},
-        "spec": {"nodeName": "node-1", "storageClassName": "fast", "rawBlockDevice": {"devicePath": "/dev/sdc"}}})
+        "spec": {"nodeName": "h", "storageClassName": "fast", "rawBlockDevice": {"devicePath": "/dev/sdc"}}})
 }
 
 impl Running {
@@ -34,8 +34,7 @@ impl Running {
 async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let server = Running::start().await;
     let file = server.file("machines/one.yaml");
-    let mut first = volume("db-1", UID);
-    first["spec"]["nodeName"] = json!("h");
+    let first = volume("db-1", UID);
     let add = async |list: &Value| server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), list).await;
     // What is wrong is told, and nothing is written.
     let answer = add(&json!([volume("db-1", "x"), class()])).await;
@@ -48,9 +47,11 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!(server.states().await, ["db-1 Pending"]);
     assert!(add(&json!([first, class()])).await.status == 200, "what is there stays");
     let mut other = volume("db-2", "9474cda7-0dbe-40fc-9842-3cb0404a7202");
-    assert_eq!(add(&other).await.status, 200);
-    assert_eq!(server.states().await, ["db-1 Pending", "db-2 Failed"], "it is of another node");
-    assert_eq!(server.remove("db-2", "none").await.status, 200);
+    other["spec"]["nodeName"] = json!("node-1");
+    let file = server.file("machines/one.yaml");
+    let answer = add(&json!([other, class()])).await;
+    assert!(answer.status == 422 && answer.text().contains("db-2 (of node-1)"), "{}", answer.text());
+    assert_eq!(server.file("machines/one.yaml"), file, "it is of another node");
 
     // The agent gets it, and reports it.
     let token = server.token(ONE).await;
@@ -71,6 +72,18 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!((&spec["local"]["path"], &spec["capacity"]["storage"]), (&json!(path), &json!("4096")));
     assert!(spec["nodeAffinity"].to_string().contains(r#"["h"]"#), "{spec}");
 
+    // A node that is called by its whole name is the same; a file that a person has written may name another one.
+    other["spec"]["nodeName"] = json!("h.rack.example");
+    assert_eq!(add(&other).await.status, 200);
+    let written = server.file("machines/one.yaml");
+    server.write("machines/one.yaml", &written.replace("h.rack.example", "node-1"));
+    let began = std::time::Instant::now();
+    while server.states().await != ["db-1 Available", "db-2 Failed"] {
+        assert!(began.elapsed() < PATIENCE, "{:?}", server.states().await);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.remove("db-2", "none").await.status, 200);
+
     // One that is new waits for a reinstall.
     other["spec"]["nodeName"] = json!("h");
     assert_eq!(add(&other).await.status, 200);
@@ -89,7 +102,6 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending"]);
     // Nobody prepares what is marked for deletion.
     let mut third = volume("db-3", "9474cda7-0dbe-40fc-9842-3cb0404a7203");
-    third["spec"]["nodeName"] = json!("h");
     third["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     assert_eq!(add(&third).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending", "db-3 Terminating"]);

@@ -11,7 +11,7 @@ use crate::serve::input::{Allocation, Machine, node};
 use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;
 use crate::serve::state::Standing;
-use crate::volume::{self, Backed, Volume};
+use crate::volume::{self, Backed, Volume, is_node};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -96,6 +96,7 @@ pub async fn add(
     let (id, Turn { app, peer, .. }) = (id.to_lowercase(), &turn);
     let new = resources(asked);
     let own = allocation(&turn, &id)?;
+    all_of_this_node(&turn, &id, &new)?;
     let change = |document: &mut Map<String, Value>| {
         let mut all = list_of(document);
         // A storage class that is there already, as it is, comes with every list of the cluster.
@@ -234,6 +235,24 @@ fn allocation(turn: &Turn, id: &str) -> Answered<String> {
     let machine = turn.directory.machine(id).ok_or_else(|| Refused::unknown("machine", id))?;
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     allocation.ok_or_else(|| Refused::unprocessable(format!("machine {id} has no allocation")))
+}
+
+/// A plan refuses the volume of another node, so an installation would come to nothing.
+fn all_of_this_node(turn: &Turn, id: &str, resources: &[Value]) -> Answered<()> {
+    let allocation = turn.directory.machine(id).and_then(|machine| machine.allocation.as_ref());
+    let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
+    let stranger = |resource: &Value| {
+        let node = resource["spec"]["nodeName"].as_str().filter(|node| !is_node(node, hostname))?;
+        Some(format!("{} (of {node})", resource["metadata"]["name"].as_str().unwrap_or("one without a name")))
+    };
+    let strangers: Vec<String> = resources.iter().filter_map(stranger).collect();
+    match strangers.is_empty() {
+        true => Ok(()),
+        false => Err(Refused::unprocessable(format!(
+            "these volumes are of other nodes than {hostname}: {}. Nothing was added: give only those of this node",
+            strangers.join(", ")
+        ))),
+    }
 }
 
 fn has(machine: &Machine, allocation: &str) -> bool {
