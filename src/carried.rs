@@ -5,6 +5,7 @@ use crate::device::LayoutPath;
 use crate::layout::Format;
 use crate::marker::{MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// A machine's part in a move, as the control plane tells it.
@@ -86,6 +87,19 @@ pub struct Peer {
     /// `HOST:PORT` where it listens; empty for the one that sends.
     #[serde(default)]
     pub address: String,
+}
+
+impl Peer {
+    /// Names that boot of the machine.
+    pub fn digest(&self) -> String {
+        digest(&self.certificate)
+    }
+}
+
+/// `sha256:HEX` of a certificate, as it is handed on.
+pub fn digest(certificate: &str) -> String {
+    let hex: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{}", hex.concat())
 }
 
 /// What a machine in a move tells of itself, after each boot.

@@ -35,6 +35,11 @@ pub struct Marker {
     /// The disks that the layout names.
     #[serde(default)]
     pub disks: Vec<MarkedDisk>,
+    /// All of it came from another machine in one boot: `sha256:HEX` of the certificate that it had in that boot. If it has booted since,
+    /// its own system may have written something that is not here.
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub received_from: Option<String>,
 }
 
 /// Which disk the layout's name meant when the machine was installed.

@@ -54,6 +54,8 @@ pub struct Session {
     image: Option<image::Incoming>,
     /// Where another machine brings what was on its disks.
     incoming: Option<Incoming>,
+    /// Names the boot of that machine in which it has brought all.
+    received_from: Option<String>,
     /// Of the filesystem with `/` that a raw image has brought.
     brought_root_uuid: Option<String>,
     /// The partition for cloud-init's seed that a raw image has brought.
@@ -107,6 +109,7 @@ impl Session {
             mounts: Mounts::new(TARGET),
             image: None,
             incoming: None,
+            received_from: None,
             brought_root_uuid: None,
             brought_seed: None,
             entries_wanted: Vec::new(),

@@ -14,6 +14,7 @@ use super::tls::Ends;
 use crate::carried::{Carried, Peer};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -262,11 +263,12 @@ impl Incoming {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ends(&self) -> Result<Ends> {
+    /// And who has them.
+    fn ends(&self) -> Result<(Peer, Ends)> {
         let news = self.news();
         match (&news.over, &news.peer) {
             (Some(why), _) => Err(Error::new(Phase::Move, why.clone())),
-            (None, Some((_, ends))) => Ok(ends.clone()),
+            (None, Some(known)) => Ok(known.clone()),
             (None, None) => Err(Error::new(Phase::Move, "the control plane names no machine that sends")),
         }
     }
@@ -284,14 +286,23 @@ impl Arriving<'_> {
         self.waiting.bytes()
     }
 
+    /// Who has brought all.
+    ///
     /// # Errors
     /// A device is not whole, and will not be: it cannot be written, or the control plane has ended the move.
-    pub fn until_whole(&self, say: &dyn Fn(&str)) -> Result<()> {
+    pub fn until_whole(&self, say: &dyn Fn(&str)) -> Result<Peer> {
         let say = |line: &str| {
             say(line);
             Ok(())
         };
-        self.waiting.until_whole(&self.incoming.port, Duration::MAX, &say, || self.incoming.ends())
+        // Nothing is whole but what the one has brought that was asked for last.
+        let from = RefCell::new(Peer { certificate: String::new(), address: String::new() });
+        self.waiting.until_whole(&self.incoming.port, Duration::MAX, &say, || {
+            let (peer, ends) = self.incoming.ends()?;
+            *from.borrow_mut() = peer;
+            Ok(ends)
+        })?;
+        Ok(from.into_inner())
     }
 }
 

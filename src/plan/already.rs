@@ -7,6 +7,7 @@ use super::stages::with_work;
 use super::{
     Claim, DiskPlan, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, StageName, Verdict, handing,
 };
+use crate::carried::Moving;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
@@ -22,16 +23,15 @@ use std::collections::BTreeSet;
 /// |---|---|---|
 /// | install | any, and the control plane says that the allocation is installed | a boot over PXE by accident |
 /// | install | written by the attempt that has begun, as the GUIDs of its new tables show | a cut between marker and report |
-/// | install, of a move | written by this machine when it had received all, as those GUIDs show | a cut between marker and report |
+/// | install, of a move | written by this machine when it had received all, as those GUIDs show, from the boot that the other machine is in now, if it is in any | a cut between marker and report |
 /// | install | any other: not found here, and refused (`identity`) | an earlier owner of the disk may have written it |
 /// | reinstall | of this very order | a cut between marker and report |
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
-    let is_believed = |marker: &Marker| match request.mode {
-        // What it receives has the marker of the machine that sends it.
-        Mode::Install if request.receiving().is_some() => claim.machine == marker.machine && is_of_new(claim, marker),
-        Mode::Install => claim.is_installed() || is_of_begun(claim, marker),
-        Mode::Reinstall => is_order(claim, marker),
+    let is_believed = |marker: &Marker| match (request.mode, request.receiving()) {
+        (Mode::Install, Some(moving)) => is_received(claim, moving, marker),
+        (Mode::Install, None) => claim.is_installed() || is_of_begun(claim, marker),
+        (Mode::Reinstall, _) => is_order(claim, marker),
     };
     latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
@@ -65,6 +65,13 @@ fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
         None => !claim.begun_on.is_empty(),
         Some(_) => is_of_new(claim, marker),
     }
+}
+
+/// What it receives has the marker of the machine that sends it, so that one does not count. And if that machine has booted since, its
+/// own system may have written something that is not here.
+fn is_received(claim: &Claim, moving: &Moving, marker: &Marker) -> bool {
+    let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
+    claim.machine == marker.machine && is_of_new(claim, marker) && is_present
 }
 
 /// Does the marker have them all, and is there one?

@@ -37,6 +37,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         layout_digest: Some(receiving::digest(layout, request)),
         time: String::new(),
         disks: disks.collect(),
+        received_from: None,
     })
 }
 

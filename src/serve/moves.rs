@@ -16,7 +16,7 @@ pub mod tests;
 
 use super::state::ATTEMPTS;
 use super::token::Hash;
-use crate::carried::{Carried, Newest, Part};
+use crate::carried::{self, Carried, Newest, Part};
 use crate::marker::{MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -149,7 +149,13 @@ pub enum Word {
         disks: Vec<MarkedDisk>,
         now: Present,
     },
-    Succeeds(Part, Hash),
+    Succeeds {
+        part: Part,
+        boot: Hash,
+        /// Names the boot of A in which it has sent all, by the word of B. None: an agent of an earlier version.
+        received_from: Option<String>,
+        now: Present,
+    },
     Fails {
         part: Part,
         boot: Hash,
@@ -256,7 +262,9 @@ impl Move {
             Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_deref()),
             Word::Says(part, boot, words) => Ok(self.says(*part, *boot, words)),
             Word::Begins { boot, disks, now } => self.begins(*boot, disks, *now),
-            Word::Succeeds(part, boot) => self.succeeds(*part, *boot),
+            Word::Succeeds { part, boot, received_from, now } => {
+                self.succeeds((*part, *boot), received_from.as_deref(), *now)
+            }
             Word::Fails { part, boot, untouched, message } => Ok(self.fails(*part, *boot, *untouched, message)),
             Word::PhonedHome(boot) => {
                 let is_it = self.receiver.as_ref().is_some_and(|end| end.boot == *boot);
@@ -336,9 +344,13 @@ impl Move {
         Ok(Move { begun, ..self.becomes(MoveState::Copying) })
     }
 
-    fn succeeds(&self, part: Part, boot: Hash) -> Result<Move, String> {
+    fn succeeds(&self, (part, boot): (Part, Hash), from: Option<&str>, now: Present) -> Result<Move, String> {
         let has_begun = self.begun.as_ref().is_some_and(|begun| begun.by == boot);
         match (part, self.state) {
+            (Part::Receive, MoveState::Copying) if has_begun && !self.is_present(from, now) => Err(format!(
+                "machine {} has booted again since all was received, and its own system may have written in between: it has to be received anew",
+                self.a
+            )),
             (Part::Receive, MoveState::Copying) if has_begun => {
                 let (words_a, words_b) = Default::default();
                 Ok(Move { files: true, words_a, words_b, ..self.becomes(MoveState::Booting) })
@@ -352,6 +364,13 @@ impl Move {
             (Part::Send, state) => Err(format!("its system is being moved to machine {}: the move is {state}", self.b)),
             (Part::Receive, state) => Err(format!("the move is {state}: this machine has nothing of it to boot")),
         }
+    }
+
+    /// Is A in no other boot than the one in which it has sent all? A boot that is not heard of cannot be told from none.
+    fn is_present(&self, from: Option<&str>, now: Present) -> bool {
+        let Some(sender) = &self.sender else { return false };
+        let is_it = from.is_none_or(|from| from == carried::digest(&sender.certificate));
+        is_it && now.a.is_none_or(|boot| boot == sender.boot)
     }
 
     fn fails(&self, part: Part, boot: Hash, untouched: bool, message: &str) -> Move {

@@ -1,7 +1,7 @@
 //! What comes from another machine, onto the devices that the plan has made for it.
 
 use super::Session;
-use crate::carried::Said;
+use crate::carried::{Peer, Said};
 use crate::control::Control;
 use crate::error::{Error, Phase, Result};
 use crate::facts::Progress;
@@ -21,8 +21,9 @@ impl Session {
         self.incoming = Some(incoming);
     }
 
-    /// Receives devices that have so many bytes at the other end, for as long as the control plane wants it.
-    pub(super) fn receive_devices(&mut self, order: &str, devices: Vec<Device>, total_bytes: u64) -> Result<()> {
+    /// Receives devices that have so many bytes at the other end, for as long as the control plane wants it. The machine, in the boot in
+    /// which it has brought all.
+    pub(super) fn receive_devices(&mut self, order: &str, devices: Vec<Device>, total_bytes: u64) -> Result<Peer> {
         let not_there = || Error::new(Phase::Move, "the plan receives devices, and no other machine is known");
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.begin(order, devices)?;

@@ -3,7 +3,7 @@
 use super::Session;
 use super::undo::Undo;
 use crate::boot::efi;
-use crate::carried::Said;
+use crate::carried::{Moving, Said};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, EntryWanted};
 use crate::inventory::Firmware;
@@ -18,13 +18,15 @@ impl Session {
         self.undo.extend(receive.devices.iter().map(|received| Undo::Made(received.device.clone())));
         let device = |received: &Received| Device { name: received.name.to_string(), path: received.device.clone() };
         let total_bytes = receive.devices.iter().map(|received| received.size_bytes).sum();
-        self.receive_devices(&receive.order, receive.devices.iter().map(device).collect(), total_bytes)
+        let from = self.receive_devices(&receive.order, receive.devices.iter().map(device).collect(), total_bytes)?;
+        self.received_from = Some(from.digest());
+        Ok(())
     }
 
     /// While it was adapted nobody has asked. Once there is a marker the system may be booted.
     ///
     /// # Errors
-    /// The move was taken back.
+    /// The move was taken back, or the other machine is in another boot: then the run fails, and the next one receives all anew.
     pub(super) fn move_stands(&self, order: &str) -> Result<()> {
         let machine = match self.control.machine() {
             Ok(machine) => machine,
@@ -38,6 +40,14 @@ impl Session {
                 Phase::Move,
                 "the control plane has ended the move: what was received is not to boot",
             )),
+            Said::Part(Moving { peer: Some(peer), .. })
+                if self.received_from.as_ref().is_some_and(|from| *from != peer.digest()) =>
+            {
+                Err(Error::new(
+                    Phase::Move,
+                    "the other machine has booted again since all of it was received, and its own system may have written in between: it has to be received anew",
+                ))
+            }
             Said::Part(_) | Said::Waits(_) | Said::Nothing => Ok(()),
         }
     }

@@ -180,7 +180,8 @@ impl Session {
     /// replaying a journal.
     pub(super) fn write_marker(&mut self, marker: &Marker) -> Result<()> {
         self.mounts.write_back()?;
-        self.facts.marker = Some(target::marker::write(&self.root()?, marker, OffsetDateTime::now_utc())?);
+        let marker = Marker { received_from: self.received_from.clone(), ..marker.clone() };
+        self.facts.marker = Some(target::marker::write(&self.root()?, &marker, OffsetDateTime::now_utc())?);
         self.mounts.write_back()
     }
 }

@@ -8,7 +8,7 @@ use super::simulator::cut;
 use super::stacks::operations;
 use super::*;
 use crate::allocation::Allocation;
-use crate::carried::{Carried, Moving, Part};
+use crate::carried::{Carried, Moving, Part, Peer, digest};
 use crate::device::DevicePath;
 use crate::inventory::{Filesystem, Firmware};
 use crate::marker::{MarkedDisk, Marker};
@@ -586,6 +586,38 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
     assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
+}
+
+/// Its own system may have written in between: then all is received anew.
+#[test]
+fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let [_, Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let mut now = after(&plan, other);
+    let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let (device, claim) = (root.device.clone(), Claim { begun_on: disks.clone(), ..of_other() });
+    let peer = |certificate: &str| Some(Peer { certificate: certificate.to_owned(), address: String::new() });
+    for (received_from, peer, is_booted) in [
+        (None, None, true),
+        (Some("one"), None, true),
+        (Some("one"), peer("one"), true),
+        (Some("one"), peer("two"), false),
+        (None, peer("one"), false),
+    ] {
+        let received_from = received_from.map(digest);
+        let marker = Some(Marker { received_from: received_from.clone(), ..own.clone() });
+        now.filesystems = vec![Filesystem { device: device.clone(), marker, ..Filesystem::default() }];
+        let moving = Moving { peer: peer.clone(), ..moving.clone() };
+        let plan = receive(&layout, &now, moving, claim.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert_eq!(plan.already.is_some(), is_booted, "{received_from:?} {peer:?}");
+        let receives = all(&plan).any(|operation| matches!(operation, Operation::Run(OfRun::Receive(_))));
+        assert_eq!(receives, !is_booted, "{plan}");
+    }
 }
 
 /// The control plane has forgotten, or not: by what stands on the disk, and when.

@@ -234,10 +234,10 @@ pub async fn begins(
 /// # Errors
 /// It is to be asked again: it may come to that soon.
 async fn look_is_awaited(app: &App, is: &Move, boot: &Boot) -> Result<(), ApiError> {
+    let is_own = |end: &&End| is.state == MoveState::Planned && end.boot == boot.hash;
+    let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
     let now = app.state.present(is).await?;
-    let stands = is.state == MoveState::Planned && is.peer(Part::Send, now).is_some();
-    let Some(receiver) = is.receiver.as_ref().filter(|end| stands && end.boot == boot.hash) else { return Ok(()) };
-    match app.looks.has_looked(&is.a, &receiver.certificate) {
+    match is.peer(Part::Send, now).is_some() && app.looks.has_looked(&is.a, &receiver.certificate) {
         true => Ok(()),
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -268,9 +268,21 @@ pub async fn reports(app: &App, who: &Who, boot: &Boot, report: &Report) -> Resu
         app.state.metrics.reported(report);
         app.watch.report(who.clone(), report);
         app.watch.note(format!("the move {}", in_words(&app.directory(), &is)));
+        note_silence(app, &is);
         app.state_has_changed();
     }
     Ok(Some(Acknowledged { retry }))
+}
+
+/// A machine that is moved, and that nobody hears of when all was received, is off, or its own system runs.
+fn note_silence(app: &App, is: &Move) {
+    let receiver = is.receiver.as_ref().filter(|_| is.state == MoveState::Booting);
+    if receiver.is_some_and(|receiver| !app.looks.has_looked(&is.a, &receiver.certificate)) {
+        app.watch.note(format!(
+            "{} has not asked for half a minute: see to it that it is off, or stands in its ramdisk. What its own system writes now is not moved",
+            app.directory().name(&is.a)
+        ));
+    }
 }
 
 /// The system runs, by the word of the boot that has received it.

@@ -55,6 +55,16 @@ fn begins(boot: Hash) -> Word {
     Word::Begins { boot, disks: ordered().disks, now: Present { a: Some(A1), b: Some(boot) } }
 }
 
+fn succeeds(part: Part, boot: Hash) -> Word {
+    succeeds_from(part, boot, Some(A1), Some(A1))
+}
+
+/// B has received all from the first, and A is in the other.
+fn succeeds_from(part: Part, boot: Hash, from: Option<Hash>, now: Option<Hash>) -> Word {
+    let received_from = from.map(|boot| carried::digest(&end(boot).certificate));
+    Word::Succeeds { part, boot, received_from, now: Present { a: now, b: Some(boot) } }
+}
+
 fn fails(part: Part, boot: Hash, untouched: bool) -> Word {
     Word::Fails { part, boot, untouched, message: "why".to_owned() }
 }
@@ -71,8 +81,8 @@ fn in_state(state: MoveState) -> Move {
         MoveState::Ordered => words.clear(),
         MoveState::Planned => drop(words.pop()),
         MoveState::Copying => {}
-        MoveState::Booting => words.push(Word::Succeeds(Part::Receive, B1)),
-        MoveState::Done => words.extend([Word::Succeeds(Part::Receive, B1), Word::Finish]),
+        MoveState::Booting => words.push(succeeds(Part::Receive, B1)),
+        MoveState::Done => words.extend([succeeds(Part::Receive, B1), Word::Finish]),
         MoveState::Cancelled => words.push(Word::Cancel { off: false }),
         MoveState::Refused => words[2] = fails(Part::Receive, B1, true),
     }
@@ -111,7 +121,7 @@ fn the_table_of_states() {
         (Planned, fails(Part::Send, A1, true), Refused),
         (Planned, Word::Cancel { off: false }, Cancelled),
         // All is received, or the operator cancels.
-        (Copying, Word::Succeeds(Part::Receive, B1), Booting),
+        (Copying, succeeds(Part::Receive, B1), Booting),
         (Copying, Word::Cancel { off: false }, Cancelled),
         // It has phoned home, or the operator says that it is bad.
         (Booting, Word::PhonedHome(B1), Done),
@@ -167,31 +177,48 @@ fn the_table_of_cuts() {
     assert_eq!(again(&is, begins(B2)).state, Copying);
     // B's power, in `copying`: what it has begun stays begun, whatever the next boot says.
     let is = again(&in_state(Copying), b_stands(B2));
-    assert!(is.after(&Word::Succeeds(Part::Receive, B2)).is_err() && is.boots(B) == Boots::Ramdisk);
+    assert!(is.after(&succeeds(Part::Receive, B2)).is_err() && is.boots(B) == Boots::Ramdisk);
     let is = again(&is, begins(B2));
     assert!(!is.begun.as_ref().unwrap().only);
     assert_eq!(again(&is, fails(Part::Receive, B2, true)).state, Copying, "the first boot has written");
     // B's power, between its report and its boot, or later: it boots from its disk, and nothing gives A its system back.
     let is = in_state(Booting);
-    for word in [a_stands(A2), b_stands(B2), Word::Cancel { off: false }, Word::Succeeds(Part::Send, A2)] {
+    for word in [a_stands(A2), b_stands(B2), Word::Cancel { off: false }, succeeds(Part::Send, A2)] {
         assert!(is.after(&word).is_err(), "{word:?}");
     }
     for word in [fails(Part::Receive, B1, false), fails(Part::Send, A1, true), Word::PhonedHome(B2)] {
         assert_eq!(again(&is, word).state, Booting);
     }
     // The server, between B's report and its answer: a repeated report is no news.
-    assert_eq!(again(&is, Word::Succeeds(Part::Receive, B1)), is);
+    assert_eq!(again(&is, succeeds(Part::Receive, B1)), is);
     assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
     // A and B at once.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
+    // A's power, when B has received all of its first boot: whatever it has been since, B receives anew.
+    let again_at = again(&in_state(Copying), a_stands(A2));
+    for (is, from, now, counts) in [
+        (&in_state(Copying), Some(A1), Some(A1), true),
+        (&in_state(Copying), Some(A1), None, true),
+        (&in_state(Copying), Some(A1), Some(A2), false),
+        (&again_at, Some(A1), Some(A2), false),
+        (&again_at, Some(A2), Some(A2), true),
+        // An agent of an earlier version does not say it.
+        (&in_state(Copying), None, Some(A1), true),
+        (&in_state(Copying), None, Some(A2), false),
+    ] {
+        let after = is.after(&succeeds_from(Part::Receive, B1, from, now));
+        assert_eq!(after.is_ok(), counts, "{from:?} {now:?}");
+        assert!(counts || after.is_err_and(|why| why.contains("machine a has booted again")));
+    }
+    assert_eq!(again(&in_state(Booting), succeeds_from(Part::Receive, B1, Some(A1), Some(A2))), in_state(Booting));
     // A's disk cannot be read: the words are kept, and nothing else changes. They go when that is over.
     let says = |boot, words: &str| Word::Says(Part::Send, boot, words.to_owned());
     let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
     assert_eq!(is, Move { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
     assert_eq!(again(&is, says(A2, "another boot")), is);
     assert_eq!(again(&is, says(A1, "")), in_state(Copying));
-    assert_eq!(again(&is, Word::Succeeds(Part::Receive, B1)).words_a, "");
+    assert_eq!(again(&is, succeeds(Part::Receive, B1)).words_a, "");
     assert_eq!(again(&in_state(Done), says(A1, "late")), in_state(Done));
     let is = again(&in_state(Copying), fails(Part::Send, A1, true));
     assert_eq!((is.state, is.words_a.as_str()), (Copying, "why"));
@@ -240,5 +267,5 @@ fn failures_are_counted_once_a_boot_and_end() {
     // Whoever has written without having asked has begun.
     let is = in_state(MoveState::Planned).after(&fails(Part::Receive, B1, false)).unwrap();
     assert_eq!((is.state, is.boots(B)), (MoveState::Copying, Boots::Ramdisk));
-    assert!(is.after(&Word::Succeeds(Part::Receive, B1)).is_err(), "A may run");
+    assert!(is.after(&succeeds(Part::Receive, B1)).is_err(), "A may run");
 }

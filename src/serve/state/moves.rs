@@ -174,7 +174,7 @@ fn reported(
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     let message = format!("{step}{}", report.message);
     let word = match report.success {
-        true => Word::Succeeds(part, boot),
+        true => succeeds(transaction, &is, part, boot, report)?,
         false => Word::Fails { part, boot, untouched: report.untouched, message },
     };
     let heard = hear(transaction, &is, &word)?;
@@ -188,6 +188,18 @@ fn reported(
         )?;
     }
     Ok(Some(heard))
+}
+
+/// The word of a report of success.
+fn succeeds(
+    transaction: &Transaction,
+    is: &Move,
+    part: crate::carried::Part,
+    boot: Hash,
+    report: &Report,
+) -> rusqlite::Result<Word> {
+    let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
+    Ok(Word::Succeeds { part, boot, received_from, now: present(transaction, &is.a, &is.b)? })
 }
 
 /// A report about a move that is over: the success of the boot that has ended it, again. Everything else is as it is for any machine.
@@ -212,7 +224,7 @@ fn repeated(
     let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
     match is.part(machine) {
         crate::carried::Part::Receive if has_begun => {
-            let word = Word::Succeeds(crate::carried::Part::Receive, boot);
+            let word = succeeds(transaction, &is, crate::carried::Part::Receive, boot, report)?;
             Ok(Some(is.after(&word).map(|after| Heard { is: after, news: false })))
         }
         _ => Ok(None),

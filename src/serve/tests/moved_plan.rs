@@ -71,7 +71,8 @@ impl Running {
             }
             let (path, body) = match operation {
                 OfRun::WriteMarker(written) => {
-                    marker = Some(written.clone());
+                    let received_from = Some(crate::carried::digest(&certificate(ONE)));
+                    marker = Some(Marker { received_from, ..written.clone() });
                     continue;
                 }
                 OfRun::TellPointOfNoReturn { allocation, disks, approved, .. } => {
@@ -158,9 +159,9 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
 }
 
-/// The power goes between the marker and the report: the next boot finds that it has all, and has to say so.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
+/// A server and the order, A's token, and B's disk with a copy that is complete and was not reported: the power has gone between the marker
+/// and the report.
+async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     let (server, order) = Running::move_ordered().await;
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
@@ -173,7 +174,13 @@ async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot(
     let mut after = simulator::after(&plan, with_one_disk());
     let root = after.disks[0].table.as_ref().unwrap().partitions[0].device.clone();
     after.filesystems = vec![Filesystem { device: root, marker, ..Filesystem::default() }];
+    (server, order, token_of_one, after)
+}
 
+/// The next boot finds that it has all, and has to say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
+    let (server, order, _, after) = complete_and_not_reported().await;
     let token = server.ramdisk(TWO).await;
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     let again = agent_on(&server.given_to(TWO, &token).await, &after);
@@ -181,4 +188,32 @@ async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot(
     server.told_by(&again, &token, |_| false).await;
     let answer = server.about_move("GET", "", Value::Null).await;
     assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
+}
+
+/// The one that is moved has booted since, and its own system may have run in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_an_earlier_boot_does_not_count() {
+    let (server, order, _, after) = complete_and_not_reported().await;
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(again.already.is_some(), "{again}");
+    // It comes before the report.
+    let token_of_one = server.ramdisk(ONE).await;
+    let until_report = |operation: &OfRun| matches!(operation, OfRun::Report(_));
+    let marker = server.told_by(&again, &token, until_report).await;
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
+    let reports = async |token: &str| server.call(token, "POST", &format!("/v1/machine/{TWO}/report"), &report).await;
+    let answer = reports(&token).await;
+    assert!(answer.status == 409 && answer.text().contains("has booted again"), "{}", answer.text());
+    let body = json!({ "order": order, "certificate": "of another boot", "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(reports(&token).await.status, 409);
+    assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("copying"));
+    // Its next boot receives all anew.
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let anew = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
 }

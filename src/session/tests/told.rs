@@ -1,7 +1,8 @@
 //! What is told of a run, and what is taken back.
 
 use super::*;
-use crate::carried::Newest;
+use crate::allocation::Allocation;
+use crate::carried::{Moving, Newest, Part, Peer};
 
 #[test]
 fn the_report_has_what_was_booted_and_must_be_acknowledged() {
@@ -68,6 +69,30 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
             Err(failure) => {
                 assert!(!stands && failure.leaves.half_made(), "{newest:?}: {failure:?}");
                 assert!(failure.error.to_string().contains("is not to boot"), "{failure:?}");
+            }
+        }
+    }
+}
+
+/// Its own system may have run in between.
+#[test]
+fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
+    let stands = OfRun::MoveStands { order: "o-7".into() };
+    let peer = |certificate: &str| Peer { certificate: certificate.to_owned(), address: String::new() };
+    for (peer, stands_still) in [(None, true), (Some(peer("one")), true), (Some(peer("two")), false)] {
+        let moving =
+            Moving { order: "o-7".into(), part: Part::Receive, begun: true, peer, carried: None, disks: vec![] };
+        let newest_move = Some(Newest { order: "o-7".to_owned(), state: "copying".to_owned() });
+        let allocation = Some(Allocation { moving: Some(moving), ..Allocation::default() });
+        let control = Arc::new(FakeControl { allocation, newest_move, ..FakeControl::default() });
+        let bench = Bench { reporter: Arc::new(Reporter::new(control.clone())), control };
+        let received_from = Some(crate::carried::digest("one"));
+        let mut session = Session { received_from, ..bench.session() };
+        match session.of_run(&stands) {
+            Ok(()) => assert!(stands_still),
+            Err(error) => {
+                assert!(!stands_still && !error.is_denial(), "it is tried again: {error}");
+                assert!(error.to_string().contains("has booted again"), "{error}");
             }
         }
     }
