@@ -1,5 +1,7 @@
 //! Real filesystems: what the kernel has written into them is whole where only the used blocks were copied.
 
+mod stale;
+
 use super::*;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
