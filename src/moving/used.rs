@@ -4,6 +4,7 @@
 mod btrfs;
 mod ext;
 mod fat;
+mod others;
 mod swap;
 mod xfs;
 
@@ -17,6 +18,9 @@ const ENDS_BYTES: u64 = 1 << 20;
 
 /// Gaps that are smaller are not worth a piece of their own.
 const GAP_BYTES: u64 = 256 << 10;
+
+/// Between a filesystem and what else there is a signature of.
+const OR: &str = " or ";
 
 /// What is used, and of what kind it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +60,11 @@ impl View<'_> {
         (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
         Some(bytes)
     }
+
+    /// Are these the bytes there? Nowhere are none.
+    fn holds(&self, at: Option<u64>, bytes: &[u8]) -> bool {
+        at.and_then(|at| self.bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
+    }
 }
 
 /// All of it.
@@ -64,24 +73,23 @@ pub fn all(size: u64) -> Used {
 }
 
 pub fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
+    let disk = View { read_at, start: 0, size };
     match Gpt::read(read_at, sector, 1) {
-        Ok(Some(table)) => partitions(read_at, size, &table),
+        // On a part of an array, the table's places are those of the array. Without an MBR that says so, Linux follows none.
+        Ok(Some(table)) if others::at_the_end(&disk).is_none() && others::is_protected(&disk) => {
+            partitions(read_at, size, &table)
+        }
+        Ok(Some(_)) | Err(_) => Used { has_table: true, ..all(size) },
         Ok(None) => {
-            let (what, ranges) = filesystem(&View { read_at, start: 0, size });
+            let (what, ranges) = filesystem(&disk);
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
             // So does a boot loader before a filesystem, which is no table. A vfat has them by itself, and counts in sectors as one.
-            let is_loader = ["ext4", "xfs", "btrfs"].iter().any(|name| what.starts_with(name)) && !has_entries(&head);
+            let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
+            let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             Used { ranges: rounded(ranges, size), what, has_table: has_mbr && !is_loader }
         }
-        Err(_) => Used { has_table: true, ..all(size) },
     }
-}
-
-/// Is there a partition in this MBR, as the kernel judges it (block/partitions/msdos.c)? Code has other bytes in some of their places.
-fn has_entries(mbr: &[u8; 512]) -> bool {
-    let (entries, _) = mbr[446..510].as_chunks::<16>();
-    entries.iter().all(|entry| matches!(entry[0], 0 | 0x80)) && entries.iter().any(|entry| entry[4] != 0)
 }
 
 /// What lies in no partition is used.
@@ -114,11 +122,15 @@ fn filesystem(view: &View) -> (String, Vec<Range<u64>>) {
     let whole = || std::iter::once(0..view.size).collect();
     let found = [ext::used(view), xfs::used(view), btrfs::used(view), fat::used(view), swap::used(view)];
     let mut found = found.into_iter().filter(|found| !matches!(found, Found::Other));
-    match (found.next(), found.next()) {
-        (Some(Found::Used(name, ranges)), None) => (name.to_owned(), ranges),
-        (Some(Found::Doubtful(name)), None) => (format!("{name} (all of it)"), whole()),
-        (None, _) => ("all of it".to_owned(), whole()),
+    match (found.next(), found.next(), others::name(view)) {
+        (Some(Found::Used(name, ranges)), None, None) => (name.to_owned(), ranges),
+        (Some(Found::Doubtful(name)), None, None) => (format!("{name} (all of it)"), whole()),
+        (None, _, None) => ("all of it".to_owned(), whole()),
+        (None, _, Some(other)) => (format!("{other} (all of it)"), whole()),
         // Two signatures: one of them is of something that is gone, and nobody knows which.
+        (Some(Found::Used(name, _) | Found::Doubtful(name)), None, Some(other)) => {
+            (format!("{name}{OR}{other} (all of it)"), whole())
+        }
         _ => ("two filesystems (all of it)".to_owned(), whole()),
     }
 }

@@ -113,11 +113,10 @@ impl Filesystem {
                 high | u64::from(descriptor.le32(low))
             };
             let (bitmap, inode_bitmap, inodes) = (place(0x00, 0x20), place(0x04, 0x24), place(0x08, 0x28));
-            let own = [bitmap..bitmap + 1, inode_bitmap..inode_bitmap + 1, inodes..inodes + self.inode_blocks];
-            if own.iter().any(|range| range.start < self.first || range.end > self.blocks) {
-                return None;
+            for (place, blocks) in [(bitmap, 1), (inode_bitmap, 1), (inodes, self.inode_blocks)] {
+                let end = place.checked_add(blocks).filter(|end| place >= self.first && *end <= self.blocks)?;
+                used.push(place..end);
             }
-            used.extend(own);
             let start = self.first + number as u64 * self.per_group;
             let count = self.per_group.min(self.blocks - start);
             if self.has_sums && descriptor.le16(0x12) & BITMAP_MISSING != 0 {

@@ -6,9 +6,13 @@ use std::ops::Range;
 /// FATs that are larger are not believed.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-/// FAT's own rule for which kind it is (fatgen103, "FAT Type Determination").
+/// Which of the two it is (fatgen103, "FAT Type Determination"). Whether it is FAT32 Linux does not ask of these: that is said by a
+/// size that is only there (`fat_fill_super` of fs/fat/inode.c), and mkfs makes a FAT32 of few clusters.
 const MOST_CLUSTERS_12: u64 = 4084;
 const MOST_CLUSTERS_16: u64 = 65524;
+
+/// In the boot sector: of FAT12 and FAT16, zero with FAT32.
+const TABLE_SECTORS: usize = 22;
 
 /// Before the first cluster come two entries that are none.
 const FIRST_CLUSTER: u64 = 2;
@@ -30,7 +34,7 @@ fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
     let (sector, per_cluster) = (u64::from(boot.le16(11)), u64::from(boot[13]));
     let (reserved, copies, root_entries) = (u64::from(boot.le16(14)), u64::from(boot[16]), u64::from(boot.le16(17)));
     let sectors = wide(boot.le16(19), boot.le32(32));
-    let table_sectors = wide(boot.le16(22), boot.le32(36));
+    let table_sectors = wide(boot.le16(TABLE_SECTORS), boot.le32(36));
     let is_sane = (512..=4096).contains(&sector)
         && sector.is_power_of_two()
         && per_cluster.is_power_of_two()
@@ -50,10 +54,11 @@ fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
             return None;
         }
     }
-    let bits = match clusters {
-        few if few <= MOST_CLUSTERS_12 => 12,
-        more if more <= MOST_CLUSTERS_16 => 16,
-        _ => 32,
+    let bits = match (boot.le16(TABLE_SECTORS), clusters) {
+        (0, _) => 32,
+        (_, few) if few <= MOST_CLUSTERS_12 => 12,
+        (_, more) if more <= MOST_CLUSTERS_16 => 16,
+        _ => return None,
     };
     let entry = |cluster: u64| {
         let at = (cluster * bits / 8) as usize;

@@ -1,6 +1,7 @@
 //! Swap: nothing in it outlives its machine, but for a system that sleeps in it.
 
-use super::{Found, View};
+use super::{Found, Numbers, View};
+use std::ops::Range;
 
 /// Pages of all sizes that Linux has.
 const PAGES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 64 << 10];
@@ -8,12 +9,17 @@ const PAGES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 64 << 10];
 /// At the end of the first page.
 const SIGNATURE_BYTES: u64 = 10;
 
+/// Offsets of the numbers in the header (`union swap_header` of linux/swap.h).
+const VERSION: usize = 1024;
+const LAST_PAGE: usize = 1028;
+
 pub fn used(view: &View) -> Found {
-    let at = |page: &u64| view.bytes(page - SIGNATURE_BYTES, SIGNATURE_BYTES);
-    for signature in PAGES_BYTES.iter().filter_map(at) {
-        match &*signature {
-            // The header lies in the first MiB, which is always used.
-            b"SWAPSPACE2" => return Found::Used("swap", Vec::new()),
+    for page in PAGES_BYTES {
+        let Some(first) = view.bytes(0, page) else { continue };
+        match &first[(page - SIGNATURE_BYTES) as usize..] {
+            b"SWAPSPACE2" => {
+                return rest(view, &first).map_or(Found::Doubtful("swap"), |rest| Found::Used("swap", vec![rest]));
+            }
             // swsusp, uswsusp, TuxOnIce, and swap of Linux 2.0.
             b"S1SUSPEND\0" | b"S2SUSPEND\0" | b"ULSUSPEND\0" | b"LINHIB0001" | b"SWAP-SPACE" => {
                 return Found::Doubtful("swap");
@@ -22,4 +28,16 @@ pub fn used(view: &View) -> Found {
         }
     }
     Found::Other
+}
+
+/// What lies behind the last page: the header itself lies in the first MiB, which is always used. `None` where the header, in either order
+/// of bytes, is none of such a place.
+fn rest(view: &View, first: &[u8]) -> Option<Range<u64>> {
+    let last_page = match (first.le32(VERSION), first.be32(VERSION)) {
+        (1, _) => first.le32(LAST_PAGE),
+        (_, 1) => first.be32(LAST_PAGE),
+        _ => return None,
+    };
+    let end = (u64::from(last_page) + 1) * first.len() as u64;
+    (last_page > 0 && end <= view.size).then_some(end..view.size)
 }

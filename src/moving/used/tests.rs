@@ -1,5 +1,7 @@
 //! Real filesystems: what the kernel has written into them is whole where only the used blocks were copied.
 
+mod stale;
+
 use super::*;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -336,6 +338,83 @@ fn the_used_clusters_of_vfat_are_all_of_it() {
         };
         assert!(relative(&tree) == relative(&back), "FAT{bits}: files have changed");
     }
+}
+
+/// Linux asks for the size of the FAT alone (fs/fat/inode.c), and a FAT32 may have few clusters.
+#[test]
+fn a_fat32_of_few_clusters_is_none_of_16_bits() {
+    const SECTOR: u64 = 4096;
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", 100 * MIB);
+    run("mkfs.vfat", &["-F", "32", "-S", "4096", "-s", "1", image.to_str().unwrap()]);
+    let file = File::options().read(true).write(true).open(&image).unwrap();
+    let mut boot = [0; 512];
+    file.read_exact_at(&mut boot, 0).unwrap();
+    let (reserved, copies) = (u64::from(boot[..].le16(14)), u64::from(boot[16]));
+    let table_sectors = u64::from(boot[..].le32(36));
+    assert_eq!((boot[..].le16(22), boot[..].le16(11), boot[13]), (0, 4096, 1));
+    let chain = 7700..15400_u64;
+    for copy in 0..copies {
+        let table = (reserved + copy * table_sectors) * SECTOR;
+        for cluster in chain.clone() {
+            let next = if cluster + 1 == chain.end { 0x0fff_ffff } else { cluster as u32 + 1 };
+            file.write_all_at(&next.to_le_bytes(), table + cluster * 4).unwrap();
+        }
+    }
+    let used = used_of(&image);
+    assert_eq!(used.what, "vfat");
+    let place = |cluster: u64| (reserved + copies * table_sectors + cluster - 2) * SECTOR;
+    let file_is = place(chain.start)..place(chain.end);
+    assert!(used.ranges.iter().any(|is| is.start <= file_is.start && file_is.end <= is.end), "{:?}", used.ranges);
+    assert!(bytes(&used) < 40 * MIB, "{}", bytes(&used));
+    // More clusters than 16 bits can count, where the table is said to have them.
+    file.write_all_at(&(table_sectors as u16).to_le_bytes(), 22).unwrap();
+    assert_eq!(used_of(&image).what, "vfat");
+    file.write_all_at(&[0, 2], 11).unwrap();
+    file.write_all_at(&(100 * MIB as u32 / 512).to_le_bytes(), 32).unwrap();
+    assert_eq!(used_of(&image).what, "vfat (all of it)");
+}
+
+/// The number of a feature that nobody knows yet.
+#[test]
+fn features_of_xfs_that_are_not_known_make_it_doubtful() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", 320 * MIB);
+    run("mkfs.xfs", &["-q", "-f", image.to_str().unwrap()]);
+    let file = File::options().write(true).open(&image).unwrap();
+    for (at, word, what) in [
+        (212, 0xf_u32, "xfs"),
+        (212, 0x10, "xfs (all of it)"),
+        (212, 0x8000_000f, "xfs (all of it)"),
+        (212, 0x5, "xfs"),
+        (216, 0x10, "xfs (all of it)"),
+    ] {
+        file.write_all_at(&word.to_be_bytes(), at).unwrap();
+        assert_eq!(used_of(&image).what, what, "{word:#x} at {at}");
+    }
+}
+
+/// Numbers so large that their sums and products are none any more.
+#[test]
+fn numbers_that_overflow_make_a_filesystem_doubtful() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |mkfs: &[&str], at: u64, bytes: &[u8]| {
+        let image = empty(dir.path(), "disk", 320 * MIB);
+        run(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
+        File::options().write(true).open(&image).unwrap().write_all_at(bytes, at).unwrap();
+        used_of(&image).what
+    };
+    let (most, ext4, xfs) = ([0xff; 4], &["mkfs.ext4", "-q", "-F", "-b", "4096"][..], &["mkfs.xfs", "-q", "-f"][..]);
+    // The low and the high half of where a bitmap, the other one and the inodes are.
+    for place in [0, 4, 8] {
+        let both = [&most[..], &[0; 28], &most].concat();
+        assert_eq!(with(ext4, 4096 + place, &most), "ext4 (all of it)", "{place}");
+        assert_eq!(with(ext4, 4096 + place, &both), "ext4 (all of it)", "{place}");
+    }
+    for (at, bytes) in [(48, &[0xff; 8][..]), (48, &[0x7f; 8]), (124, &[0]), (96, &most), (84, &most)] {
+        assert_eq!(with(xfs, at, bytes), "xfs (all of it)", "{at}");
+    }
+    assert_eq!(with(xfs, 48, &[&[0xff; 8][..], &[0; 68], &[0]].concat()), "xfs (all of it)");
 }
 
 /// Kernels do not mount these any more.

@@ -17,10 +17,14 @@ const VERSION: usize = 100;
 const SECTOR_SIZE: usize = 102;
 const GROUP_LOG: usize = 124;
 const IN_PROGRESS: usize = 126;
+const RO_COMPAT: usize = 212;
 const INCOMPAT: usize = 216;
 
 /// File types, sparse inodes, a second UUID, large times, large counts of extents, exchanged ranges, parents. Not: needs repair.
 const KNOWN_INCOMPAT: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
+
+/// The trees of free inodes and of owners, shared blocks, counts of the trees of inodes. The tree of what is free is the same with them.
+const KNOWN_RO_COMPAT: u32 = 0xf;
 
 /// Offsets in the header of a group's free space.
 const GROUP_LENGTH: usize = 12;
@@ -62,7 +66,9 @@ impl Filesystem {
             is_5: version == 5,
         };
         let Filesystem { block, blocks, sector, groups, group_blocks, is_5 } = filesystem;
-        let is_known = version == 4 || is_5 && superblock.be32(INCOMPAT) & !KNOWN_INCOMPAT == 0;
+        let unknown = [(INCOMPAT, KNOWN_INCOMPAT), (RO_COMPAT, KNOWN_RO_COMPAT)];
+        let is_known =
+            version == 4 || is_5 && unknown.iter().all(|(place, known)| superblock.be32(*place) & !known == 0);
         let is_sane = is_known
             && superblock[IN_PROGRESS] == 0
             && (512..=65536).contains(&block)
@@ -78,7 +84,7 @@ impl Filesystem {
         if start == 0 || bits >= 32 {
             return None;
         }
-        let start = (start >> bits) * group_blocks + (start & ((1 << bits) - 1));
+        let start = (start >> bits).checked_mul(group_blocks)?.checked_add(start & ((1 << bits) - 1))?;
         let length = u64::from(superblock.be32(LOG_BLOCKS)) * block;
         log::is_clean(view, start.checked_mul(block)?, length).then_some(filesystem)
     }
