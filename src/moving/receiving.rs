@@ -136,7 +136,7 @@ impl Waiting {
                     News::Over(error) => return Err(error),
                 }
             }
-            if whole >= self.disks.len() && awaited::are_whole(&self.disks, ends.peer()) {
+            if whole >= self.disks.len() && awaited::close_if_whole(&self.disks, ends.peer()) {
                 return Ok(());
             }
             let connections = self.connections.load(Ordering::Relaxed);
