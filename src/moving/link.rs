@@ -51,7 +51,7 @@ impl Link {
             let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = tcp(address, end.saturating_duration_since(Instant::now()));
-            match tcp.and_then(|tcp| Link::shake(connection.into(), tcp)) {
+            match tcp.and_then(|tcp| Link::shake(connection.into(), tcp, HANDSHAKE)) {
                 // Another certificate stays another one; everything else may pass.
                 Err(error) if error.kind() != ErrorKind::InvalidData && Instant::now() + PAUSE < end => {
                     thread::sleep(PAUSE);
@@ -66,23 +66,28 @@ impl Link {
     pub fn accept(tcp: TcpStream, ends: &Ends) -> io::Result<Link> {
         let config = ends.server().map_err(io::Error::other)?;
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-        Link::shake(connection.into(), tcp)
+        Link::shake(connection.into(), tcp, HANDSHAKE)
     }
 
-    fn shake(mut connection: Connection, mut tcp: TcpStream) -> io::Result<Link> {
+    /// All of it takes no longer than `patience`, however the other end deals out its bytes.
+    fn shake(mut connection: Connection, mut tcp: TcpStream, patience: Duration) -> io::Result<Link> {
+        let end = Instant::now() + patience;
         connection.set_buffer_limit(Some(BUFFER_BYTES));
         let peer = tcp.peer_addr()?.to_string();
         watch(&tcp)?;
-        tcp.set_read_timeout(Some(HANDSHAKE))?;
-        tcp.set_write_timeout(Some(HANDSHAKE))?;
-        let end = Instant::now() + HANDSHAKE;
-        while connection.is_handshaking() {
-            connection.complete_io(&mut tcp).map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
-                _ => error,
-            })?;
-            if Instant::now() > end {
-                return Err(late());
+        while connection.is_handshaking() || connection.wants_write() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late(patience));
+            }
+            tcp.set_read_timeout(Some(left))?;
+            tcp.set_write_timeout(Some(left))?;
+            match step(&mut connection, &mut tcp) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Err(late(patience));
+                }
+                stepped => stepped?,
             }
         }
         tcp.set_read_timeout(None)?;
@@ -110,7 +115,7 @@ impl Link {
     /// # Errors
     /// The kernel has no descriptor left.
     pub fn cutter(&self) -> io::Result<Cutter> {
-        self.tcp.try_clone().map(Cutter)
+        Cutter::of(&self.tcp)
     }
 
     /// Says that nothing more comes.
@@ -147,6 +152,12 @@ impl Link {
 pub struct Cutter(TcpStream);
 
 impl Cutter {
+    /// # Errors
+    /// The kernel has no descriptor left.
+    pub fn of(tcp: &TcpStream) -> io::Result<Cutter> {
+        tcp.try_clone().map(Cutter)
+    }
+
     pub fn cut(&self) {
         // It may have ended by itself.
         let _ = self.0.shutdown(Shutdown::Both);
@@ -191,8 +202,23 @@ fn cut() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut: TLS has not said that this is the end")
 }
 
-fn late() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("the handshake took more than {} s", HANDSHAKE.as_secs()))
+fn late(patience: Duration) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("the handshake took more than {} s", patience.as_secs()))
+}
+
+/// The kernel is asked once.
+fn step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
+    if connection.wants_write() {
+        return connection.write_tls(tcp).map(drop);
+    }
+    if connection.read_tls(tcp)? == 0 {
+        return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end has gone before the handshake was over"));
+    }
+    connection.process_new_packets().map(drop).map_err(|error| {
+        // The alert that says why.
+        let _ = connection.write_tls(tcp);
+        io::Error::new(ErrorKind::InvalidData, error)
+    })
 }
 
 fn tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
@@ -251,3 +277,6 @@ impl Port {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

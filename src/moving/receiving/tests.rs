@@ -435,3 +435,25 @@ fn disks_of_two_runs_are_whole_where_neither_brings_both() {
         connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
     });
 }
+
+/// They say one byte and nothing more.
+#[test]
+fn nobody_waits_for_strangers_when_all_is_there_or_the_wait_has_failed() {
+    let room = Room::new();
+    let a = room.file("a", &disk(3 * MIB));
+    for (magic, is_good) in [(None, true), (Some("abcde".parse().unwrap()), false)] {
+        let b = room.file("b", &vec![7; 4 * MIB]);
+        let mut send = room.send(&[path(&a)]);
+        send.common.magic = magic;
+        let (mut strangers, began) = (Vec::new(), Instant::now());
+        let (sent, received) = room.moved_over(send, &room.receive(&[path(&b)]), |port| {
+            strangers.extend((0..5).map(|_| TcpStream::connect(port).unwrap()));
+            strangers.iter_mut().for_each(|stranger| stranger.write_all(&[22]).unwrap());
+            // All of them have their place before the sender comes.
+            port.to_owned()
+        });
+        let took = began.elapsed();
+        assert_eq!((sent.is_ok(), received.is_ok()), (is_good, is_good), "{sent:?} {received:?}");
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
+}
