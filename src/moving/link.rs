@@ -5,7 +5,7 @@ use super::tls::{Ends, OWN};
 use crate::error::{Context, Error, Phase, Result};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, ServerConnection};
+use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -33,6 +33,8 @@ pub struct Link {
     tcp: TcpStream,
     /// The same, for reading: rustls asks for 4 KiB at a time.
     incoming: BufReader<TcpStream>,
+    /// The other end takes our certificate.
+    is_taken: bool,
     /// The other end's address, for messages.
     pub peer: String,
 }
@@ -93,7 +95,9 @@ impl Link {
         tcp.set_read_timeout(None)?;
         tcp.set_write_timeout(None)?;
         let incoming = BufReader::with_capacity(BUFFER_BYTES, tcp.try_clone()?);
-        Ok(Link { connection, tcp, incoming, peer })
+        // The one who connects has only judged the other end by now, and not been judged.
+        let is_taken = matches!(connection, Connection::Server(_));
+        Ok(Link { connection, tcp, incoming, is_taken, peer })
     }
 
     /// Is the other end one of ours?
@@ -171,14 +175,30 @@ impl Read for Link {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // Without TLS's own end it may have been cut by anybody.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(cut()),
-                read => return read,
+                read => {
+                    self.is_taken |= matches!(read, Ok(1..));
+                    return read;
+                }
             }
             self.connection.read_tls(&mut self.incoming)?;
             if let Err(error) = self.connection.process_new_packets() {
                 // The alert that says why.
                 let _ = self.connection.write_tls(&mut self.tcp);
-                return Err(io::Error::new(ErrorKind::InvalidData, error));
+                return Err(self.broken(error));
             }
+        }
+    }
+}
+
+impl Link {
+    /// What came was damaged on its way, here or there, and another connection may do better: that is no `InvalidData`. An alert in
+    /// place of the first word is one: it judges our certificate, as in the handshake.
+    fn broken(&self, error: rustls::Error) -> io::Error {
+        match error {
+            rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {
+                io::Error::new(ErrorKind::InvalidData, error)
+            }
+            error => io::Error::new(ErrorKind::ConnectionAborted, error),
         }
     }
 }
