@@ -5,7 +5,7 @@ use super::tls::{Ends, OWN};
 use crate::error::{Context, Error, Phase, Result};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, ServerConnection};
+use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -33,6 +33,8 @@ pub struct Link {
     tcp: TcpStream,
     /// The same, for reading: rustls asks for 4 KiB at a time.
     incoming: BufReader<TcpStream>,
+    /// The other end takes our certificate.
+    is_taken: bool,
     /// The other end's address, for messages.
     pub peer: String,
 }
@@ -51,7 +53,7 @@ impl Link {
             let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = tcp(address, end.saturating_duration_since(Instant::now()));
-            match tcp.and_then(|tcp| Link::shake(connection.into(), tcp)) {
+            match tcp.and_then(|tcp| Link::shake(connection.into(), tcp, HANDSHAKE)) {
                 // Another certificate stays another one; everything else may pass.
                 Err(error) if error.kind() != ErrorKind::InvalidData && Instant::now() + PAUSE < end => {
                     thread::sleep(PAUSE);
@@ -66,29 +68,36 @@ impl Link {
     pub fn accept(tcp: TcpStream, ends: &Ends) -> io::Result<Link> {
         let config = ends.server().map_err(io::Error::other)?;
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-        Link::shake(connection.into(), tcp)
+        Link::shake(connection.into(), tcp, HANDSHAKE)
     }
 
-    fn shake(mut connection: Connection, mut tcp: TcpStream) -> io::Result<Link> {
+    /// All of it takes no longer than `patience`, however the other end deals out its bytes.
+    fn shake(mut connection: Connection, mut tcp: TcpStream, patience: Duration) -> io::Result<Link> {
+        let end = Instant::now() + patience;
         connection.set_buffer_limit(Some(BUFFER_BYTES));
         let peer = tcp.peer_addr()?.to_string();
         watch(&tcp)?;
-        tcp.set_read_timeout(Some(HANDSHAKE))?;
-        tcp.set_write_timeout(Some(HANDSHAKE))?;
-        let end = Instant::now() + HANDSHAKE;
-        while connection.is_handshaking() {
-            connection.complete_io(&mut tcp).map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
-                _ => error,
-            })?;
-            if Instant::now() > end {
-                return Err(late());
+        while connection.is_handshaking() || connection.wants_write() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late(patience));
+            }
+            tcp.set_read_timeout(Some(left))?;
+            tcp.set_write_timeout(Some(left))?;
+            match step(&mut connection, &mut tcp) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Err(late(patience));
+                }
+                stepped => stepped?,
             }
         }
         tcp.set_read_timeout(None)?;
         tcp.set_write_timeout(None)?;
         let incoming = BufReader::with_capacity(BUFFER_BYTES, tcp.try_clone()?);
-        Ok(Link { connection, tcp, incoming, peer })
+        // The one who connects has only judged the other end by now, and not been judged.
+        let is_taken = matches!(connection, Connection::Server(_));
+        Ok(Link { connection, tcp, incoming, is_taken, peer })
     }
 
     /// Is the other end one of ours?
@@ -110,7 +119,7 @@ impl Link {
     /// # Errors
     /// The kernel has no descriptor left.
     pub fn cutter(&self) -> io::Result<Cutter> {
-        self.tcp.try_clone().map(Cutter)
+        Cutter::of(&self.tcp)
     }
 
     /// Says that nothing more comes.
@@ -147,6 +156,12 @@ impl Link {
 pub struct Cutter(TcpStream);
 
 impl Cutter {
+    /// # Errors
+    /// The kernel has no descriptor left.
+    pub fn of(tcp: &TcpStream) -> io::Result<Cutter> {
+        tcp.try_clone().map(Cutter)
+    }
+
     pub fn cut(&self) {
         // It may have ended by itself.
         let _ = self.0.shutdown(Shutdown::Both);
@@ -160,14 +175,30 @@ impl Read for Link {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // Without TLS's own end it may have been cut by anybody.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(cut()),
-                read => return read,
+                read => {
+                    self.is_taken |= matches!(read, Ok(1..));
+                    return read;
+                }
             }
             self.connection.read_tls(&mut self.incoming)?;
             if let Err(error) = self.connection.process_new_packets() {
                 // The alert that says why.
                 let _ = self.connection.write_tls(&mut self.tcp);
-                return Err(io::Error::new(ErrorKind::InvalidData, error));
+                return Err(self.broken(error));
             }
+        }
+    }
+}
+
+impl Link {
+    /// What came was damaged on its way, here or there, and another connection may do better: that is no `InvalidData`. An alert in
+    /// place of the first word is one: it judges our certificate, as in the handshake.
+    fn broken(&self, error: rustls::Error) -> io::Error {
+        match error {
+            rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {
+                io::Error::new(ErrorKind::InvalidData, error)
+            }
+            error => io::Error::new(ErrorKind::ConnectionAborted, error),
         }
     }
 }
@@ -191,8 +222,23 @@ fn cut() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut: TLS has not said that this is the end")
 }
 
-fn late() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("the handshake took more than {} s", HANDSHAKE.as_secs()))
+fn late(patience: Duration) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("the handshake took more than {} s", patience.as_secs()))
+}
+
+/// The kernel is asked once.
+fn step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
+    if connection.wants_write() {
+        return connection.write_tls(tcp).map(drop);
+    }
+    if connection.read_tls(tcp)? == 0 {
+        return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end has gone before the handshake was over"));
+    }
+    connection.process_new_packets().map(drop).map_err(|error| {
+        // The alert that says why.
+        let _ = connection.write_tls(tcp);
+        io::Error::new(ErrorKind::InvalidData, error)
+    })
 }
 
 fn tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
@@ -251,3 +297,6 @@ impl Port {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

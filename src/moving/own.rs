@@ -40,7 +40,7 @@ pub enum Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Stop {
         match error.kind() {
-            // An alert, or frames that are none.
+            // Our certificate is not taken, or what comes is no frame. What was damaged on its way is another kind.
             ErrorKind::InvalidData => Stop::Failed(error.to_string()),
             _ => Stop::Again(error),
         }

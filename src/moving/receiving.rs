@@ -17,8 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
+use strangers::{Place, Strangers};
 
-/// Those who are not let in have no more than so many places.
+mod strangers;
+
+/// There are no more places than that.
 const CONNECTIONS: usize = 64;
 
 /// Between two looks at the port.
@@ -44,6 +47,7 @@ pub(super) struct Waiting {
     disks: Vec<Disk>,
     terms: Terms,
     connections: AtomicUsize,
+    strangers: Strangers,
 }
 
 /// What a connection has come to.
@@ -77,7 +81,9 @@ impl Waiting {
     }
 
     pub(super) fn of(disks: Vec<Disk>, terms: Terms) -> Waiting {
-        Waiting { disks, terms, connections: AtomicUsize::new(0) }
+        // One sender brings all disks at once.
+        let strangers = Strangers::new(disks.len());
+        Waiting { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
 
     /// How much of all disks has come.
@@ -95,12 +101,14 @@ impl Waiting {
     ) -> Result<()> {
         let (tell, news) = mpsc::channel();
         thread::scope(|scope| {
-            let serve = |tcp, ends: Ends| {
+            let serve = |tcp, place, ends: Ends| {
                 let tell = tell.clone();
                 // The receiver outlives all connections.
-                scope.spawn(move || drop(tell.send(self.serve(tcp, &ends))));
+                scope.spawn(move || drop(tell.send(self.serve(tcp, place, &ends))));
             };
             let ended = self.watch(port, patience, &news, say, ends, serve);
+            // The others have something to say or to hear yet; for these nobody waits.
+            self.strangers.cut();
             if ended.is_err() {
                 self.disks.iter().for_each(Disk::cut);
             }
@@ -108,14 +116,14 @@ impl Waiting {
         })
     }
 
-    fn watch(
-        &self,
+    fn watch<'w>(
+        &'w self,
         port: &Port,
         patience: Duration,
         news: &Receiver<News>,
         say: Say<'_>,
         ends: impl Fn() -> Result<Ends>,
-        serve: impl Fn(TcpStream, Ends),
+        serve: impl Fn(TcpStream, Place<'w>, Ends),
     ) -> Result<()> {
         let (mut heard, mut whole) = (Instant::now(), 0);
         loop {
@@ -136,14 +144,17 @@ impl Waiting {
                     News::Over(error) => return Err(error),
                 }
             }
-            if whole >= self.disks.len() && awaited::are_whole(&self.disks, ends.peer()) {
+            if whole >= self.disks.len() && awaited::close_if_whole(&self.disks, ends.peer()) {
                 return Ok(());
             }
             let connections = self.connections.load(Ordering::Relaxed);
             match port.next()? {
                 Some(tcp) if connections < CONNECTIONS => {
-                    self.connections.fetch_add(1, Ordering::Relaxed);
-                    serve(tcp, ends);
+                    // Whoever finds no place may try again.
+                    if let Some(place) = self.strangers.place_for(&tcp) {
+                        self.connections.fetch_add(1, Ordering::Relaxed);
+                        serve(tcp, place, ends);
+                    }
                 }
                 Some(too_many) => drop(too_many),
                 None if connections == 0 && heard.elapsed() > patience => {
@@ -155,12 +166,13 @@ impl Waiting {
         }
     }
 
-    fn serve(&self, tcp: TcpStream, ends: &Ends) -> News {
+    fn serve(&self, tcp: TcpStream, place: Place<'_>, ends: &Ends) -> News {
         let peer = tcp.peer_addr().map_or_else(|_| "somebody".to_owned(), |address| address.to_string());
         let mut link = match Link::accept(tcp, ends) {
             Ok(link) => link,
             Err(error) => return News::Stranger(format!("{peer}: {error}")),
         };
+        drop(place);
         if !link.is_own() {
             return self.take_from_ganeti(&mut link, ends);
         }

@@ -30,9 +30,29 @@ pub struct Disk {
     current: Mutex<Current>,
 }
 
+/// Whether anything may still come.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    #[default]
+    Lasts,
+    /// Every disk is whole.
+    Whole,
+    Failed,
+}
+
+/// Why a connection brings nothing.
+#[derive(Debug)]
+pub enum Untaken {
+    /// The other end is to hear this, and to end.
+    Refused(String),
+    /// It may find a receiver that was started anew.
+    Cut(String),
+}
+
 /// The connection that a disk comes by.
 #[derive(Default)]
 struct Current {
+    wait: Wait,
     cutter: Option<Cutter>,
     /// Counts them.
     number: u64,
@@ -116,6 +136,9 @@ impl Disk {
     /// What the taking says, or it is at work already.
     pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
         let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
+        if lock(&self.current).wait != Wait::Lasts {
+            return Err(io::Error::other("the receiver has ended"));
+        }
         let taken = take(state.onto()?)?;
         state.from = Some(Sender { certificate: from.clone(), run: None });
         state.is_whole = true;
@@ -134,19 +157,31 @@ impl Disk {
         state.from.clone().filter(|_| state.is_whole)
     }
 
-    /// Ends the connection that it comes by.
+    /// The wait has failed: ends the connection that it comes by, and takes no other.
     pub fn cut(&self) {
-        if let Some(cutter) = lock(&self.current).cutter.take() {
+        let mut current = lock(&self.current);
+        current.wait = Wait::Failed;
+        if let Some(cutter) = current.cutter.take() {
             cutter.cut();
         }
     }
 
-    /// From now on it comes by this connection: the other end has given up what still seems to be open. None: another run has begun
-    /// since this one.
-    pub fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> Option<u64> {
+    /// From now on it comes by this connection: the other end has given up what still seems to be open.
+    ///
+    /// # Errors
+    /// Another run has begun since this one, or nothing is awaited any more.
+    pub fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> Result<u64, Untaken> {
         let mut current = lock(&self.current);
+        match current.wait {
+            Wait::Lasts => {}
+            Wait::Whole => {
+                return Err(Untaken::Refused("the receiver has ended: every disk is whole there".to_owned()));
+            }
+            Wait::Failed => return Err(Untaken::Cut("the receiver has ended".to_owned())),
+        }
         if run.is_some_and(|run| current.earlier.contains(&run)) {
-            return None;
+            let name = &self.name;
+            return Err(Untaken::Refused(format!("another sender that was started after this one brings {name} now")));
         }
         if current.run != run {
             let before = current.run.take();
@@ -157,12 +192,13 @@ impl Disk {
             before.cut();
         }
         current.number += 1;
-        Some(current.number)
+        Ok(current.number)
     }
 
-    /// No other connection has come since that one.
+    /// No other connection has come since that one, and the disk is still awaited.
     pub fn is_current(&self, number: u64) -> bool {
-        lock(&self.current).number == number
+        let current = lock(&self.current);
+        current.number == number && current.wait == Wait::Lasts
     }
 
     /// Another run, or another boot of the other machine, brings it: there may have been writes anywhere in between. So nothing counts of what
@@ -203,8 +239,20 @@ impl Disk {
     }
 }
 
+/// Are all whole? From then on no connection brings anything.
+pub fn close_if_whole(disks: &[Disk], from: &Certificate) -> bool {
+    // Who has a disk's state may wait for these locks, so its state is only tried. Who has none yet finds the wait closed before it
+    // writes. Nobody else has two of these locks.
+    let mut all: Vec<_> = disks.iter().map(|disk| lock(&disk.current)).collect();
+    let whole = are_whole(disks, from);
+    if whole {
+        all.iter_mut().for_each(|current| current.wait = Wait::Whole);
+    }
+    whole
+}
+
 /// Has the one with this certificate brought all disks, and each run all that it has? Of two runs they would be a mixture.
-pub fn are_whole(disks: &[Disk], from: &Certificate) -> bool {
+fn are_whole(disks: &[Disk], from: &Certificate) -> bool {
     let whole: Option<Vec<(&str, Sender)>> =
         disks.iter().map(|disk| Some((disk.name.as_str(), disk.brought_by()?))).collect();
     let is_of_another = |run: &Run| {

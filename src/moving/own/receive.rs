@@ -1,6 +1,6 @@
 //! The receiver's end of one connection. One thread reads the link; several unpack, verify and write.
 
-use super::awaited::{Disk, Sender, State, lock};
+use super::awaited::{Disk, Sender, State, Untaken, lock};
 use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
 use super::{CHUNK_BYTES, Spent, Stop, workers};
 use crate::image::raw::Aligned;
@@ -38,16 +38,21 @@ pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<St
             Err(Stop::Refused(why))
         }
         Ok(disk) => {
-            let Some(number) = disk.comes_by(link.cutter()?, hello.run.as_ref().map(|run| run.id)) else {
-                let why = format!("another sender that was started after this one brings {} now", disk.name);
-                frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
-                link.last_words(LAST_WORDS);
-                return Err(Stop::Again(io::Error::other(why)));
+            let number = match disk.comes_by(link.cutter()?, hello.run.as_ref().map(|run| run.id)) {
+                Ok(number) => number,
+                Err(Untaken::Cut(why)) => return Err(Stop::Again(io::Error::other(why))),
+                Err(Untaken::Refused(why)) => {
+                    frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
+                    link.last_words(LAST_WORDS);
+                    return Err(Stop::Again(io::Error::other(why)));
+                }
             };
             let mut state = lock(&disk.state);
-            // It has waited, and what came after it may have brought the disk already.
+            // It has waited, and what came after it may have brought the disk already, or all of them are whole.
             if !disk.is_current(number) {
-                return Err(Stop::Again(io::Error::other("another connection has taken its place")));
+                return Err(Stop::Again(io::Error::other(
+                    "another connection has taken its place, or the wait is over",
+                )));
             }
             let sender = Sender { certificate: from.clone(), run: hello.run.clone() };
             take(link, disk, &mut state, (sender, &hello)).map(|()| disk.name.clone())

@@ -435,3 +435,104 @@ fn disks_of_two_runs_are_whole_where_neither_brings_both() {
         connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
     });
 }
+
+/// They say one byte and nothing more.
+#[test]
+fn nobody_waits_for_strangers_when_all_is_there_or_the_wait_has_failed() {
+    let room = Room::new();
+    let a = room.file("a", &disk(3 * MIB));
+    for (magic, is_good) in [(None, true), (Some("abcde".parse().unwrap()), false)] {
+        let b = room.file("b", &vec![7; 4 * MIB]);
+        let mut send = room.send(&[path(&a)]);
+        send.common.magic = magic;
+        let (mut strangers, began) = (Vec::new(), Instant::now());
+        let (sent, received) = room.moved_over(send, &room.receive(&[path(&b)]), |port| {
+            strangers.extend((0..5).map(|_| TcpStream::connect(port).unwrap()));
+            strangers.iter_mut().for_each(|stranger| stranger.write_all(&[22]).unwrap());
+            // All of them have their place before the sender comes.
+            port.to_owned()
+        });
+        let took = began.elapsed();
+        assert_eq!((sent.is_ok(), received.is_ok()), (is_good, is_good), "{sent:?} {received:?}");
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
+}
+
+/// Passes all on, but of the first connection one byte, once a MiB has come: to the receiver or back.
+fn damaging_wire(to: &str, is_back: bool) -> String {
+    let (to, listener) = (to.to_owned(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (come, is_done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let pass = |mut from: TcpStream, mut onto: TcpStream, is_this_way: bool, is_forth: bool| {
+            let mut block = vec![0; 65536];
+            while let Ok(read @ 1..) = from.read(&mut block) {
+                let come = come.fetch_add(if is_forth { read } else { 0 }, Ordering::Relaxed);
+                if is_this_way && come > MIB && is_done.swap(1, Ordering::Relaxed) == 0 {
+                    block[read - 1] ^= 1;
+                }
+                if onto.write_all(&block[..read]).is_err() {
+                    break;
+                }
+            }
+            let _ = (from.shutdown(std::net::Shutdown::Both), onto.shutdown(std::net::Shutdown::Both));
+        };
+        thread::scope(|scope| {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
+                let (back_from, back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                scope.spawn(move || pass(back_from, back_to, is_back, false));
+                scope.spawn(move || pass(near, far, !is_back, true));
+            }
+        });
+    });
+    address
+}
+
+#[test]
+fn a_damaged_record_ends_its_connection_and_not_the_copy() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(5).fill(&mut content);
+    let a = room.file("a", &content);
+    for is_back in [false, true] {
+        let b = room.file("b", &vec![7; 24 * MIB]);
+        // With it the receiver speaks in between too.
+        let receive = Receive { resume: true, ..room.receive(&[path(&b)]) };
+        let (sent, received) = room.moved_over(room.send(&[path(&a)]), &receive, |port| damaging_wire(port, is_back));
+        assert_eq!(sent.unwrap(), Exit::Good, "{is_back}");
+        received.unwrap();
+        assert!(fs::read(&b).unwrap() == content, "{is_back}");
+    }
+}
+
+/// To try again would change nothing.
+#[test]
+fn a_certificate_that_is_not_taken_and_frames_that_are_none_stay_failures() {
+    let room = Room::new();
+    let port = Port::open("127.0.0.1:0").unwrap();
+    for (own, bytes) in [("c", None), ("a", Some([99, 0, 0, 0, 0]))] {
+        let failed = thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                let ends = super::super::ends(&room.common("b", "a")).unwrap();
+                let tcp = loop {
+                    match port.next().unwrap() {
+                        Some(tcp) => break tcp,
+                        None => thread::sleep(PAUSE),
+                    }
+                };
+                Link::accept(tcp, &ends).map(|mut link| receive(&mut link, &[], ends.peer()))
+            });
+            let ends = super::super::ends(&room.common(own, "b")).unwrap();
+            let mut link = Link::connect(&port.address, &ends, Duration::from_secs(5)).unwrap();
+            if let Some(bytes) = bytes {
+                link.write_all(&bytes).unwrap();
+                return receiving.join().unwrap().unwrap().map(drop).unwrap_err();
+            }
+            let error = receiving.join().unwrap().map(drop).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+            Stop::from(link.read(&mut [0]).unwrap_err())
+        });
+        assert!(matches!(failed, Stop::Failed(_)), "{own}: {failed:?}");
+    }
+}

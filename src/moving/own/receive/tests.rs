@@ -1,5 +1,6 @@
 //! A sender that lies.
 
+use super::super::awaited::close_if_whole;
 use super::super::frames::{Sha256, sha256};
 use super::*;
 use crate::moving::certificate::Certificate;
@@ -163,4 +164,62 @@ fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
         assert!(matches!(receiving.join().unwrap(), Err(Stop::Again(_))));
     });
     assert!(lock(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize]);
+}
+
+/// Another `send` has come while the last disk became whole.
+#[test]
+fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let Frame::Hello(hello) = hello() else { panic!() };
+    let of = |id: u128| Some(frames::Run { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
+    let (first, second) = (Hello { run: of(1), ..hello.clone() }, Hello { run: of(2), ..hello });
+    // How the wait has ended, and whether the second one had its place before that.
+    for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
+        let what = format!("whole {is_whole}, had a place {had_a_place}");
+        fs::write(&path, vec![7; SIZE as usize]).unwrap();
+        let disks = [Disk::open("0".to_owned(), (path.clone(), Onto::open), None, None, false).unwrap()];
+        let ((a, b), listener) = (ends(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap().to_string();
+        {
+            let mut state = lock(&disks[0].state);
+            let from = Sender { certificate: b.peer().clone(), run: of(1) };
+            (state.hello, state.from, state.is_whole) = (Some(first.clone()), Some(from), true);
+        }
+        match is_whole {
+            true => assert!(close_if_whole(&disks, b.peer()), "{what}"),
+            false if had_a_place => {}
+            false => disks[0].cut(),
+        }
+        thread::scope(|scope| {
+            let at_work = lock(&disks[0].state);
+            let receiving =
+                scope.spawn(|| receive(&mut Link::accept(listener.accept().unwrap().0, &b).unwrap(), &disks, b.peer()));
+            let mut link = Link::connect(&address, &a, Duration::from_secs(5)).unwrap();
+            frames::write(&mut link, &Frame::Hello(second.clone())).unwrap();
+            if had_a_place {
+                while !disks[0].is_current(1) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                assert!(!close_if_whole(&disks, b.peer()), "somebody is at work on it");
+                disks[0].cut();
+            }
+            drop(at_work);
+            let answer = frames::read(&mut link);
+            drop(link);
+            let stopped = receiving.join().unwrap();
+            assert!(matches!(stopped, Err(Stop::Again(_))), "{what}: {stopped:?}");
+            // Only the end that is for good is said.
+            match answer {
+                Ok(Frame::Answer(Answer::Refused(why))) => {
+                    assert!(is_whole && why.contains("every disk is whole"), "{what}: {why}");
+                }
+                Ok(other) => panic!("{what}: {other:?}"),
+                Err(_) => assert!(!is_whole, "{what}"),
+            }
+        });
+        assert!(lock(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize], "{what}");
+        let alone = disks[0].take_alone(b.peer(), |_| panic!("{what}: Ganeti's end writes"));
+        assert!(alone.unwrap_err().to_string().contains("the receiver has ended"), "{what}");
+    }
 }
