@@ -3,7 +3,7 @@
 
 use super::super::devices::{Fate, Size};
 use super::super::verdict::Deciding;
-use super::super::{Mode, Persistent, PersistentVerdict, Verdict, mapping_path};
+use super::super::{FilesystemFate, Mode, Persistent, PersistentVerdict, Verdict, mapping_path};
 use super::{Decision, Refused, is_lost, persistent};
 use crate::device::{DevicePath, LayoutPath};
 use crate::layout::tree::Item;
@@ -15,14 +15,42 @@ impl Deciding<'_> {
     /// |---|---|
     /// | is on a device that stays | kept |
     /// | is on one that this reinstall makes anew | refused, as one that is not marked: somebody may still use it |
+    /// | may be in a group or a filesystem that is encrypted, and that this reinstall makes anew without having looked into it | refused |
     /// | is nowhere | left: nothing is written for it |
     pub(super) fn decide_deleted(&mut self, volume: &Volume) -> Result<Decision, Refused> {
-        match &volume.source {
+        let decision = match &volume.source {
             Source::Raw(path) => self.leave_raw(volume, Some(path)),
             Source::Discover(_) => self.leave_raw(volume, None),
             Source::Logical { group, .. } => self.leave_logical(volume, group),
             Source::Sparse { .. } => self.leave_sparse(volume),
+        }?;
+        match self.unseen(volume).filter(|_| decision.verdict == PersistentVerdict::Leave) {
+            Some(what) => Err(Some(format!(
+                "is marked for deletion, and nobody sees whether its data are in {what}, which is encrypted and which this reinstall makes anew: take it out of the list when nobody uses it any more"
+            ))),
+            None => Ok(decision),
         }
+    }
+
+    /// What is encrypted, has not been opened because it is made anew, and may have the volume.
+    fn unseen(&self, volume: &Volume) -> Option<String> {
+        let group = match &volume.source {
+            Source::Logical { group, .. } => self.layout.volumegroups.iter().find(|listed| listed.name == *group),
+            Source::Raw(path) => self.layout.encrypted_group(path),
+            Source::Discover(_) => None,
+            Source::Sparse { .. } => {
+                self.sparse_carrier().and_then(|(_, wanted, _)| self.layout.encrypted_group(&wanted.device))
+            }
+        };
+        if let Some(group) = group.filter(|group| group.encrypted.is_some()) {
+            let fate = self.groups.get(group.name.as_str()).map(|is| is.fate);
+            let is_seen = self.inventory.groups.iter().any(|is| is.name == group.name);
+            let is_lost = fate.is_some_and(|fate| is_lost(self.request.mode, fate));
+            return (is_lost && !is_seen).then(|| format!("vg:{}", group.name));
+        }
+        let (path, wanted, is) = self.sparse_carrier().filter(|_| matches!(volume.source, Source::Sparse { .. }))?;
+        let is_made = matches!(is, FilesystemFate::Made(_)) && self.request.mode == Mode::Reinstall;
+        (is_made && wanted.encrypted.is_some()).then(|| format!("the filesystem at {path}"))
     }
 
     fn leave_raw(&mut self, volume: &Volume, path: Option<&LayoutPath>) -> Result<Decision, Refused> {

@@ -1,11 +1,11 @@
 //! Volumes of their own in a group of the layout, made or kept.
 
 use super::super::capacity::{self, EXTENT_BYTES, NoRoom};
-use super::super::devices::{Device, Fate, Size as Known};
+use super::super::devices::{Fate, Size as Known};
 use super::super::sectors::MIB;
 use super::super::verdict::{Deciding, GroupFate};
 use super::super::{CreateVolume, Filling, Persistent, PersistentVerdict, PreparePersistent, display, mapping_path};
-use super::{Decision, Refused, is_lost, persistent};
+use super::{Decision, Refused, is_lost, on_kept, persistent};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Health};
 use crate::layout::{LvmType, Size};
@@ -198,6 +198,9 @@ impl<'a> Deciding<'a> {
             persistent: persistent(volume),
         };
         if volume.content == Content::Block {
+            if let Some(other) = running.and_then(|running| self.whose_filesystem(&running.signatures)) {
+                return refuse(format!("on which the filesystem of volume {other} is"));
+            }
             return Ok(Decision { persistent: Persistent::Known(mapping_path(&kept.uuid, &found.uuid)), ..is });
         }
         let elsewhere = self.found(volume)?;
@@ -209,18 +212,7 @@ impl<'a> Deciding<'a> {
             Some((carrier, _)) => return refuse(format!("and its UUID is on {carrier}")),
             None => {}
         }
-        let content = Device {
-            path: device.clone(),
-            now: running.device.clone(),
-            fate: Fate::Kept,
-            absent: None,
-            blank: running.blank,
-            size_bytes: Some(found.size_bytes),
-            most_bytes: found.size_bytes,
-            sector_bytes,
-            stripe_bytes: 0,
-            content: Ok(&running.signatures),
-        };
+        let content = on_kept(&running.device, &running.signatures, found.size_bytes);
         let cut_off = self.was_cut_off(&content).is_some_and(|uuid| uuid == volume.uid.to_string());
         if !running.blank && !cut_off {
             let there: Vec<String> = running.signatures.iter().map(display::signature).collect();

@@ -24,7 +24,7 @@ use super::{
     SparseVolume, TryFilesystem, Verdict, capacity, display, partition_bytes,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::{Disk, Inventory};
+use crate::inventory::{Disk, Inventory, Signature};
 use crate::layout::Format;
 use crate::order;
 use crate::topology::{Unit, units};
@@ -104,9 +104,12 @@ impl<'a> Deciding<'a> {
             Source::Logical { group, size_bytes } => self.decide_logical(volume, group, *size_bytes),
             Source::Sparse { size_bytes } => self.decide_sparse(volume, *size_bytes),
         }?;
-        match (too_small(volume, &decision), decision.verdict) {
-            (Some(why), PersistentVerdict::Make | PersistentVerdict::Extend) => Err(Some(why)),
-            _ => Ok(decision),
+        if decision.verdict == PersistentVerdict::Keep {
+            return Ok(decision);
+        }
+        match self.lost(volume).map(lies_on_wiped).or_else(|| too_small(volume, &decision)) {
+            Some(why) => Err(Some(why)),
+            None => Ok(decision),
         }
     }
 
@@ -167,11 +170,12 @@ impl<'a> Deciding<'a> {
     /// # Errors
     /// There are several, or it is another kind of filesystem.
     fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
-        let stays = |device: &DevicePath| {
+        let stays = |(device, unit): &(&DevicePath, Unit)| {
             let on = self.verdicts_on(device);
             !on.iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
+                && !self.is_half(volume, device, unit)
         };
-        let carriers: Vec<(&DevicePath, Unit)> = self.carriers(volume).filter(|(device, _)| stays(device)).collect();
+        let carriers: Vec<(&DevicePath, Unit)> = self.carriers(volume).filter(stays).collect();
         let (device, unit) = match carriers.as_slice() {
             [] => return Ok(None),
             [one] => *one,
@@ -186,6 +190,27 @@ impl<'a> Deciding<'a> {
             return Err(format!("is to be {format}, and {device} has its UUID and is {}", display::signature(one)));
         }
         Ok(Some((device, unit)))
+    }
+
+    /// A device with the volume's data that this reinstall wipes. The volume may name another one by now.
+    fn lost(&self, volume: &Volume) -> Option<&'a DevicePath> {
+        let is_wiped = |device: &DevicePath| self.verdicts_on(device).iter().any(|verdict| *verdict == Verdict::Wipe);
+        let lost = self.carriers(volume).map(|(device, _)| device).find(|device| is_wiped(device));
+        lost.filter(|_| self.request.mode == Mode::Reinstall)
+    }
+
+    /// Has an earlier attempt been cut off while it made this filesystem? mkfs.xfs writes the UUID first, and the rest after it.
+    fn is_half(&self, volume: &Volume, device: &DevicePath, unit: &Unit) -> bool {
+        let content = on_kept(device, unit.signatures(), 0);
+        self.was_cut_off(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
+    }
+
+    /// The volume of the list whose filesystem this is.
+    fn whose_filesystem(&self, signatures: &[Signature]) -> Option<String> {
+        let [one] = signatures else { return None };
+        let volumes = self.request.assigned.allocation.volumes().unwrap_or_default();
+        let is_it = |volume: &Volume| one.uuid.eq_ignore_ascii_case(&volume.uid.to_string());
+        volumes.into_iter().find(is_it).map(|volume| volume.name)
     }
 
     /// The filesystem or the partition that a volume gets on this device; a block volume of LVM gets nothing.
@@ -227,19 +252,19 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Disks are compared with those of an attempt that was cut off as if they were kept.
-fn whole(disk: &Disk) -> Device<'_> {
+/// Devices are compared with those of an attempt that was cut off as if they were kept.
+fn on_kept<'a>(device: &DevicePath, signatures: &'a [Signature], size_bytes: u64) -> Device<'a> {
     Device {
-        path: disk.device.clone(),
-        now: disk.device.clone(),
+        path: device.clone(),
+        now: device.clone(),
         fate: Fate::Kept,
         absent: None,
-        blank: disk.blank,
-        size_bytes: Some(disk.size_bytes),
-        most_bytes: disk.size_bytes,
-        sector_bytes: disk.sector_bytes,
+        blank: false,
+        size_bytes: Some(size_bytes),
+        most_bytes: size_bytes,
+        sector_bytes: 512,
         stripe_bytes: 0,
-        content: Ok(&disk.signatures),
+        content: Ok(signatures),
     }
 }
 
@@ -253,6 +278,10 @@ fn persistent(volume: &Volume) -> Persistent {
         Content::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),
         Content::Block => format!("/dev/disk/by-partuuid/{}", volume.uid),
     })
+}
+
+fn lies_on_wiped(device: &DevicePath) -> String {
+    format!("lies on {device}, which a reinstall wipes: say wipeonreinstall: false for its disks")
 }
 
 fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {

@@ -3,7 +3,7 @@
 use super::super::devices::{Device, Fate, Size};
 use super::super::verdict::{ArrayFate, Deciding};
 use super::super::{Persistent, PersistentVerdict, array_part_path, display, mapping_path};
-use super::{Decision, Refused, is_lost, is_of_disk, names, persistent, whole};
+use super::{Decision, Refused, is_lost, is_of_disk, names, on_kept, persistent};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::Disk;
 use crate::layout::tree::Item;
@@ -146,7 +146,8 @@ impl<'a> Deciding<'a> {
 
     /// An earlier attempt was about to prepare this volume on the disk, and has left it unfinished.
     fn is_cut_off(&self, volume: &Volume, disk: &Disk) -> bool {
-        self.was_cut_off(&whole(disk)).is_some_and(|uuid| uuid == volume.uid.to_string())
+        self.was_cut_off(&on_kept(&disk.device, &disk.signatures, disk.size_bytes))
+            .is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
     /// The first blank disk that nobody names and that matches. `None`: the volume is there already.
@@ -259,6 +260,9 @@ impl<'a> Deciding<'a> {
                 .filter(of)
                 .flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
             let Some((group, found)) = volumes.find(|(_, found)| found.name == listed.name) else { return Err(None) };
+            if let Some(other) = self.whose_filesystem(device.content.as_deref().unwrap_or_default()) {
+                return Err(Some(format!("names {}, on which the filesystem of volume {other} is", device.path)));
+            }
             return Ok(Decision {
                 device: device.path.clone(),
                 disks: self.disks_below(&device.now),

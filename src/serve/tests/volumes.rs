@@ -72,6 +72,16 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!((&spec["local"]["path"], &spec["capacity"]["storage"]), (&json!(path), &json!("4096")));
     assert!(spec["nodeAffinity"].to_string().contains(r#"["h"]"#), "{spec}");
 
+    // What it was prepared as is told from its path: in the other mode nothing is published.
+    let mut block = first.clone();
+    block["spec"]["mode"] = json!("Block");
+    assert_eq!(add(&block).await.status, 200, "it takes the place of the one that is there");
+    assert_eq!(server.states().await, ["db-1 Failed"]);
+    let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
+    assert!(!manifests.text().contains("db-1"), "{}", manifests.text());
+    assert_eq!(add(&first).await.status, 200);
+    assert_eq!(server.states().await, ["db-1 Available"]);
+
     // A node that is called by its whole name is the same; a file that a person has written may name another one.
     other["spec"]["nodeName"] = json!("h.rack.example");
     assert_eq!(add(&other).await.status, 200);

@@ -5,13 +5,14 @@ pub mod lifecycle;
 use super::answer::{Answered, Refused};
 use super::change::{Change, Turn};
 use super::machines::rewrite;
+use crate::facts::PreparedVolume;
 use crate::serve::App;
 use crate::serve::api_error::ApiError;
 use crate::serve::input::{Allocation, Machine, node};
 use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;
 use crate::serve::state::Standing;
-use crate::volume::{self, Backed, Volume, is_node};
+use crate::volume::{self, Backed, Content, Volume, is_node};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -19,7 +20,7 @@ use lifecycle::{Job, Phase, Seen, can_be_deleted, settle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Of a list of resources.
 const LIST_BYTES: usize = 1 << 20;
@@ -79,12 +80,19 @@ pub async fn manifests(State(app): State<Arc<App>>, _: Operator) -> Result<Strin
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };
         let standing = app.state.standing(&machine.id, &allocation.id).await?;
+        let shown = shown(&machine.id, allocation, &standing);
+        let available: Vec<VolumeShown> =
+            shown.into_iter().filter(|is| is.state == lifecycle::State::Available).collect();
         for volume in listed(allocation) {
-            let is = standing.volumes.iter().find(|is| is.uid == volume.uid.to_string()).cloned();
-            prepared.extend(is.filter(|_| !volume.deleted).map(|is| (volume, is)));
+            let is = available.iter().find(|is| is.uid == volume.uid.to_string()).cloned();
+            prepared.extend(is.map(|is| (volume, is)));
         }
     }
-    let backed = prepared.iter().map(|(volume, is)| Backed { volume, path: &is.path, size_bytes: is.size_bytes });
+    let backed = prepared.iter().map(|(volume, is)| Backed {
+        volume,
+        path: &is.path,
+        size_bytes: is.size_bytes.unwrap_or_default(),
+    });
     Ok(volume::manifests(backed))
 }
 
@@ -97,17 +105,16 @@ pub async fn add(
     let new = resources(asked);
     let own = allocation(&turn, &id)?;
     all_of_this_node(&turn, &id, &new)?;
+    let wanted = Mutex::new(None);
     let change = |document: &mut Map<String, Value>| {
         let mut all = list_of(document);
-        // A storage class that is there already, as it is, comes with every list of the cluster.
-        let is_new = |one: &&Value| !all.contains(one);
-        let more: Vec<Value> = new.iter().filter(is_new).cloned().collect();
-        all.extend(more);
+        // All of them come with every list of the cluster, as they are by then.
+        all.retain(|listed| !new.iter().any(|one| is_same(one, listed)));
+        all.extend(new.iter().cloned());
+        *lock(&wanted) = volume::read(&Value::Array(all.clone())).ok();
         put_list(document, all);
     };
-    let volumes = new.iter().filter(|resource| resource["kind"] != "StorageClass");
-    let uids: Vec<&str> = volumes.filter_map(|resource| resource["metadata"]["uid"].as_str()).collect();
-    let becomes = |machine: &Machine| uids.iter().all(|uid| has_volume(machine, uid));
+    let becomes = |machine: &Machine| machine.allocation.as_ref().map(listed) == *lock(&wanted);
     rewrite(app, &id, |machine| has(machine, &own), change, becomes).await?;
     app.watch.note(format!("{}: {peer} has added to its volumes", app.directory().name(&id)));
     shown_now(&turn, &id).await
@@ -164,7 +171,7 @@ fn shown(machine: &str, allocation: &Allocation, standing: &Standing) -> Vec<Vol
     let of_list = listed.iter().filter_map(|volume| {
         let uid = volume.uid.to_string();
         let is = standing.volumes.iter().find(|is| is.uid == uid);
-        let seen = seen(volume, allocation, standing, is.is_some());
+        let seen = seen(volume, allocation, standing, is);
         let state = settle(seen)?;
         Some(VolumeShown {
             machine: machine.to_owned(),
@@ -172,7 +179,7 @@ fn shown(machine: &str, allocation: &Allocation, standing: &Standing) -> Vec<Vol
             uid,
             kind: volume.kind(),
             state,
-            message: message(volume, seen, state),
+            message: message(volume, seen, state, &allocation.hostname),
             path: is.map(|is| is.path.clone()).unwrap_or_default(),
             size_bytes: is.map(|is| is.size_bytes),
         })
@@ -192,7 +199,8 @@ fn shown(machine: &str, allocation: &Allocation, standing: &Standing) -> Vec<Vol
 }
 
 /// An installation is what prepares volumes.
-fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is_prepared: bool) -> Seen {
+fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is: Option<&PreparedVolume>) -> Seen {
+    let is_prepared = is.is_some();
     let job = match (&standing.order, is_prepared) {
         (_, true) => Job::Succeeded,
         (Some(order), false) if order.given_up => Job::Failed,
@@ -200,7 +208,8 @@ fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is_prepar
         (None, false) if standing.is_installed() => Job::None,
         (None, false) => Job::InProgress,
     };
-    let seen = Seen { valid: volume.is_of(&allocation.hostname), deleted: false, state: None, persistent: None, job };
+    let valid = volume.is_of(&allocation.hostname) && is.is_none_or(|is| is_as_prepared(volume, is));
+    let seen = Seen { valid, deleted: false, state: None, persistent: None, job };
     let state = match job {
         Job::InProgress => Some(lifecycle::State::Pending),
         _ => None,
@@ -213,10 +222,16 @@ fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is_prepar
     }
 }
 
-fn message(volume: &Volume, seen: Seen, state: lifecycle::State) -> String {
+/// A filesystem is known by its UUID, and all else by something else.
+fn is_as_prepared(volume: &Volume, is: &PreparedVolume) -> bool {
+    (volume.content == Content::Block) != is.path.starts_with("/dev/disk/by-uuid/")
+}
+
+fn message(volume: &Volume, seen: Seen, state: lifecycle::State, hostname: &str) -> String {
     use lifecycle::State::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
-        (Failed, _) if !seen.valid => format!("is of the node {}", volume.node),
+        (Failed, _) if !volume.is_of(hostname) => format!("is of the node {}", volume.node),
+        (Failed, _) if !seen.valid => "was prepared in the other mode: Filesystem or Block".to_owned(),
         (Failed, _) => "the reinstall that was to prepare it was given up".to_owned(),
         (Pending, Job::None) => "the next reinstall prepares it: order one".to_owned(),
         (Pending, _) => "the installation that comes prepares it".to_owned(),
@@ -253,6 +268,20 @@ fn all_of_this_node(turn: &Turn, id: &str, resources: &[Value]) -> Answered<()> 
             strangers.join(", ")
         ))),
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is it the same resource, as it was before or after a change?
+fn is_same(one: &Value, other: &Value) -> bool {
+    let named = match one["kind"] == "StorageClass" {
+        true => "name",
+        false => "uid",
+    };
+    let (name, other_name) = (&one["metadata"][named], &other["metadata"][named]);
+    one["kind"] == other["kind"] && name.is_string() && name == other_name
 }
 
 fn has(machine: &Machine, allocation: &str) -> bool {

@@ -1,6 +1,7 @@
 //! Volumes of Kubernetes that an earlier attempt has left unfinished.
 
 use super::*;
+use crate::inventory::{Failed, Tried};
 
 /// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
 #[test]
@@ -28,6 +29,20 @@ fn what_was_cut_off_is_made_again() {
     let claim = Claim { begun_on: disks.clone(), ..claim };
     let again = make(&half, Mode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
+    // So it was once it had written the UUID: the filesystem cannot be mounted.
+    let mut marked = half.clone();
+    let signature = Signature { kind: "ext4".into(), uuid: uid(1), usage: "filesystem".into(), ..Signature::default() };
+    marked.disks[2].signatures.push(signature);
+    let failed = Failed { tried: Tried::Filesystem("/dev/sdc".into()), why: "mkfs is not over".to_owned() };
+    let whole = make(&marked, Mode::Install, &volumes, claim.clone()).unwrap();
+    assert_eq!(shown(&whole)[0], "data /dev/sdc keep sdc", "it can be mounted");
+    marked.failed.push(failed);
+    let again = make(&marked, Mode::Install, &volumes, claim.clone()).unwrap();
+    assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
+    // Nobody was about to make it: it is damaged, and stays.
+    let claim_of_nothing = Claim { begun_on: Vec::new(), ..claim.clone() };
+    let kept = make(&marked, Mode::Install, &volumes, claim_of_nothing).unwrap();
+    assert_eq!(shown(&kept)[0], "data /dev/sdc keep sdc");
     // Another disk in its place is nobody's.
     half.disks[2].serial = "other".into();
     let said = reasons(make(&half, Mode::Install, &volumes, claim));

@@ -2,6 +2,26 @@
 
 use super::*;
 
+/// A volume of LVM has no UUID of Kubernetes: it is taken by its name, but not where the filesystem of another one is.
+#[test]
+fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
+    let mut layout = layout();
+    layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
+    let first = [raw("a", 1, "Filesystem", "/dev/csi/bare"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
+    let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &first).unwrap(), machine());
+    mark(&mut inventory);
+    let b = raw("b", 2, "Block", "/dev/csi/bare");
+    for volumes in [[first[0].clone(), b.clone()], [b, first[0].clone()]] {
+        let said = refused(&layout, &inventory, Mode::Reinstall, &volumes);
+        assert!(said.len() == 1 && said[0].contains("on which the filesystem of volume a is"), "{said:?}");
+    }
+    let mut renamed = first[1].clone();
+    renamed["metadata"]["name"] = json!("old");
+    let again = [renamed, in_group("web", 4, "Block", "csi", "1Gi")];
+    let said = refused(&layout, &inventory, Mode::Reinstall, &again);
+    assert!(said.iter().any(|said| said.contains("on which the filesystem of volume old is")), "{said:?}");
+}
+
 /// The kernel calls the disks otherwise today: the UUID tells which is which.
 #[test]
 fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {

@@ -96,6 +96,41 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall makes anew"), "{said:?}");
 }
 
+/// What is encrypted is opened for none that is made anew. So nobody knows what is in it.
+#[test]
+fn what_is_marked_for_deletion_is_not_erased_unseen() {
+    let mut layout = layout();
+    layout.disks[1].wipeonreinstall = true;
+    layout.volumegroups[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
+    let volumes = [
+        in_group("web", 3, "Filesystem", "csi", "1Gi"),
+        in_group("block", 2, "Block", "csi", "1Gi"),
+        raw("lv", 1, "Block", "/dev/csi/bare"),
+        raw("fs", 5, "Filesystem", "/dev/csi/bare"),
+        sparse("small", 4, "Block", "10Mi"),
+    ];
+    let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &[]).unwrap(), machine());
+    mark(&mut inventory);
+    inventory.groups.clear();
+    inventory.stacked.clear();
+    inventory.disks[1].uses.clear();
+    for volume in volumes.map(marked) {
+        let said = refused(&layout, &inventory, Mode::Reinstall, std::slice::from_ref(&volume));
+        let words = "is marked for deletion, and nobody sees whether its data are in vg:csi, which is encrypted";
+        assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+        assert!(planned(&layout, &machine(), Mode::Install, &[volume]).is_ok(), "an installation makes all anew");
+    }
+    assert!(planned(&layout, &inventory, Mode::Reinstall, &[]).is_ok());
+    let mut layout = self::layout();
+    layout.disks[1].wipeonreinstall = true;
+    layout.filesystems[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &[]).unwrap(), machine());
+    mark(&mut inventory);
+    let said = refused(&layout, &inventory, Mode::Reinstall, &[marked(sparse("small", 4, "Block", "10Mi"))]);
+    assert!(said[0].contains("are in the filesystem at /var/lib, which is encrypted"), "{said:?}");
+}
+
 /// On devices of the layout: a partition that has its UUID, and a volume of LVM, which is known by its name.
 #[test]
 fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {

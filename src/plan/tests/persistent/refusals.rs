@@ -75,6 +75,11 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let said = refused(&layout, &inventory, Mode::Reinstall, &volumes);
     let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes: say wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
+    // Nor does it begin anew on another disk while its data are wiped, whoever calls that disk so.
+    for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
+        let said = refused(&layout, &inventory, Mode::Reinstall, &[elsewhere]);
+        assert_eq!(said, [expected]);
+    }
     // Without a filesystem that is kept, the file of a sparse volume is gone with the old system.
     let mut alone = super::super::layout();
     alone.id = "alone".to_owned();
