@@ -57,7 +57,9 @@ impl Given<'_> {
                     let found = parts.iter().find(|(refused, _)| refused.eq_ignore_ascii_case(name));
                     found.map(|(_, why)| refused(part, why))
                 };
-                self.value.unwrap_or_default().split(',').filter_map(named).collect()
+                // mke2fs also takes blanks for the end of a part.
+                let is_end = |letter: char| letter == ',' || letter.is_ascii_whitespace();
+                self.value.unwrap_or_default().split(is_end).filter_map(named).collect()
             }
         }
     }

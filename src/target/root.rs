@@ -5,7 +5,7 @@ use crate::error::{Context, Phase, Result};
 use crate::jail::{self, Way};
 use crate::order;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use std::fs::File;
@@ -82,6 +82,16 @@ impl Root {
         let file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         Ok(file)
+    }
+
+    /// Gives a file another name in its directory.
+    ///
+    /// # Errors
+    /// Something of that name is there already, or the file is not.
+    pub fn rename_new(&self, path: &str, name: &str) -> io::Result<()> {
+        let (parent, now) = split(path)?;
+        let parent = self.make_dir(parent)?;
+        Ok(renameat2(&parent, now, &parent, name, RenameFlags::RENAME_NOREPLACE)?)
     }
 
     /// Puts a symlink there, instead of whatever is at that name; directories on the way are made.

@@ -75,12 +75,22 @@ fn sparse_file(root: &Root, sparse: &SparseVolume) -> Result<()> {
             false => Err(Error::new(Phase::Target, format!("{} has {} bytes, not {size_bytes}", what(), found.len()))),
         };
     };
-    let file = root.create_new(path, 0o600).context(Phase::Target, what)?;
-    file.set_len(*size_bytes).context(Phase::Target, what)?;
-    // Where the file really is, whatever links of the image led there.
-    let real = root.real_path(&file).context(Phase::Target, what)?;
-    prepare::fill_file(&real, filling, *uid, name)?;
-    file.sync_all().context(Phase::Target, what)?;
+    // The next attempt believes the name, so nothing has it before it is whole.
+    let unfinished = format!("{path}.new");
+    root.remove(&unfinished)?;
+    let file = root.create_new(&unfinished, 0o600).context(Phase::Target, what)?;
+    let fill = || {
+        file.set_len(*size_bytes).context(Phase::Target, what)?;
+        // Where the file really is, whatever links of the image led there.
+        let real = root.real_path(&file).context(Phase::Target, what)?;
+        prepare::fill_file(&real, filling, *uid, name)?;
+        file.sync_all().context(Phase::Target, what)?;
+        root.rename_new(&unfinished, &uid.to_string()).context(Phase::Target, what)
+    };
+    if let Err(error) = fill() {
+        // It may have filled its filesystem.
+        return Err(root.remove(&unfinished).err().unwrap_or(error));
+    }
     root.sync_dir(SPARSE)
 }
 

@@ -92,10 +92,13 @@ impl Volume {
     }
 }
 
-/// Whether a machine with this hostname is that node: with or without the domain.
+/// Whether a machine with this hostname is that node. One of them may be without its domain.
 pub fn is_node(node: &str, hostname: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    short(node) == short(hostname)
+    match node.contains('.') && hostname.contains('.') {
+        true => node.eq_ignore_ascii_case(hostname),
+        false => short(node) == short(hostname),
+    }
 }
 
 impl fmt::Display for Content {

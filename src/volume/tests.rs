@@ -182,3 +182,18 @@ fn a_manifest_is_bound_to_its_node_and_path() {
     );
     assert!(marked_yaml::parse_yaml(0, &text).is_ok());
 }
+
+/// Kubernetes calls a node by its hostname, with or without the domain.
+#[test]
+fn a_node_is_the_machine_of_that_name() {
+    for (node, hostname, is_it) in [
+        ("web-1", "web-1", true),
+        ("web-1", "WEB-1.rack.example", true),
+        ("web-1.rack.example", "web-1", true),
+        ("web-1.rack.example", "web-1.Rack.example", true),
+        ("web-1.site-b", "web-1.site-a", false),
+        ("web-1", "web-2", false),
+    ] {
+        assert_eq!(is_node(node, hostname), is_it, "{node} {hostname}");
+    }
+}

@@ -78,6 +78,14 @@ fn options_are_read_as_the_tool_reads_them() {
     }
 }
 
+/// A storage class gives words that may hold blanks, and mke2fs takes them for the end of a part too.
+#[test]
+fn blanks_hide_no_part_of_a_value() {
+    let createoptions = vec!["-O".to_owned(), "extent journal_dev".to_owned()];
+    let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
+    assert!(problems.len() == 1 && problems[0].contains("journal_dev is not for the layout to give"), "{problems:?}");
+}
+
 #[test]
 fn what_is_for_the_layout_to_give_passes() {
     use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};

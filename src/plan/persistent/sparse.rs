@@ -7,7 +7,7 @@ use super::super::verdict::Deciding;
 use super::super::{Filling, Mode, PersistentVerdict};
 use super::{Decision, Refused, persistent};
 use crate::device::DevicePath;
-use crate::layout::Filesystem;
+use crate::layout::{Filesystem, Format};
 use crate::text;
 use crate::volume::{SPARSE, Source, Volume};
 
@@ -47,6 +47,13 @@ impl<'a> Deciding<'a> {
                 PersistentVerdict::Make
             }
         };
+        if let Some(most_bytes) = most_bytes(wanted.format).filter(|most| size_bytes > *most) {
+            let (wanted_bytes, most) = (text::bytes(size_bytes), text::bytes(most_bytes));
+            return Err(Some(format!(
+                "is a file of {wanted_bytes} below {path}, and {} has files of {most} at most",
+                wanted.format
+            )));
+        }
         if verdict == PersistentVerdict::Make {
             self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
         }
@@ -117,5 +124,17 @@ impl<'a> Deciding<'a> {
         let Source::Sparse { .. } = volume.source else { return None };
         let device = DevicePath::from(volume.sparse_path());
         Some(self.filling(volume, &device, false))
+    }
+}
+
+/// The largest file of a filesystem with blocks of 4 KiB; none: larger than any volume.
+fn most_bytes(format: Format) -> Option<u64> {
+    const TIB: u64 = 1 << 40;
+    match format {
+        // ext4_max_size and ext4_max_bitmap_size of fs/ext4/super.c: of ext3 the blocks that map a file count too, as sectors of 32 bits.
+        Format::Ext4 => Some(16 * TIB - 4096),
+        Format::Ext3 => Some(2 * TIB - (8 << 30)),
+        Format::Vfat => Some((4 << 30) - 1),
+        _ => None,
     }
 }

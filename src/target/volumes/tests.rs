@@ -71,6 +71,30 @@ fn a_file_a_unit_and_a_manifest_are_written() {
     assert!((fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap()) == before);
 }
 
+/// The next attempt believes the name.
+#[test]
+fn a_file_has_its_name_only_once_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let folder = dir.path().join(SPARSE.trim_start_matches('/'));
+    let names = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let mut bad = sparse(true);
+    let Some(Filling::Filesystem(make)) = &mut bad.make else { unreachable!() };
+    make.createoptions = vec!["-O".to_owned(), "no_such_feature".to_owned()];
+    assert!(write(&root, &of(bad), &|_| ()).is_err());
+    assert!(names().is_empty(), "{:?}", names());
+    let endless = SparseVolume { size_bytes: u64::MAX, ..sparse(true) };
+    assert!(write(&root, &of(endless), &|_| ()).is_err() && names().is_empty());
+    // As a cut leaves it.
+    fs::write(folder.join(format!("{UID}.new")), "half").unwrap();
+    write(&root, &of(sparse(true)), &|_| ()).unwrap();
+    assert_eq!(names(), [UID]);
+    // Whatever has the name stays, and nothing is left beside it.
+    let before = fs::read(folder.join(UID)).unwrap();
+    assert!(write(&root, &of(sparse(true)), &|_| ()).is_err());
+    assert!(names() == [UID] && fs::read(folder.join(UID)).unwrap() == before);
+}
+
 #[test]
 fn a_kept_file_that_is_not_there_is_an_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,6 +56,8 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     let xfs = with_class(vec![sparse("v", 1, "Filesystem", "200Mi")], json!({"fsType": "xfs"}));
     let said = reasons(crate::plan::make(&layout(), &machine(), request(Mode::Install, xfs, None), &mut counting()));
     assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs needs 315 MB"), "{said:?}");
+    let large = refused(&layout(), &machine(), Mode::Install, &[sparse("v", 1, "Filesystem", "20Ti")]);
+    assert!(large[0].ends_with("below /var/lib, and ext4 has files of 17.6 TB at most"), "{large:?}");
     // What is wrong with the list is told as well.
     let said = refused(&layout(), &machine(), Mode::Install, &[json!({"kind": "Volume"})]);
     assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
