@@ -53,13 +53,13 @@ impl Given<'_> {
             Rule::Format => vec![refused(&self.in_word(), "the layout says it with format")],
             Rule::Parts(parts) => {
                 let named = |part: &str| {
-                    let name = part.split('=').next().unwrap_or_default().trim_start_matches('+');
-                    let found = parts.iter().find(|(refused, _)| refused.eq_ignore_ascii_case(name));
+                    let name = name_of(part);
+                    let found = parts.iter().find(|(refused, _)| *refused == name);
                     found.map(|(_, why)| refused(part, why))
                 };
-                // mke2fs also takes blanks for the end of a part.
-                let is_end = |letter: char| letter == ',' || letter.is_ascii_whitespace();
-                self.value.unwrap_or_default().split(is_end).filter_map(named).collect()
+                // mke2fs takes features apart at blanks too.
+                let is_between = |letter: char| letter == ',' || letter.is_whitespace();
+                self.value.unwrap_or_default().split(is_between).filter_map(named).collect()
             }
         }
     }
@@ -68,6 +68,13 @@ impl Given<'_> {
         let alone = self.word == self.name || self.word.starts_with("--");
         if alone { self.word.to_owned() } else { format!("{} of {}", self.name, self.word) }
     }
+}
+
+/// Of a part of a value, in small letters. mke2fs reads the number of a feature with strtol(3): `FEATURE_I+03` is `FEATURE_I3`.
+fn name_of(part: &str) -> String {
+    let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
+    let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());
+    number.map_or(name, |number| format!("feature_i{number}"))
 }
 
 fn refused(option: &str, why: &str) -> String {

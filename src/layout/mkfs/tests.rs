@@ -45,6 +45,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Ext4, "-Jsize=16,device=sdb", "device=sdb is not for the layout to give: it names a device"),
         (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not for the layout to give: no filesystem would be made"),
         (Ext4, "-O +FEATURE_I3", "FEATURE_I3 is not"),
+        (Ext4, "-O Feature_I+03", "Feature_I+03 is not"),
         (Ext4, "-E discard,offset=1048576", "offset=1048576 is not for the layout to give: it puts the filesystem"),
         (Ext4, "-qR offset=512", "offset=512 is not"),
         (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not for the layout to give: it names a device"),
@@ -78,12 +79,28 @@ fn options_are_read_as_the_tool_reads_them() {
     }
 }
 
-/// A storage class gives words that may hold blanks, and mke2fs takes them for the end of a part too.
+/// A word of the list may have blanks, and mke2fs takes features apart at these too.
 #[test]
-fn blanks_hide_no_part_of_a_value() {
-    let createoptions = vec!["-O".to_owned(), "extent journal_dev".to_owned()];
-    let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
-    assert!(problems.len() == 1 && problems[0].contains("journal_dev is not for the layout to give"), "{problems:?}");
+fn parts_of_values_are_between_blanks_and_commas() {
+    for (value, expected) in [
+        ("extent journal_dev", &["journal_dev"][..]),
+        ("journal_dev\textent", &["journal_dev"]),
+        ("extent\u{b}journal_dev", &["journal_dev"]),
+        ("extent,\n FEATURE_I03 ,,+journal_dev", &["FEATURE_I03", "+journal_dev"]),
+        ("extent ^journal_dev", &[]),
+        ("extent has_journal,  64bit", &[]),
+        ("FEATURE_I4 journal_devs", &[]),
+    ] {
+        let createoptions = vec!["-O".to_owned(), value.to_owned()];
+        let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
+        let refused = |part: &&str| {
+            format!(
+                "the create option {part} is not for the layout to give: {}",
+                "no filesystem would be made, but a journal for another"
+            )
+        };
+        assert_eq!(problems, expected.iter().map(refused).collect::<Vec<_>>(), "{value:?}");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ impl<'a> Deciding<'a> {
     /// | is made by this reinstall, beside kept ones | refused: the file would be gone with it |
     /// | is kept, and has the file | kept |
     /// | is kept, and has it not | added, unless it is mounted read-only |
+    /// | cannot have a file of that size | refused |
     pub(super) fn decide_sparse(&mut self, volume: &Volume, size_bytes: u64) -> Result<Decision, Refused> {
         // Something of the layout was refused.
         if self.decided.filesystems.len() != self.layout.filesystems.len() {
@@ -47,12 +48,10 @@ impl<'a> Deciding<'a> {
                 PersistentVerdict::Make
             }
         };
-        if let Some(most_bytes) = most_bytes(wanted.format).filter(|most| size_bytes > *most) {
-            let (wanted_bytes, most) = (text::bytes(size_bytes), text::bytes(most_bytes));
-            return Err(Some(format!(
-                "is a file of {wanted_bytes} below {path}, and {} has files of {most} at most",
-                wanted.format
-            )));
+        if verdict != PersistentVerdict::Keep
+            && let Some(why) = too_large(size_bytes, path, wanted)
+        {
+            return Err(Some(why));
         }
         if verdict == PersistentVerdict::Make {
             self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
@@ -127,14 +126,41 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// The largest file of a filesystem with blocks of 4 KiB; none: larger than any volume.
-fn most_bytes(format: Format) -> Option<u64> {
-    const TIB: u64 = 1 << 40;
-    match format {
-        // ext4_max_size and ext4_max_bitmap_size of fs/ext4/super.c: of ext3 the blocks that map a file count too, as sectors of 32 bits.
-        Format::Ext4 => Some(16 * TIB - 4096),
-        Format::Ext3 => Some(2 * TIB - (8 << 30)),
-        Format::Vfat => Some((4 << 30) - 1),
-        _ => None,
+/// 2^32 sectors, of which the tree that leads to the blocks has some.
+const EXT3_BYTES: u64 = 2_196_873_666_560;
+
+/// Why the carrier cannot have a file of that size.
+fn too_large(size_bytes: u64, path: &str, carrier: &Filesystem) -> Option<String> {
+    let most = largest_file_bytes(carrier).filter(|most| size_bytes > *most)?;
+    let has = format!("which is {} and has none of more than {most}", carrier.format);
+    let put = "make it smaller, or put /var/lib/metalk8s on xfs";
+    Some(format!("is a file of {size_bytes} bytes below {path}, {has}: {put}"))
+}
+
+/// What the kernel lets a file grow to (fs/ext4/super.c: `ext4_max_size` and `ext4_max_bitmap_size`). None where that is more than
+/// a volume can have.
+fn largest_file_bytes(carrier: &Filesystem) -> Option<u64> {
+    let block_bytes: u64 = match carrier.create_option('b') {
+        Some("1024" | "1k" | "1K") => 1024,
+        Some("2048" | "2k" | "2K") => 2048,
+        _ => 4096,
+    };
+    match carrier.format {
+        Format::Ext4 if !is_like_ext3(carrier) => Some(u64::from(u32::MAX) * block_bytes),
+        Format::Ext3 | Format::Ext4 => {
+            let pointers = block_bytes / 4;
+            let tree = 12 + pointers + pointers.pow(2) + pointers.pow(3);
+            Some((tree * block_bytes).min(EXT3_BYTES))
+        }
+        // A length has 32 bits there.
+        Format::Vfat => Some(u64::from(u32::MAX)),
+        Format::Xfs | Format::Btrfs | Format::Swap | Format::Tmpfs | Format::None => None,
     }
+}
+
+/// Do its create options take away what makes files larger?
+fn is_like_ext3(carrier: &Filesystem) -> bool {
+    let without = ["^extent", "^extents", "^huge_file", "-extent", "-extents", "-huge_file", "none"];
+    let features = carrier.create_option('O').unwrap_or_default().to_ascii_lowercase();
+    features.split(|letter: char| letter == ',' || letter.is_whitespace()).any(|feature| without.contains(&feature))
 }

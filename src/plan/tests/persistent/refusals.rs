@@ -56,11 +56,49 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     let xfs = with_class(vec![sparse("v", 1, "Filesystem", "200Mi")], json!({"fsType": "xfs"}));
     let said = reasons(crate::plan::make(&layout(), &machine(), request(Mode::Install, xfs, None), &mut counting()));
     assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs needs 315 MB"), "{said:?}");
-    let large = refused(&layout(), &machine(), Mode::Install, &[sparse("v", 1, "Filesystem", "20Ti")]);
-    assert!(large[0].ends_with("below /var/lib, and ext4 has files of 17.6 TB at most"), "{large:?}");
     // What is wrong with the list is told as well.
     let said = refused(&layout(), &machine(), Mode::Install, &[json!({"kind": "Volume"})]);
     assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
+}
+
+/// The size of each line has room, and one byte more has not.
+#[test]
+fn a_file_that_its_filesystem_cannot_have_is_refused() {
+    let on = |format: Format, options: &str| {
+        let mut layout = layout();
+        layout.filesystems[0].format = format;
+        layout.filesystems[0].createoptions = options.split_whitespace().map(str::to_owned).collect();
+        layout
+    };
+    for (format, options, most) in [
+        (Format::Ext4, "", (16_u64 << 40) - 4096),
+        (Format::Ext4, "-b 4096", (16 << 40) - 4096),
+        (Format::Ext4, "-b 2048", (8 << 40) - 2048),
+        (Format::Ext4, "-b1k", (4 << 40) - 1024),
+        (Format::Ext4, "-O ^has_journal,^huge_file", 2_196_873_666_560),
+        (Format::Ext4, "-O ^extent,^64bit", 2_196_873_666_560),
+        (Format::Ext3, "", 2_196_873_666_560),
+        (Format::Ext3, "-b 1024", 17_247_252_480),
+    ] {
+        let layout = on(format, options);
+        let fits = [sparse("small", 1, "Block", &most.to_string())];
+        let first = planned(&layout, &machine(), Mode::Install, &fits);
+        assert!(first.is_ok(), "{format} {options}: {:?}", reasons(first));
+        let large = [sparse("small", 1, "Block", &(most + 1).to_string())];
+        let said = refused(&layout, &machine(), Mode::Install, &large);
+        let expected = format!(
+            "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and has none of more \
+             than {most}: make it smaller, or put /var/lib/metalk8s on xfs",
+            most + 1
+        );
+        assert_eq!(said, [expected], "{options}");
+    }
+    // Another filesystem has all that a volume can have.
+    for format in [Format::Xfs, Format::Btrfs] {
+        let large = [sparse("small", 1, "Block", &i64::MAX.to_string())];
+        let first = planned(&on(format, ""), &machine(), Mode::Install, &large);
+        assert!(first.is_ok(), "{format}: {:?}", reasons(first));
+    }
 }
 
 #[test]
