@@ -217,3 +217,24 @@ async fn a_copy_of_an_earlier_boot_does_not_count() {
     let anew = agent_on(&server.given_to(TWO, &token).await, &after);
     assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
 }
+
+/// The one that is moved boots again, just as the other one is about to begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
+    let (server, order) = Running::move_ordered().await;
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let stands = async |token: &str| {
+        let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+        server.call(token, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await.status
+    };
+    assert_eq!(stands(&token_of_one).await, 200);
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
+    let token_of_one = server.ramdisk(ONE).await;
+    let answer = server.begins_with(&token, None).await;
+    assert!(answer.status == 503 && answer.text().contains("see to it that it stands"), "{}", answer.text());
+    assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
+    assert_eq!(stands(&token_of_one).await, 200);
+    server.looks(&token_of_one).await;
+    assert_eq!(server.begins_with(&token, None).await.status, 200);
+}
