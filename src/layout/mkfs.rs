@@ -70,7 +70,7 @@ impl Given<'_> {
     }
 }
 
-/// Of a part of a value, in small letters. mke2fs reads the number of a feature with strtol(3): `FEATURE_I+03` is `FEATURE_I3`.
+/// The name of a part of a value, in small letters. mke2fs reads the number of a feature with strtol(3): `FEATURE_I+03` is `FEATURE_I3`.
 fn name_of(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());

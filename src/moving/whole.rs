@@ -263,7 +263,7 @@ impl Incoming {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// And who has them.
+    /// The machine that may connect now, and what its connection is secured with.
     fn ends(&self) -> Result<(Peer, Ends)> {
         let news = self.news();
         match (&news.over, &news.peer) {
@@ -286,7 +286,7 @@ impl Arriving<'_> {
         self.waiting.bytes()
     }
 
-    /// Who has brought all.
+    /// Waits until all is there. Returns the machine that has brought all of it; its certificate tells in which boot.
     ///
     /// # Errors
     /// A device is not whole, and will not be: it cannot be written, or the control plane has ended the move.

@@ -21,8 +21,8 @@ impl Session {
         self.incoming = Some(incoming);
     }
 
-    /// Receives devices that have so many bytes at the other end, for as long as the control plane wants it. The machine, in the boot in
-    /// which it has brought all.
+    /// Receives devices that have so many bytes at the other end, for as long as the control plane wants it. Returns the
+    /// machine that has brought all of it.
     pub(super) fn receive_devices(&mut self, order: &str, devices: Vec<Device>, total_bytes: u64) -> Result<Peer> {
         let not_there = || Error::new(Phase::Move, "the plan receives devices, and no other machine is known");
         let incoming = self.incoming.take().ok_or_else(not_there)?;

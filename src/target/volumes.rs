@@ -87,10 +87,12 @@ fn sparse_file(root: &Root, sparse: &SparseVolume) -> Result<()> {
         file.sync_all().context(Phase::Target, what)?;
         root.rename_new(&unfinished, &uid.to_string()).context(Phase::Target, what)
     };
-    if let Err(error) = fill() {
+    fill().inspect_err(|_| {
         // It may have filled its filesystem.
-        return Err(root.remove(&unfinished).err().unwrap_or(error));
-    }
+        if let Err(error) = root.remove(&unfinished) {
+            tracing::warn!("{error}");
+        }
+    })?;
     root.sync_dir(SPARSE)
 }
 
