@@ -1,5 +1,7 @@
 //! What a block device is called. It has three kinds of names, and what holds of one kind does not hold of the others.
 
+pub mod identifiers;
+
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! The marker: what every finished installation leaves in `/etc/metal` and with the control plane, so that nobody takes
 //! the machine for an empty one, and a reinstall finds its disks again whatever they are called today.
 
+use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 use serde::{Deserialize, Serialize};
 
 /// Where it lies on the filesystem that carries `/`.
@@ -80,13 +81,31 @@ pub struct MarkedDisk {
 }
 
 impl MarkedDisk {
+    /// Serial number in its comparable form; `None` if it is missing or a placeholder.
+    pub fn comparable_serial(&self) -> Option<String> {
+        comparable_serial(&self.serial)
+    }
+
+    /// World wide name in its comparable form; `None` if it is missing or a placeholder.
+    pub fn comparable_wwn(&self) -> Option<String> {
+        comparable_wwn(&self.wwn)
+    }
+
+    /// Returns whether serial number, world wide name or size show that these are two disks.
+    pub fn is_another_than(&self, other: &MarkedDisk) -> bool {
+        is_same_serial(&self.serial, &other.serial) == Some(false)
+            || is_same_wwn(&self.wwn, &other.wwn) == Some(false)
+            || self.size_bytes != other.size_bytes
+    }
+
     /// In words, by what both are one disk, whatever is written on it: by its hardware's own names. None: nothing says so.
     pub fn is_one_with(&self, other: &MarkedDisk) -> Option<String> {
-        if !self.wwn.is_empty() && self.wwn == other.wwn {
+        if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {
             return Some(format!("wwn {}", self.wwn));
         }
-        let same = self.serial == other.serial && self.model == other.model && self.size_bytes == other.size_bytes;
-        (same && !self.serial.is_empty()).then(|| format!("serial number {}, model and size", self.serial))
+        let is_same = is_same_serial(&self.serial, &other.serial) == Some(true);
+        let same = is_same && self.model == other.model && self.size_bytes == other.size_bytes;
+        same.then(|| format!("serial number {}, model and size", self.serial))
     }
 }
 

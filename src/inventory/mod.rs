@@ -3,6 +3,7 @@
 mod array;
 mod group;
 mod hardware;
+mod identifiers;
 mod impossible;
 pub mod lldp;
 mod part;
@@ -16,6 +17,7 @@ pub use hardware::{Cpu, Firmware, Nic, System};
 pub use part::{Part, Role};
 pub use unclear::{Failed, Tried, Unknown};
 
+use crate::device::identifiers::names_placeholder;
 use crate::device::{DevicePath, KernelName};
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
@@ -325,10 +327,10 @@ impl Stacked {
 }
 
 impl Disk {
-    /// Does it answer to this path?
+    /// Returns whether the disk has this path. A link that is made of a placeholder names no disk.
     pub fn is(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)
-            || self.by_id.iter().any(|name| name == device)
+            || (!names_placeholder(device) && self.by_id.iter().any(|name| name == device))
     }
 }

@@ -129,6 +129,9 @@ pub fn root_disk<'a>(node: &Node, inventory: &'a Inventory, skipped: &[KernelNam
     if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
         return Err(bad(&format!("root_device: {hint}: {why}")));
     }
+    if let Some(placeholder) = hints::placeholder(&hints) {
+        return Err(bad(&format!("root_device: {}: {placeholder}", placeholder.hint)));
+    }
     let mut found = hints::candidates(&hints, &inventory.disks);
     found.retain(|disk| !skipped.contains(&disk.name));
     let first = if hints.is_empty() {

@@ -41,7 +41,7 @@ pub fn skipped(node: &Node, inventory: &Inventory) -> Result<Vec<KernelName>> {
             return Err(refuse(&format!("{hint}: {why}")));
         }
         // A disk that is not there cannot be erased.
-        skipped.extend(hints::candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()));
+        skipped.extend(hints::reported_candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()));
     }
     Ok(skipped.into_iter().collect())
 }
@@ -86,7 +86,8 @@ mod tests {
             size_bytes: size << 30,
             ..Disk::default()
         };
-        let disks = vec![disk("sda", "A", 10), disk("sdb", "B", 20), disk("sdc", "C", 20)];
+        let zeros = [disk("sdd", "0000", 30), disk("sde", "0000", 40)];
+        let disks = [vec![disk("sda", "A", 10), disk("sdb", "B", 20), disk("sdc", "C", 20)], zeros.to_vec()].concat();
         let members = vec![ArrayMember { device: "/dev/sdc".into(), ..ArrayMember::default() }];
         let arrays = vec![Array { name: "data".into(), members, ..Array::default() }];
         let inventory = Inventory { disks, arrays, ..Inventory::default() };
@@ -100,6 +101,9 @@ mod tests {
             (json!([{"name": "/dev/sda"}]), &["sda"]),
             (json!([{"serial": "B"}, {"serial": "Z"}]), &["sdb"]),
             (json!([{"size": 20}]), &["sdb", "sdc"]),
+            // A placeholder protects all disks that report it.
+            (json!([{"serial": "0000"}]), &["sdd", "sde"]),
+            (json!([{"serial": "<in> 00"}]), &["sdd", "sde"]),
             (json!([{"volume_name": "data"}, {"volume_name": "other"}]), &["sdc"]),
         ] {
             assert_eq!(skipped(listed).unwrap(), expected);
@@ -117,7 +121,7 @@ mod tests {
         }
         assert!(super::skipped(&Node(&Map::new()), &inventory).unwrap().is_empty());
         let below: Vec<bool> = inventory.disks.iter().map(|disk| is_below_an_array(&inventory, disk)).collect();
-        assert_eq!(below, [false, false, true]);
+        assert_eq!(below, [false, false, true, false, false]);
     }
 
     #[test]

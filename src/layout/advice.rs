@@ -5,6 +5,7 @@ use super::hints::doubts;
 use super::tree::Graph;
 use super::{Disk, Filesystem, Format, Layout, PartitionKind, RaidLevel, Size};
 use crate::device::LayoutPath;
+use crate::device::identifiers::names_placeholder;
 use crate::problem::Problem;
 
 /// 64 TiB: no disk is so large yet.
@@ -154,6 +155,9 @@ impl Layout {
 
 fn doubt_of_name(disk: &Disk) -> Option<String> {
     let name = disk.device.as_str().strip_prefix("/dev/")?;
+    if disk.hints.is_empty() && names_placeholder(disk.device.as_str()) {
+        return Some(format!("{} is made of a placeholder that many disks report: it identifies none", disk.device));
+    }
     if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
         return None;
     }
@@ -296,6 +300,10 @@ constraints: {sizes: [], images: {}}
                 &["disks[1].device: the kernel calls no disk /dev/data, so no machine has it"],
             ),
             (&[("/dev/sdb", "/dev/disk/by-id/wwn-0x5")], &[]),
+            (
+                &[("/dev/sdb", "/dev/disk/by-id/wwn-0x0000000000000000")],
+                &["disks[1].device: /dev/disk/by-id/wwn-0x0000000000000000 is made of a placeholder that many"],
+            ),
             (
                 &[("/dev/sdb", "data\n  hints: {name: nvmne0n1, tran: pata, size: \"> 500000\"}")],
                 &[

@@ -9,9 +9,13 @@
 
 pub(super) mod doubts;
 mod expression;
+mod placeholders;
 #[cfg(test)]
 mod tests;
 
+pub use placeholders::{Placeholder, placeholder};
+
+use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::inventory::Disk;
 use crate::text;
 use expression::{Comparison, Condition, Flag, Number, Word};
@@ -48,6 +52,15 @@ const SMALLEST: &str = "smallest";
 /// Disks of one capacity on paper differ by less than this, by maker and series: none of them is the smallest.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
+/// Which identifiers of a disk hints are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Identifiers {
+    /// Without placeholders: they select no disk.
+    Usable,
+    /// As the hardware reports them.
+    Reported,
+}
+
 /// What is wrong with hints whatever the machine: the hint, and what to say about it.
 pub fn problems(hints: &Hints) -> Vec<(String, String)> {
     let problem = |(hint, text): (&String, &String)| match Condition::read(hint, text) {
@@ -61,11 +74,16 @@ pub fn problems(hints: &Hints) -> Vec<(String, String)> {
 ///
 /// `smallest` is no matter of one disk: [`candidates`] sees to it.
 pub fn differs(hints: &Hints, disk: &Disk) -> Vec<String> {
+    differs_by(hints, disk, Identifiers::Usable)
+}
+
+fn differs_by(hints: &Hints, disk: &Disk, identifiers: Identifiers) -> Vec<String> {
     let different = |(hint, text): (&String, &String)| {
-        let matches = Condition::read(hint, text).is_ok_and(|condition| condition.holds(hint, disk));
+        let matches = Condition::read(hint, text).is_ok_and(|condition| condition.holds(hint, disk, identifiers));
         (!matches).then(|| format!("{hint} {text}: it {}", found(hint, disk)))
     };
-    let unnamed = is_portable(disk) && !hints.iter().any(|(hint, text)| names_portable(hint, text, disk));
+    let is_named = hints.iter().any(|(hint, text)| names_portable(hint, text, disk, identifiers));
+    let unnamed = is_portable(disk) && !is_named;
     let unnamed = unnamed.then(|| {
         let what = if disk.transport == USB { "is attached by USB" } else { "is removable" };
         format!("it {what}, which tran: usb or removable: true must say")
@@ -78,12 +96,12 @@ fn is_portable(disk: &Disk) -> bool {
 }
 
 /// Does this hint of a disk that comes and goes mean such a one? A condition that every disk but some fulfils does not.
-fn names_portable(hint: &str, text: &str, disk: &Disk) -> bool {
+fn names_portable(hint: &str, text: &str, disk: &Disk, identifiers: Identifiers) -> bool {
     match Condition::read(hint, text) {
         Ok(Condition::Flag(Flag(wanted))) => hint == REMOVABLE && wanted,
         Ok(Condition::Text(word)) if hint == "tran" => word.names(USB) && disk.transport == USB,
         Ok(Condition::Text(word)) if NAMING.contains(&hint) => {
-            attributes(hint, disk).iter().any(|value| word.names(&value.to_lowercase()))
+            attributes(hint, disk, identifiers).iter().any(|value| word.names(&value.to_lowercase()))
         }
         _ => false,
     }
@@ -91,7 +109,17 @@ fn names_portable(hint: &str, text: &str, disk: &Disk) -> bool {
 
 /// The disks that match all hints, in their order; of disks that are about equally small, all.
 pub fn candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk> {
-    let mut found: Vec<&Disk> = disks.iter().filter(|disk| differs(hints, disk).is_empty()).collect();
+    candidates_by(hints, disks, Identifiers::Usable)
+}
+
+/// Returns the disks that match all hints by what the hardware reports, placeholders included. For disks that are left alone: a
+/// placeholder there protects all disks that report it.
+pub fn reported_candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk> {
+    candidates_by(hints, disks, Identifiers::Reported)
+}
+
+fn candidates_by<'a>(hints: &Hints, disks: &'a [Disk], identifiers: Identifiers) -> Vec<&'a Disk> {
+    let mut found: Vec<&Disk> = disks.iter().filter(|disk| differs_by(hints, disk, identifiers).is_empty()).collect();
     if hints.get("size").is_some_and(|text| expression::smallest(text).is_some()) {
         let least = found.iter().map(|disk| u128::from(disk.size_bytes)).min().unwrap_or_default();
         let about_least = least * (100 + SMALLEST_TOLERANCE_PERCENT);
@@ -111,15 +139,33 @@ fn found(hint: &str, disk: &Disk) -> String {
         "rotational" => "does not rotate".to_owned(),
         REMOVABLE if disk.removable => "is removable".to_owned(),
         REMOVABLE => "is not removable".to_owned(),
-        _ => match attributes(hint, disk).first() {
-            Some(value) => format!("has {value}"),
-            None => "has none".to_owned(),
+        _ => match (attributes(hint, disk, Identifiers::Usable).first(), reported(hint, disk)) {
+            (Some(value), _) => format!("has {value}"),
+            (None, "") => "has none".to_owned(),
+            (None, placeholder) => format!("has {placeholder:?}, a placeholder"),
         },
     }
 }
 
+/// The identifier that the hint is about, as the hardware reports it.
+fn reported<'a>(hint: &str, disk: &'a Disk) -> &'a str {
+    match hint {
+        "serial" => &disk.serial,
+        "wwn" | "wwn_with_extension" | "wwn_vendor_extension" => &disk.wwn,
+        _ => "",
+    }
+}
+
 /// Every spelling of a text attribute of the disk; none when it is not known.
-fn attributes(hint: &str, disk: &Disk) -> Vec<String> {
+fn attributes(hint: &str, disk: &Disk, identifiers: Identifiers) -> Vec<String> {
+    let is_placeholder = match hint {
+        "serial" => is_placeholder_serial(&disk.serial),
+        "wwn" | "wwn_with_extension" | "wwn_vendor_extension" => is_placeholder_wwn(&disk.wwn),
+        _ => false,
+    };
+    if identifiers == Identifiers::Usable && is_placeholder {
+        return Vec::new();
+    }
     let (short, extension) = wwn_parts(&disk.wwn);
     let values = match hint {
         "model" => vec![disk.model.as_str()],
@@ -148,13 +194,14 @@ fn wwn_parts(wwn: &str) -> (&str, Option<&str>) {
 }
 
 impl Condition {
-    fn holds(&self, hint: &str, disk: &Disk) -> bool {
+    fn holds(&self, hint: &str, disk: &Disk, identifiers: Identifiers) -> bool {
         match self {
             Condition::Size(number) => number.as_ref().is_none_or(|number| size_holds(number, disk.size_bytes)),
             Condition::Flag(Flag(wanted)) if hint == REMOVABLE => disk.removable == *wanted,
             Condition::Flag(Flag(wanted)) => disk.rotational == *wanted,
             Condition::Text(word) => {
-                let values: Vec<String> = attributes(hint, disk).iter().map(|value| value.to_lowercase()).collect();
+                let values = attributes(hint, disk, identifiers);
+                let values: Vec<String> = values.iter().map(|value| value.to_lowercase()).collect();
                 match word {
                     // A disk has not that name only when none of the spellings of its name is it.
                     Word::Differs(_) => !values.is_empty() && values.iter().all(|value| word.holds(value)),

@@ -196,10 +196,13 @@ pub fn by_marker<'a>(layout: &'a Layout, inventory: &'a Inventory, marker: &Mark
 
 fn disk_now<'a>(listed: &layout::Disk, inventory: &'a Inventory, marker: &Marker) -> Option<&'a inventory::Disk> {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
-    let recorded = recorded.filter(|disk| !disk.serial.is_empty() || !disk.wwn.is_empty());
-    let Some(recorded) = recorded else { return find::disk(listed, inventory).ok() };
-    let is = |recorded: &String, found: &String| recorded.is_empty() || recorded == found;
-    inventory.disks.iter().find(|disk| is(&recorded.serial, &disk.serial) && is(&recorded.wwn, &disk.wwn))
+    let names = recorded.map(|disk| (disk.comparable_serial(), disk.comparable_wwn()));
+    let Some((serial, wwn)) = names.filter(|(serial, wwn)| serial.is_some() || wwn.is_some()) else {
+        return find::disk(listed, inventory).ok();
+    };
+    let is = |recorded: &Option<String>, found: Option<String>| recorded.is_none() || *recorded == found;
+    let is_it = |disk: &&inventory::Disk| is(&serial, disk.comparable_serial()) && is(&wwn, disk.comparable_wwn());
+    inventory.disks.iter().find(is_it)
 }
 
 /// The disks of the plan. None of them is wiped or made.

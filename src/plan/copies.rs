@@ -71,11 +71,11 @@ impl<'a> Deciding<'a> {
         if disks.iter().all(|disk| self.is_given_up(disk)) {
             return self.warn(format!("{said}, and {copy} to be wiped: the operator gives up what is there"));
         }
-        let serials = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name)).map(|disk| &disk.serial);
-        let give_up: Vec<String> = serials.map(|serial| format!("--give-up {serial}")).collect();
-        let road = match give_up.iter().any(|option| option.ends_with(' ')) {
-            true => format!("erase {copy} by hand"),
-            false => format!("order the reinstall again with {}", give_up.join(" ")),
+        let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
+        let give_up: Option<Vec<&str>> = below.map(|disk| self.give_up_name(disk)).collect();
+        let road = match give_up {
+            None => format!("erase {copy} by hand"),
+            Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
         };
         let message = format!(
             "{said}, and {copy} to be wiped: one of them is a copy, and nobody can tell which one was used until now. Look into both; if nobody needs what is on {copy}, {road}"

@@ -1,6 +1,7 @@
 //! Disks and records in a few words, for refusals and warnings.
 
 use super::marking::table_guid;
+use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::inventory;
 use crate::layout;
 use crate::marker::MarkedDisk;
@@ -21,9 +22,18 @@ pub fn record_in_words(record: &MarkedDisk) -> String {
 }
 
 fn in_words(serial: &str, wwn: &str, guid: Option<&str>, size_bytes: u64) -> String {
-    let names = [("serial", serial), ("wwn", wwn), ("GPT", guid.unwrap_or_default())];
+    let (no_serial, no_wwn) = (is_placeholder_serial(serial), is_placeholder_wwn(wwn));
+    let usable = [
+        ("serial", if no_serial { "" } else { serial }),
+        ("wwn", if no_wwn { "" } else { wwn }),
+        ("GPT", guid.unwrap_or_default()),
+    ];
     let name =
-        names.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
-    let name = name.unwrap_or_else(|| "a disk without serial number and GPT".to_owned());
+        usable.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
+    let name = name.unwrap_or_else(|| match (no_serial, no_wwn) {
+        (true, _) => format!("a disk with the placeholder {serial:?} for a serial number, and without GPT"),
+        (false, true) => format!("a disk with the placeholder {wwn:?} for a WWN, and without GPT"),
+        (false, false) => "a disk without serial number and GPT".to_owned(),
+    });
     format!("{name} ({})", crate::text::bytes(size_bytes))
 }

@@ -52,13 +52,14 @@ pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
 }
 
 /// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
-/// that one is gone some day.
+/// that one is gone some day. A placeholder tells nothing either.
 pub fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
-    let its_own = |of: fn(&inventory::Disk) -> &String| {
-        let same = inventory.disks.iter().filter(|other| of(other) == of(disk)).count();
-        if same == 1 { of(disk).clone() } else { String::new() }
-    };
-    MarkedDisk { serial: its_own(|disk| &disk.serial), wwn: its_own(|disk| &disk.wwn), ..named(disk) }
+    let named = named(disk);
+    MarkedDisk {
+        serial: if disk.has_own_serial(&inventory.disks) { named.serial } else { String::new() },
+        wwn: if disk.has_own_wwn(&inventory.disks) { named.wwn } else { String::new() },
+        ..named
+    }
 }
 
 /// With names that other disks of the machine may have as well: two ways to one disk have the same ones.

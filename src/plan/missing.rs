@@ -46,16 +46,15 @@ impl<'a> Deciding<'a> {
             return;
         }
         for (disk, what) in self.opaque() {
-            let Disk { name, device, serial, .. } = disk;
+            let Disk { name, device, .. } = disk;
             let said = format!("{device} is wiped, and nobody can tell what {what} holds: {}", missing.join("; "));
             if self.is_given_up(name) {
                 self.warn(format!("{said}. The operator gives up what is on {device}"));
                 continue;
             }
-            let road = if serial.is_empty() {
-                "the disk has no serial number by which it could be given up: erase it by hand".to_owned()
-            } else {
-                format!("give the disk up with --give-up {serial}")
+            let road = match self.give_up_name(disk) {
+                None => "the disk has no serial number by which it could be given up: erase it by hand".to_owned(),
+                Some(name) => format!("give the disk up with --give-up {name}"),
             };
             self.refuse("disks", format!("{said}. It may be the part that is missing: put that back, or {road}"));
         }

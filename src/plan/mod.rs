@@ -19,6 +19,7 @@ mod erasing;
 mod extents;
 mod filesystems;
 mod finishing;
+mod give_up;
 mod handing;
 mod harmless;
 mod identity;

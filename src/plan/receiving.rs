@@ -49,11 +49,13 @@ pub fn meant<'a>(layout: &'a Layout, inventory: &Inventory, request: &Request) -
     for disk in &mut meant.disks {
         let Some(record) = record(moving, disk) else { continue };
         let mut hints = BTreeMap::new();
-        for (hint, value) in [("serial", &record.serial), ("wwn", &record.wwn), ("by_path", &record.by_path)] {
+        let serial = record.comparable_serial().map(|_| &record.serial);
+        let wwn = record.comparable_wwn().map(|_| &record.wwn);
+        for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
             // Where it was is no matter, unless nothing else tells.
             let is_told =
                 hint == "by_path" && !hints.is_empty() && hints::candidates(&hints, &inventory.disks).len() < 2;
-            if !value.is_empty() && !is_told {
+            if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
                 hints.insert(hint.to_owned(), format!("s== {value}"));
             }
         }

@@ -18,7 +18,7 @@ pub struct Known<'a> {
     begun_on: &'a [MarkedDisk],
     /// The disks that carry the marker itself.
     proven: BTreeSet<KernelName>,
-    shared: Shared<'a>,
+    shared: Shared,
 }
 
 impl<'a> Known<'a> {
@@ -36,7 +36,7 @@ impl<'a> Known<'a> {
         if self.begun_on.is_empty() { self.finished } else { self.begun_on }
     }
 
-    fn of(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
+    pub fn of(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
         self.disks().iter().find(|record| record.device == *device)
     }
 
@@ -49,7 +49,7 @@ impl<'a> Known<'a> {
         same::compare(record, &guids, disk, &self.shared)
     }
 
-    fn is(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+    pub fn is(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         self.likeness(record, disk) == Likeness::Equal
     }
 }
@@ -117,14 +117,6 @@ impl Deciding<'_> {
         }
     }
 
-    /// Does the operator give up the disk with this kernel name? A serial number that two disks share identifies neither.
-    pub fn is_given_up(&self, name: &KernelName) -> bool {
-        let Some(claim) = &self.request.claim else { return false };
-        let Some(disk) = self.inventory.disks.iter().find(|disk| disk.name == *name) else { return false };
-        let same = self.inventory.disks.iter().filter(|other| other.serial == disk.serial).count();
-        same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
-    }
-
     /// A replaced disk is blank. The recorded disk itself is blank only if it has lost its data: then the plan is refused.
     fn refuse_blanked(&mut self, place: &str, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
         let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
@@ -139,10 +131,10 @@ impl Deciding<'_> {
         if self.is_given_up(&found.name) {
             return self.warn(format!("{said}: the operator gives up what was there"));
         }
-        let remedy = match found.serial.is_empty() {
-            true => "if its data are lost, erase it whole".to_owned(),
-            false => {
-                format!("if its data are lost, order the reinstall again with --give-up {}", found.serial)
+        let remedy = match self.give_up_name(found) {
+            None => "if its data are lost, erase it whole".to_owned(),
+            Some(name) => {
+                format!("if its data are lost, order the reinstall again with --give-up {name}")
             }
         };
         self.refuse(
@@ -166,7 +158,7 @@ impl Deciding<'_> {
         );
         match is_wanted {
             true => self.warn(format!("{said}: the operator gives it up")),
-            false => self.refuse(place, format!("{said}. {}", remedy(found, "Correct the layout"))),
+            false => self.refuse(place, format!("{said}. {}", self.remedy(found, "Correct the layout"))),
         }
     }
 
@@ -246,11 +238,19 @@ impl Deciding<'_> {
             let message = format!(
                 "{other}; it is to be wiped and is not blank: there is {}. {} (recorded: {}; found: {})",
                 display::contents(found),
-                remedy(found, "Put the old disk back"),
+                self.remedy(found, "Put the old disk back"),
                 same::record_in_full(record),
                 same::disk_in_full(found)
             );
             self.refuse(place, message);
+        }
+    }
+
+    /// What the operator can do about a disk that is not proven to be the recorded one.
+    fn remedy(&self, found: &inventory::Disk, first: &str) -> String {
+        match self.give_up_name(found) {
+            None => format!("{first}, or erase the new one"),
+            Some(name) => format!("{first}, or erase the new one, or give up what is on it: --give-up {name}"),
         }
     }
 }
@@ -258,7 +258,7 @@ impl Deciding<'_> {
 impl Known<'_> {
     /// Is this the disk of the attempt that was cut off? If its table identified it and is wiped, it must look the same, in the
     /// same place.
-    fn is_still(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+    pub fn is_still(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         match self.likeness(record, disk) {
             Likeness::Equal => true,
             Likeness::Contradicting => false,
@@ -280,13 +280,5 @@ fn not_it(listed: &layout::Disk, record: &MarkedDisk, found: &inventory::Disk, l
             format!("{is}, as when the machine was installed, but it is not what it was")
         }
         _ => format!("{is}, but was {was} when the machine was installed, which is not in the machine any more"),
-    }
-}
-
-/// What the operator can do about a disk that is not proven to be the recorded one.
-fn remedy(found: &inventory::Disk, first: &str) -> String {
-    match found.serial.is_empty() {
-        true => format!("{first}, or erase the new one"),
-        false => format!("{first}, or erase the new one, or give up what is on it: --give-up {}", found.serial),
     }
 }

@@ -1,6 +1,7 @@
 //! Is this the recorded disk? Everything that is known of both is compared.
 
 use super::marking::table_guid;
+use crate::device::identifiers::{is_same_serial, is_same_wwn};
 use crate::inventory::{Disk, Inventory};
 use crate::marker::MarkedDisk;
 use crate::order::Gather;
@@ -19,22 +20,30 @@ pub enum Likeness {
 
 /// Identifiers that two present disks share, or two recorded ones. They identify nothing.
 #[derive(Debug, Default)]
-pub struct Shared<'a> {
-    serials: BTreeSet<&'a str>,
-    wwns: BTreeSet<&'a str>,
+pub struct Shared {
+    serials: BTreeSet<String>,
+    wwns: BTreeSet<String>,
     guids: BTreeSet<String>,
 }
 
-impl<'a> Shared<'a> {
-    pub fn new(inventory: &'a Inventory, recorded: &'a [MarkedDisk]) -> Shared<'a> {
+impl Shared {
+    pub fn new(inventory: &Inventory, recorded: &[MarkedDisk]) -> Shared {
         let disks = &inventory.disks;
-        let mut serials = twice(disks.iter().map(|disk| disk.serial.as_str()));
-        serials.extend(twice(recorded.iter().map(|record| record.serial.as_str())));
-        let mut wwns = twice(disks.iter().map(|disk| disk.wwn.as_str()));
-        wwns.extend(twice(recorded.iter().map(|record| record.wwn.as_str())));
+        let mut serials = twice(disks.iter().filter_map(Disk::comparable_serial));
+        serials.extend(twice(recorded.iter().filter_map(MarkedDisk::comparable_serial)));
+        let mut wwns = twice(disks.iter().filter_map(Disk::comparable_wwn));
+        wwns.extend(twice(recorded.iter().filter_map(MarkedDisk::comparable_wwn)));
         let mut guids = twice(disks.iter().filter_map(table_guid));
         guids.extend(twice(recorded.iter().filter_map(|record| record.guid.clone())));
         Shared { serials, wwns, guids }
+    }
+
+    fn has_serial(&self, disk: &Disk) -> bool {
+        disk.comparable_serial().is_some_and(|serial| self.serials.contains(&serial))
+    }
+
+    fn has_wwn(&self, disk: &Disk) -> bool {
+        disk.comparable_wwn().is_some_and(|wwn| self.wwns.contains(&wwn))
     }
 }
 
@@ -54,8 +63,8 @@ pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared
     let guid = table_guid(disk).filter(|_| !guids.is_empty());
     let same_guid = guid.as_deref().map(|guid| guids.contains(&guid));
     let identifiers = [
-        (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
-        (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
+        (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
+        (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
         (same_guid, guid.is_some_and(|guid| shared.guids.contains(&guid))),
     ];
     if identifiers.iter().any(|(same, _)| *same == Some(false)) || !has_its_shape(record, disk) {
@@ -71,8 +80,8 @@ pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared
 /// be the same. This is how a disk that has moved is found, so other differences do not count.
 pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     let pairs = [
-        (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
-        (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
+        (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
+        (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
     ];
     if pairs.iter().any(|(same, _)| *same == Some(false)) {
         return false;
@@ -88,11 +97,6 @@ pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
     in_its_place && of_its_size && record.model == disk.model
-}
-
-/// `None` if one of them is not known.
-fn same_text(recorded: &str, found: &str) -> Option<bool> {
-    (!recorded.is_empty() && !found.is_empty()).then_some(recorded == found)
 }
 
 /// Size, sectors and model, as far as they are known.

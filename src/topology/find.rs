@@ -1,6 +1,7 @@
 //! Which disk of the machine a disk of the layout is.
 
 use super::multipath;
+use crate::device::identifiers::names_placeholder;
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 use crate::text::bytes;
@@ -10,6 +11,9 @@ use crate::text::bytes;
 /// # Errors
 /// No disk is meant, or more than one: which disks there are, and what tells them apart.
 pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a inventory::Disk, String> {
+    if let Some(why) = selected_by_placeholder(wanted) {
+        return Err(why);
+    }
     if wanted.hints.is_empty() {
         return inventory.disk(wanted.device.as_str()).ok_or_else(|| missing(wanted, inventory));
     }
@@ -21,11 +25,28 @@ pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a i
 }
 
 /// Is there no such disk at all? One that is there twice is not absent.
+///
+/// One that a placeholder selects may be any disk, and is not absent either.
 pub fn is_absent(wanted: &layout::Disk, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
+        _ if selected_by_placeholder(wanted).is_some() => false,
         true => !inventory.disks.iter().any(|disk| disk.is(wanted.device.as_str())),
         false => hints::candidates(&wanted.hints, &inventory.disks).is_empty(),
     }
+}
+
+/// Returns why the layout's disk cannot be found in any machine.
+fn selected_by_placeholder(wanted: &layout::Disk) -> Option<String> {
+    let remedy = "select the disk by another hint: wwn, serial, by_path, size";
+    if let Some(found) = hints::placeholder(&wanted.hints) {
+        return Some(format!("device:{} cannot be found by its hint {}: {found}; {remedy}", wanted.device, found.hint));
+    }
+    (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
+        format!(
+            "device:{} cannot be found: this link is made of a placeholder that many disks report; {remedy}",
+            wanted.device
+        )
+    })
 }
 
 fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {

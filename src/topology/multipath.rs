@@ -1,16 +1,16 @@
 //! One disk that is reached by two paths is shown as two. What would be written by one of them is seen by the other.
 
+use crate::device::identifiers::is_same_wwn;
 use crate::inventory::{Disk, Inventory};
 
 /// Another path to the same disk. A serial number alone does not tell: cheap bridges all have the same one, and so have the
-/// namespaces of an NVMe controller.
+/// namespaces of an NVMe controller. Disks with a placeholder for a world wide name are different disks.
 pub fn other_path<'a>(disk: &Disk, inventory: &'a Inventory) -> Option<&'a Disk> {
     let is_same = |other: &&Disk| {
         other.name != disk.name
-            && !disk.wwn.is_empty()
-            && other.wwn == disk.wwn
-            && other.serial == disk.serial
             && other.size_bytes == disk.size_bytes
+            && is_same_wwn(&other.wwn, &disk.wwn) == Some(true)
+            && other.comparable_serial() == disk.comparable_serial()
     };
     inventory.disks.iter().find(is_same)
 }

@@ -1,6 +1,7 @@
 //! Hints that are well written, and that no inventory can have.
 
-use super::expression::{Condition, Number, Word};
+use super::expression::{Condition, Number};
+use super::placeholders::{self, values};
 use super::{Comparison, Hints};
 use crate::layout::advice::{is_kernel_disk, likely_disk};
 
@@ -32,16 +33,10 @@ fn doubt_of_size(number: &Number) -> Option<String> {
     (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes of hints are GiB"))
 }
 
-/// What the disk must have in full.
-fn values(word: &Word) -> Vec<&str> {
-    match word {
-        Word::Compared(Comparison::Equal, value) => vec![value],
-        Word::OneOf(values) => values.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn doubt_of_text(hint: &str, value: &str) -> Option<String> {
+    if let Some(placeholder) = placeholders::doubt(hint, value) {
+        return Some(placeholder);
+    }
     match hint {
         "name" => {
             let name = value.strip_prefix("/dev/").unwrap_or(value);
@@ -87,6 +82,13 @@ mod tests {
             ("size", "16 GB", ""),
             ("rotational", "true", ""),
             ("serial", "anything", ""),
+            ("serial", "0000000000", "is a placeholder"),
+            ("serial", "s== None", "is a placeholder"),
+            ("serial", "<or> S1 <or> To be filled by O.E.M.", "is a placeholder"),
+            ("serial", "1234", ""),
+            ("serial", "<in> 0000", ""),
+            ("wwn", "0x0000000000000000", "is a placeholder"),
+            ("wwn_with_extension", "eui.0000000000000000", "is a placeholder"),
         ] {
             let hints = Hints::from([(hint.to_owned(), text.to_owned())]);
             let found = doubts(&hints);

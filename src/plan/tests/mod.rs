@@ -37,6 +37,7 @@ mod making;
 mod missing;
 mod mutated;
 mod persistent;
+mod placeholders;
 mod preview;
 mod promises;
 mod properties;

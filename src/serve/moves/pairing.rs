@@ -64,10 +64,7 @@ fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a 
             let [one] = candidates(&disk.hints, found)[..] else { return None };
             return Some((name, one));
         }
-        let is_it = |found: &&Found| {
-            found.device.as_str() == name || found.by_path == name || found.by_id.iter().any(|other| other == name)
-        };
-        Some((name, found.iter().find(is_it)?))
+        Some((name, found.iter().find(|found| found.is(name))?))
     };
     let by_name: BTreeMap<&str, &Found> = listed.iter().filter_map(same).collect();
     if by_name.len() == listed.len() {
@@ -86,11 +83,15 @@ fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a 
 /// The disk with that serial number or that name.
 fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
     let is_it = |disk: &&Found| {
-        disk.device.as_str() == wanted || disk.name.as_str() == wanted || (disk.serial == wanted && !wanted.is_empty())
+        let is_serial = disk.serial == wanted && disk.comparable_serial().is_some();
+        disk.device.as_str() == wanted || disk.name.as_str() == wanted || is_serial
     };
     let all: Vec<&Found> = found.iter().filter(is_it).collect();
     match all[..] {
         [one] => Ok(one),
+        [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => Err(format!(
+            "the serial number {wanted:?} is a placeholder, which identifies no disk: name the disk by its device"
+        )),
         [] => Err(format!("it has no disk {wanted:?}")),
         _ => Err(format!("{wanted:?} is more than one of its disks: say it by its name")),
     }
@@ -129,11 +130,7 @@ fn choices(layout: &Layout, found: &[Found]) -> String {
 pub fn other_disks(then: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;
-        let is_other = |then: &str, now: &str| !then.is_empty() && !now.is_empty() && then != now;
-        let differs = is_other(&then.serial, &now.serial)
-            || is_other(&then.wwn, &now.wwn)
-            || then.size_bytes != now.size_bytes;
-        differs.then(|| {
+        then.is_another_than(now).then(|| {
             let words = |disk: &MarkedDisk| format!("serial {:?}, {}", disk.serial, bytes(disk.size_bytes));
             format!(
                 "{} is to be the disk with {}, and is that with {} now: put the disk back, or cancel the move and order it anew",

@@ -2,6 +2,7 @@
 
 use super::{Listed, Operator, invalid, listed, with_allocation};
 use crate::allocation::Allocation;
+use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::layout;
 use crate::serve::api::bodies::{EVENT_BYTES, read};
 use crate::serve::api_error::ApiError;
@@ -121,8 +122,18 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad("an empty serial number gives up no disk"));
     }
+    if let Some(placeholder) = words.give_up.iter().find(|name| names_no_disk(name)) {
+        return Err(ApiError::bad(format!(
+            "{placeholder:?} gives up no disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
+        )));
+    }
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
     Ok(Orderable { machine, allocation, standing, words })
+}
+
+/// Returns whether a word is neither a serial number nor a WWN that a disk has for itself.
+fn names_no_disk(word: &str) -> bool {
+    is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
 
 /// `DELETE /v1/machine/{id}/reinstall`.

@@ -99,11 +99,7 @@ fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<O
 fn other_disks(begun: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;
-        let is_other = |then: &str, now: &str| !then.is_empty() && !now.is_empty() && then != now;
-        let differs = is_other(&then.serial, &now.serial)
-            || is_other(&then.wwn, &now.wwn)
-            || then.size_bytes != now.size_bytes;
-        differs.then(|| {
+        then.is_another_than(now).then(|| {
             format!(
                 "the installation has begun on {} with {}, and that is {} now: put the disk back, or give the machine a new \
                  allocation id",

@@ -80,8 +80,9 @@ fn by_link(source: &str, disk: &MarkedDisk) -> Option<LayoutPath> {
     };
     let by_path = !disk.by_path.is_empty() && whole == disk.by_path;
     let id = whole.strip_prefix("/dev/disk/by-id/");
-    let by_serial = !disk.serial.is_empty() && id.is_some_and(|id| id.ends_with(&format!("_{}", disk.serial)));
-    let by_wwn = !disk.wwn.is_empty() && id == Some(&format!("wwn-{}", disk.wwn));
+    let has_serial = disk.comparable_serial().is_some();
+    let by_serial = has_serial && id.is_some_and(|id| id.ends_with(&format!("_{}", disk.serial)));
+    let by_wwn = disk.comparable_wwn().is_some() && id == Some(&format!("wwn-{}", disk.wwn));
     let listed = LayoutPath::from(disk.device.as_str());
     (by_path || by_serial || by_wwn).then(|| number.map_or(listed.clone(), |number| listed.partition(number)))
 }

@@ -1,0 +1,103 @@
+//! Identifiers that hardware reports: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines report
+//! placeholders, which many disks share. A placeholder counts as missing wherever disks are compared or selected; inventories and plans
+//! still show it as it was reported.
+//!
+//! A table in docs/plan.md has the rule.
+
+mod links;
+mod placeholders;
+#[cfg(test)]
+mod tests;
+
+pub use links::names_placeholder;
+
+/// Digits of the shortest world wide name (64 bits).
+const WWN_DIGITS: usize = 16;
+/// Prefixes of one and the same world wide name, as sysfs, udev and lsblk spell it.
+const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
+/// Pairs of characters that must differ before a spelling with swapped bytes is taken for the same serial number: `00000012` and
+/// `00000021` are two disks.
+const SWAPPED_PAIRS: usize = 4;
+/// Length from which a placeholder with swapped bytes is recognized.
+const SWAPPED_WORD: usize = 4;
+
+/// Returns a serial number in the form in which serial numbers are compared, or `None` for a missing one and for a placeholder.
+///
+/// Case, blanks around it, the kind of blanks within it, and swapped bytes of ATA words make no difference.
+pub fn comparable_serial(text: &str) -> Option<String> {
+    let plain = plain_serial(text);
+    let padded = words_of_ata(&plain);
+    let swapped = swap_bytes(&padded);
+    if placeholders::is_placeholder(&plain) || (padded.len() >= SWAPPED_WORD && placeholders::is_placeholder(&swapped))
+    {
+        return None;
+    }
+    let differing = padded.chunks_exact(2).filter(|pair| pair[0] != pair[1]).count();
+    Some(if differing >= SWAPPED_PAIRS { plain.min(swapped) } else { plain })
+}
+
+/// Returns a world wide name in the form in which world wide names are compared, or `None` for a missing one and for a placeholder.
+///
+/// Prefix (`0x`, `naa.`, `eui.`), separators and case make no difference.
+pub fn comparable_wwn(text: &str) -> Option<String> {
+    let plain = text.trim().to_lowercase();
+    let mut digits = plain.as_str();
+    while let Some(rest) = WWN_PREFIXES.iter().find_map(|prefix| digits.strip_prefix(prefix)) {
+        digits = rest;
+    }
+    if let Some(name) = digits.strip_prefix("nvme.") {
+        return (!placeholders::is_nvme_placeholder(name)).then_some(plain);
+    }
+    let digits: String =
+        digits.strip_prefix("uuid.").unwrap_or(digits).chars().filter(|c| !"-: _".contains(*c)).collect();
+    match digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        true => (!placeholders::is_wwn_placeholder(&digits)).then_some(digits),
+        false => (!placeholders::is_placeholder(&plain.to_uppercase())).then_some(plain),
+    }
+}
+
+/// Returns whether a serial number is reported and is a placeholder.
+pub fn is_placeholder_serial(text: &str) -> bool {
+    !text.is_empty() && comparable_serial(text).is_none()
+}
+
+/// Returns whether a world wide name is reported and is a placeholder.
+pub fn is_placeholder_wwn(text: &str) -> bool {
+    !text.is_empty() && comparable_wwn(text).is_none()
+}
+
+/// Returns whether two serial numbers are the same, or `None` if one of them is missing or a placeholder.
+pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
+    Some(comparable_serial(one)? == comparable_serial(other)?)
+}
+
+/// Returns whether two world wide names are the same, or `None` if one of them is missing, a placeholder, or the other one cut to its
+/// first 64 bits, as udev cuts it.
+pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
+    let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);
+    let (short, long) = if one.len() < other.len() { (&one, &other) } else { (&other, &one) };
+    let is_cut = short.len() == WWN_DIGITS && long.len() > WWN_DIGITS && long.starts_with(short.as_str());
+    (!is_cut).then_some(one == other)
+}
+
+/// Upper case, with one underscore for each run of blanks and underscores, and none at the ends.
+fn plain_serial(text: &str) -> String {
+    let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';
+    let words: Vec<&str> = text.split(is_blank).filter(|word| !word.is_empty()).collect();
+    words.join("_").to_uppercase()
+}
+
+/// Characters of a serial number, filled up to whole ATA words.
+fn words_of_ata(plain: &str) -> Vec<char> {
+    let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
+    if !characters.len().is_multiple_of(2) {
+        characters.push(' ');
+    }
+    characters
+}
+
+/// The serial number with the two bytes of each ATA word swapped, as some controllers report it.
+fn swap_bytes(words: &[char]) -> String {
+    let swapped: String = words.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect();
+    plain_serial(&swapped)
+}

@@ -1,0 +1,99 @@
+//! Which reported identifiers are placeholders.
+
+use super::comparable_serial;
+
+/// Texts in place of a serial number, by their letters and digits.
+const WORDS: [&str; 36] = [
+    "NONE",
+    "NULL",
+    "NIL",
+    "NA",
+    "NAN",
+    "OEM",
+    "SN",
+    "TBD",
+    "EMPTY",
+    "BLANK",
+    "DUMMY",
+    "FALSE",
+    "GENERIC",
+    "INVALID",
+    "UNKNOWN",
+    "UNDEFINED",
+    "UNSPECIFIED",
+    "UNSET",
+    "DEFAULT",
+    "STRING",
+    "DEFAULTSTRING",
+    "SERIAL",
+    "SERIALNO",
+    "SERIALNUMBER",
+    "SYSTEMSERIALNUMBER",
+    "CHASSISSERIALNUMBER",
+    "DISKSERIALNUMBER",
+    "NOSERIAL",
+    "NOSERIALNUMBER",
+    "NOTSPECIFIED",
+    "NOTAVAILABLE",
+    "NOTAPPLICABLE",
+    "NOTPRESENT",
+    "NOTSET",
+    "TOBEFILLEDBYOEM",
+    "DEADBEEF",
+];
+/// Length from which one repeated character is a placeholder; zeros are one at any length.
+const REPEATED: usize = 4;
+/// Length from which an ascending or descending sequence is a placeholder.
+const SEQUENCE: usize = 5;
+/// Longest block of characters whose repetition is a placeholder, the number of repetitions, and the length from which they count.
+const BLOCK: usize = 4;
+const BLOCKS: usize = 3;
+const BLOCKS_LENGTH: usize = 8;
+/// Length from which a world wide name with at most one digit other than zero is a placeholder.
+const WWN_LENGTH: usize = 8;
+
+/// Takes the text in upper case.
+pub(super) fn is_placeholder(text: &str) -> bool {
+    let letters: Vec<char> = text.chars().filter(|c| c.is_alphanumeric()).collect();
+    let word: String = letters.iter().collect();
+    letters.iter().all(|c| *c == '0')
+        || WORDS.contains(&word.as_str())
+        || (letters.len() >= REPEATED && letters.iter().all(|c| *c == letters[0]))
+        || (letters.len() >= SEQUENCE && is_sequence(&letters))
+        || repeats_a_block(&letters)
+}
+
+/// Takes the digits alone.
+pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
+    let set = digits.bytes().filter(|digit| *digit != b'0').count();
+    set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
+}
+
+/// The kernel's last resort for a namespace without EUI-64, NGUID and UUID: vendor, serial number and model in hexadecimal, namespace. It
+/// is as good as its serial number.
+pub(super) fn is_nvme_placeholder(name: &str) -> bool {
+    let serial = name.split('-').nth(1).and_then(decode).unwrap_or_default();
+    comparable_serial(&serial).is_none()
+}
+
+fn decode(hex: &str) -> Option<String> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok().map(char::from);
+    hex.as_bytes().chunks(2).map(byte).collect()
+}
+
+/// `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
+fn is_sequence(letters: &[char]) -> bool {
+    let follows = |one: char, next: char| match (one, next) {
+        ('9', '0' | 'A') | ('F', '0') => true,
+        _ => u32::from(next) == u32::from(one) + 1,
+    };
+    letters.windows(2).all(|pair| follows(pair[0], pair[1])) || letters.windows(2).all(|pair| follows(pair[1], pair[0]))
+}
+
+/// `ABABABAB`, `012301230123`.
+fn repeats_a_block(letters: &[char]) -> bool {
+    let is_block = |length: usize| {
+        letters.len() >= length * BLOCKS && letters.iter().enumerate().all(|(at, c)| *c == letters[at % length])
+    };
+    letters.len() >= BLOCKS_LENGTH && (2..=BLOCK).any(is_block)
+}

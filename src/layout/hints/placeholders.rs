@@ -1,0 +1,53 @@
+//! Hints that select a disk by a placeholder.
+
+use super::Hints;
+use super::expression::{Comparison, Condition, Word};
+use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use std::fmt;
+
+/// A hint whose value is a placeholder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placeholder {
+    pub hint: String,
+    value: String,
+}
+
+impl fmt::Display for Placeholder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is a placeholder that many disks report: it identifies none, and matches none", self.value)
+    }
+}
+
+/// Returns the first hint that no disk can match because all of its values are placeholders.
+pub fn placeholder(hints: &Hints) -> Option<Placeholder> {
+    hints.iter().find_map(|(hint, text)| {
+        let Ok(Condition::Text(word)) = Condition::read(hint, text) else { return None };
+        let values = values(&word);
+        let is_any_usable = values.iter().any(|value| !is_placeholder(hint, value));
+        let value = values.first().filter(|_| !is_any_usable)?;
+        Some(Placeholder { hint: hint.clone(), value: (*value).to_owned() })
+    })
+}
+
+/// Returns why a value of a hint selects no disk.
+pub(super) fn doubt(hint: &str, value: &str) -> Option<String> {
+    let found = || Placeholder { hint: hint.to_owned(), value: value.to_owned() };
+    is_placeholder(hint, value).then(|| found().to_string())
+}
+
+fn is_placeholder(hint: &str, value: &str) -> bool {
+    match hint {
+        "serial" => is_placeholder_serial(value),
+        "wwn" | "wwn_with_extension" => is_placeholder_wwn(value),
+        _ => false,
+    }
+}
+
+/// The values of which a disk must have one in full.
+pub(super) fn values(word: &Word) -> Vec<&str> {
+    match word {
+        Word::Compared(Comparison::Equal, value) => vec![value],
+        Word::OneOf(values) => values.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
