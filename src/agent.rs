@@ -19,7 +19,7 @@ use crate::inventory::Inventory;
 use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
 use crate::moving::whole::Incoming;
-use crate::plan::{self, Plan, StageName};
+use crate::plan::{self, Memory, Plan, StageName};
 use crate::ready::{self, asked, marked, opened, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
@@ -195,6 +195,7 @@ impl Agent {
             let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
             said.iter().for_each(|said| say(said));
         }
+        allocation.unremembered |= self.control.memory() == Memory::DisksOnly;
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
             say("an earlier attempt was to begin, and has written nothing: the installed system is whole");
         }

@@ -1,7 +1,7 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
+//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `give_up`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
 //! `boot_order`, `volumes`, `disk_key`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
@@ -143,6 +143,14 @@ pub struct Allocation {
     /// Disks of a first installation that has begun and is not finished. It may go on only with these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
+    /// Disks whose data the operator gives up, by serial number, WWN or path in `/dev/disk/by-path`, whatever is installed. The field is
+    /// drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
+    /// Nobody remembers what was installed on this machine: what the layout does not identify by serial number or WWN is erased only if it
+    /// is blank or given up. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unremembered: bool,
     /// Ids that this machine had before it was renamed. A marker with one of these ids belongs to this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
@@ -180,7 +188,7 @@ pub struct Order {
     /// The layout promises other things of a disk than the marker does, and the operator wants what the layout promises.
     #[serde(default)]
     pub change_promise: bool,
-    /// Serial numbers of disks whose data the operator gives up.
+    /// Disks whose data the operator gives up, by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
     /// The disks of the last attempt that has begun.
@@ -260,6 +268,11 @@ impl Allocation {
     /// Every problem of the list, with its place.
     pub fn volumes(&self) -> Result<Vec<Volume>, Vec<Problem>> {
         volume::read(&self.volumes)
+    }
+
+    /// Disks that are given up, by the allocation or by the order.
+    pub fn given_up(&self) -> Vec<String> {
+        self.give_up.iter().chain(self.order.iter().flat_map(|order| &order.give_up)).cloned().collect()
     }
 
     /// Id of the order; none for an install.

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::marker::MarkedDisk;
 #[cfg(feature = "agent")]
 use crate::marker::Marker;
-use crate::plan::{self, Assigned, Claim, Mode, Request, Subject, Waiver};
+use crate::plan::{self, Assigned, Claim, Memory, Mode, Request, Subject, Waiver};
 use crate::steps::Steps;
 use crate::text;
 
@@ -31,7 +31,8 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
         waiver: allocation.order.as_ref().and_then(waiver),
         begun_on: begun_on(allocation),
         change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
-        give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
+        give_up: allocation.given_up(),
+        memory: if allocation.unremembered { Memory::DisksOnly } else { Memory::ControlPlane },
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
     let assigned = Assigned { allocation: allocation.clone(), consoles: consoles.to_vec() };

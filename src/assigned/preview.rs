@@ -4,7 +4,6 @@ use super::{correct_begun, request};
 use crate::allocation::{Allocation, Machine};
 use crate::inventory::{Inventory, Use, VolumeGroup};
 use crate::layout::Layout;
-use crate::plan::verdicts::printed;
 use crate::plan::{self, Mode, Plan, Request, Verdict, Verdicts, Waiver};
 use crate::problem::{Problem, lines};
 use serde::Serialize;
@@ -107,8 +106,8 @@ fn of_plan(plan: &Plan, inventory: &Inventory) -> Vec<PlannedDisk> {
 fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request, why: &'static str) -> Result<Planned, Refused> {
     let verdicts = plan::verdicts::foreseen(layout, inventory, request)?;
     let disks = verdicts.disks.iter().map(|disk| {
-        let is_it = |is: &&crate::inventory::Disk| printed(&is.serial) == disk.serial && printed(&is.wwn) == disk.wwn;
-        let device = inventory.disks.iter().find(is_it).map(|is| is.device.to_string()).unwrap_or_default();
+        let found = inventory.disks.iter().find(|found| disk.is_of(found, &inventory.disks));
+        let device = found.map(|found| found.device.to_string()).unwrap_or_default();
         PlannedDisk {
             serial: disk.serial.clone(),
             wwn: disk.wwn.clone(),

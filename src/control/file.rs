@@ -13,7 +13,7 @@ use crate::http;
 use crate::image::Keys;
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
-use crate::plan::Extents;
+use crate::plan::{Extents, Memory};
 use place::Place;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
@@ -284,6 +284,10 @@ impl Control for FileControl {
 
     fn remembers(&self) -> bool {
         false
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::DisksOnly
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event};
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
-use crate::plan::Extents;
+use crate::plan::{Extents, Memory};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -97,6 +97,11 @@ pub trait Control: Send + Sync {
     /// Does the control plane remember what was installed? If not, only the marker on the disks tells.
     fn remembers(&self) -> bool {
         true
+    }
+
+    /// Returns what is remembered of earlier installations on this machine's disks.
+    fn memory(&self) -> Memory {
+        Memory::ControlPlane
     }
 
     /// Is this machine one of a pool, whose next owner must find nothing of the last one's? Everywhere else its disks are left alone until

@@ -44,6 +44,8 @@ const REMOVABLE: &str = "removable";
 const USB: &str = "usb";
 /// Hints that are about one disk and no other.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
+/// Hints that are about the hardware of one disk, wherever it is.
+const HARDWARE: [&str; 3] = ["serial", "wwn", "wwn_with_extension"];
 const GIB: u128 = 1 << 30;
 /// Hexadecimal digits of a world wide name without the extension that its vendor may add (NAA 6).
 const WWN_DIGITS: usize = 16;
@@ -105,6 +107,14 @@ fn names_portable(hint: &str, text: &str, disk: &Disk, identifiers: Identifiers)
         }
         _ => false,
     }
+}
+
+/// Returns whether a hint is a serial number or WWN of this disk in full.
+pub fn name_hardware(hints: &Hints, disk: &Disk) -> bool {
+    hints.iter().filter(|(hint, _)| HARDWARE.contains(&hint.as_str())).any(|(hint, text)| {
+        let Ok(Condition::Text(word)) = Condition::read(hint, text) else { return false };
+        attributes(hint, disk, Identifiers::Usable).iter().any(|value| word.names(&value.to_lowercase()))
+    })
 }
 
 /// The disks that match all hints, in their order; of disks that are about equally small, all.

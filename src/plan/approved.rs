@@ -1,7 +1,9 @@
 //! Compares a plan with the one that the operator has approved. What differs is refused before the first write, by name.
 
-use super::verdicts::{DiskVerdict, Kind, Thing, VERSION, Verdicts};
-use super::{Mode, Request, Verdict, Waiver};
+mod disks;
+
+use super::verdicts::{Kind, Thing, VERSION, Verdicts};
+use super::{Mode, Request, Waiver};
 use crate::problem::Problem;
 use crate::text::counted;
 use serde_json::Value;
@@ -45,7 +47,9 @@ pub fn read(verdicts: &Value, sha256: &str) -> Result<Verdicts, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
         let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
-        return Err(format!("the approval has {version}, and this drophammer compares version {VERSION}"));
+        return Err(format!(
+            "the approval has {version}, which does not cover all that version {VERSION} of this drophammer compares"
+        ));
     }
     let read: Verdicts =
         serde_json::from_value(verdicts.clone()).map_err(|error| format!("the approval is not understood: {error}"))?;
@@ -82,44 +86,18 @@ fn differences(approved: &Verdicts, found: &Verdicts, has_begun: bool) -> Vec<St
         let (then, now) = (&approved.layout_digest, &found.layout_digest);
         lines.push(format!("layout {} has changed: approved {then}, found {now}", found.layout));
     }
-    lines.extend(of_disks(&approved.disks, &found.disks, has_begun));
+    lines.extend(disks::differences(&approved.disks, &found.disks, has_begun));
+    lines.extend(of_torn(&approved.torn, &found.torn, has_begun));
     lines.extend(of_things(&approved.things, &found.things, has_begun));
     lines
 }
 
-fn of_disks(approved: &[DiskVerdict], found: &[DiskVerdict], has_begun: bool) -> Vec<String> {
-    let key = |disk: &DiskVerdict| (disk.serial.clone(), disk.wwn.clone(), disk.device.clone(), disk.size_bytes);
-    let word = |disks: &[&DiskVerdict]| match disks {
-        [] => "not written".to_owned(),
-        several => several.iter().map(|disk| verdict(disk.verdict)).collect::<Vec<_>>().join(" and "),
-    };
-    let is_same = |then: &[&DiskVerdict], now: &[&DiskVerdict]| {
-        then.len() == now.len()
-            && then.iter().zip(now).all(|(then, now)| {
-                let milder = has_begun && (then.verdict, now.verdict) == (Verdict::Make, Verdict::Keep);
-                (then.verdict == now.verdict || milder) && then.partitions == now.partitions
-            })
-    };
-    let mut lines = Vec::new();
-    for (_, (then, now)) in paired(approved, found, key) {
-        if is_same(&then, &now) {
-            continue;
-        }
-        let name = then.first().or(now.first()).map(|disk| disk.name()).unwrap_or_default();
-        let (was, is) = (word(&then), word(&now));
-        let partitions = |disks: &[&DiskVerdict]| {
-            disks.iter().map(|disk| disk.partitions.join(", ")).collect::<Vec<_>>().join(" and ")
-        };
-        lines.push(match was == is {
-            false => format!("disk {name}: approved {was}, found {is}"),
-            true => format!(
-                "disk {name}: approved {was} with partitions {:?}, found {is} with {:?}",
-                partitions(&then),
-                partitions(&now)
-            ),
-        });
-    }
-    lines
+/// What was shown as taken apart may be so already when an attempt has begun; nothing else ever is.
+fn of_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
+    let more = found.iter().filter(|torn| !approved.contains(torn));
+    let more = more.map(|torn| format!("approved nothing of it, found that it is taken apart: {torn}"));
+    let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
+    more.chain(less.map(|torn| format!("approved that it is taken apart, found nothing of it: {torn}"))).collect()
 }
 
 fn of_things(approved: &[Thing], found: &[Thing], has_begun: bool) -> Vec<String> {
@@ -159,16 +137,6 @@ fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Install => "an installation",
         Mode::Reinstall => "a reinstall",
-    }
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Wipe => "wiped",
-        Verdict::Keep => "kept",
-        Verdict::Make => "made anew, there is nothing on it",
-        Verdict::NotOurs => "not written",
-        Verdict::Volumes => "for volumes of Kubernetes",
     }
 }
 

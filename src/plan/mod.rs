@@ -51,6 +51,7 @@ mod together;
 mod trying;
 mod types;
 mod unknown;
+mod unremembered;
 mod untouched;
 mod verdict;
 pub mod verdicts;

@@ -32,7 +32,7 @@ pub use persistent::{
     WritePersistent, array_part_path, mapping_path, partition_bytes,
 };
 pub use received::{FromDevice, Receive, Received};
-pub use request::{Claim, Mode, Request, Subject, Waiver};
+pub use request::{Claim, Memory, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
@@ -90,7 +90,7 @@ impl Plan {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Wipe,
@@ -98,6 +98,7 @@ pub enum Verdict {
     /// To be kept, but there is nothing on it, as on a disk that was replaced: made anew.
     Make,
     /// Not named by the layout: never written, in any mode.
+    #[default]
     NotOurs,
     /// Not named by the layout, but by a volume of Kubernetes: written for that alone, and only while it is blank.
     Volumes,

@@ -149,6 +149,7 @@ pub fn decide(
     deciding.decide_receiving();
     deciding.decide_absent();
     deciding.decide_identity();
+    deciding.refuse_unremembered();
     deciding.decide_persistent();
     deciding.finish()
 }

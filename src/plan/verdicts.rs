@@ -1,8 +1,12 @@
 //! What a plan means for the data of a machine, in a form that two programs write alike: what an operator approves, and what the
-//! agent compares with it. Disks are told by what is printed on them, things by the layout's names. Random ids and names that the
-//! kernel deals out are not in it.
+//! agent compares with it. Disks are identified by what is printed on them and have what is on them; things have the layout's names.
+//! Random ids of what is made and names that the kernel assigns are not in it.
 //!
 //! A table in docs/rack.md has the form. What is changed here gets another [`VERSION`].
+
+mod disks;
+
+pub use disks::DiskVerdict;
 
 use super::verdict::{ArrayFate, Decided, GroupFate, of_disk};
 use super::{FilesystemFate, Mode, PersistentVerdict, PersistentVolume, Request, Verdict, finishing, receiving, steps};
@@ -12,12 +16,12 @@ use crate::layout::tree::Graph;
 use crate::layout::{self, Format, Layout};
 use crate::order;
 use crate::problem::Problem;
-use crate::text::{bytes, clean};
 use crate::topology::{Match, find};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-pub const VERSION: u32 = 1;
+/// Version 1 did not have what is on the disks.
+pub const VERSION: u32 = 2;
 
 /// The fields of each of these structures stand in the order of their names, so that its compact JSON is canonical.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,20 +37,9 @@ pub struct Verdicts {
     pub machine: String,
     pub mode: Mode,
     pub things: Vec<Thing>,
+    /// Arrays, groups and the like that lose members and are on disks which stay as well.
+    pub torn: Vec<String>,
     pub version: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DiskVerdict {
-    /// The layout's name, and only of a disk that has neither serial nor WWN.
-    pub device: String,
-    /// What the layout has on it: number, label and MiB of each.
-    pub partitions: Vec<String>,
-    pub serial: String,
-    pub size_bytes: u64,
-    pub verdict: Verdict,
-    pub wwn: String,
 }
 
 /// An array, group, volume or filesystem of the layout.
@@ -77,47 +70,13 @@ impl Verdicts {
     }
 }
 
-impl DiskVerdict {
-    fn new(listed: &layout::Disk, disk: &inventory::Disk, verdict: Verdict) -> DiskVerdict {
-        let (serial, wwn) = (printed(&disk.serial), printed(&disk.wwn));
-        let nameless = serial.is_empty() && wwn.is_empty();
-        let device = if nameless { listed.device.to_string() } else { String::new() };
-        DiskVerdict { device, partitions: partitions(listed), serial, size_bytes: disk.size_bytes, verdict, wwn }
-    }
-
-    /// What tells it from others, for people and within [`Thing::on`].
-    pub fn name(&self) -> String {
-        let DiskVerdict { device, serial, wwn, .. } = self;
-        match (serial.is_empty(), wwn.is_empty()) {
-            (false, _) => format!("serial {serial}"),
-            (true, false) => format!("wwn {wwn}"),
-            (true, true) => format!("{device}, {}, which has no serial", bytes(self.size_bytes)),
-        }
-    }
-}
-
-/// What is printed on a disk, as a control plane keeps it too: without what steers a terminal.
-pub fn printed(text: &str) -> String {
-    clean(text).trim().to_owned()
-}
-
-fn partitions(listed: &layout::Disk) -> Vec<String> {
-    let of_table = listed.partitions.iter().map(|partition| {
-        let label = partition.label.as_deref().unwrap_or_default();
-        let size = partition.size.mib().map_or_else(|| "rest".to_owned(), |mib| mib.to_string());
-        format!("{} {label} {size}", partition.number)
-    });
-    let image = listed.image.then(|| "image".to_owned());
-    of_table.chain(image).collect()
-}
-
 /// What the plan that was decided means. Nothing of it may have been refused.
 pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Verdicts {
     let meant = Match::new(layout, inventory);
     let disk = |listed: usize| {
         let disk = meant.disk(listed)?;
         let verdict = decided.disks.iter().find(|is| is.name == disk.name)?.verdict;
-        Some(DiskVerdict::new(&layout.disks[listed], disk, verdict))
+        Some(DiskVerdict::new(&layout.disks[listed], disk, &inventory.disks, verdict))
     };
     let head = Head { layout, request, disks: (0..layout.disks.len()).map(disk).collect() };
     let kind = |is_kept: bool| Some(if is_kept { Kind::Kept } else { Kind::Made });
@@ -140,16 +99,14 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
     });
     let mut things = [verdicts.things, volumes].concat();
     order::sort(&mut things);
-    Verdicts { things, ..verdicts }
+    let mut torn: Vec<String> = decided.torn.iter().map(|torn| disks::torn(torn, &inventory.disks)).collect();
+    order::sort(&mut torn);
+    Verdicts { things, torn, ..verdicts }
 }
 
 /// Volumes of Kubernetes.
 fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
-    let name = |disk: &inventory::Disk| {
-        let (serial, wwn, size_bytes) = (printed(&disk.serial), printed(&disk.wwn), disk.size_bytes);
-        let (device, verdict) = (disk.device.to_string(), Verdict::Volumes);
-        DiskVerdict { device, partitions: Vec::new(), serial, size_bytes, verdict, wwn }.name()
-    };
+    let name = |disk: &inventory::Disk| DiskVerdict::identity("a disk", disk, &inventory.disks).name();
     let thing = |volume: &PersistentVolume| {
         let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
         let mut on: Vec<String> = disks.map(name).collect();
@@ -189,7 +146,10 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
             }
             Ok(disk) => {
                 seen.push(disk);
-                disks.push(Some(DiskVerdict::new(listed, disk, of_disk(request.mode, Some(listed)))));
+                let verdict = of_disk(request.mode, Some(listed));
+                let verdict = DiskVerdict::new(listed, disk, &inventory.disks, verdict);
+                // They hold other things now, which nobody has read yet.
+                disks.push(Some(DiskVerdict { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Problem::new(place, why)),
         }
@@ -248,6 +208,7 @@ impl Head<'_> {
             machine: request.subject.machine.to_lowercase(),
             mode: request.mode,
             things,
+            torn: Vec::new(),
             version: VERSION,
         }
     }

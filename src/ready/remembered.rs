@@ -16,7 +16,7 @@ use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Disk, Inventory, Signature, Tried};
 use crate::layout::Layout;
-use crate::plan::{self, Claim, DiskPlan, Mode, Request, Verdict, Waiver};
+use crate::plan::{self, Claim, DiskPlan, Memory, Mode, Request, Verdict, Waiver};
 use crate::storage::look;
 use crate::topology;
 use uuid::Uuid;
@@ -103,7 +103,7 @@ pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Req
     if markers.any(|marker| claim.is_of_this_machine(marker)) {
         return Ok(());
     }
-    let claim = Some(Claim { waiver: Some(Waiver::Operator), ..claim });
+    let claim = Some(Claim { waiver: Some(Waiver::Operator), memory: Memory::ControlPlane, ..claim });
     let reinstall = Request { mode: Mode::Reinstall, claim, ..request.clone() };
     let (disks, why_not) = match plan::make(layout, inventory, reinstall, &mut Uuid::new_v4) {
         Ok(plan) => (plan.disks, None),

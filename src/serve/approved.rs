@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 pub const FOLDER: &str = "approved";
 
-/// A layout with a thousand disks has less.
-const MAX_BYTES: usize = 1 << 20;
+/// A machine with a thousand disks has less.
+const MAX_BYTES: usize = 4 << 20;
 
 const HEAD: &str = "# Written by `drophammer rack plan --approve`. Nothing but this plan is carried out on the machine; take the file away to withdraw it.\n";
 
@@ -144,7 +144,10 @@ impl Approvals {
     pub fn told(&self, machine: &str, standing: &Standing) -> Result<Option<Approved>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.told())),
-            Some(Err(why)) => Err(format!("its approval cannot be used, and nothing is installed without it: {why}")),
+            Some(Err(why)) => Err(format!(
+                "its approval cannot be used, and nothing is installed without it: {why}; approve its plan again: \
+                 `drophammer rack plan DIR --machine {machine} --approve`"
+            )),
             None if self.only => Err(format!(
                 "no plan of it is approved, and --approved-only installs nothing else: `drophammer rack plan DIR --machine {machine} --approve`"
             )),
@@ -203,12 +206,12 @@ mod tests {
 
     fn verdicts(serial: &str) -> Verdicts {
         let disk = DiskVerdict {
-            device: String::new(),
+            contents: Some(vec!["table gpt".to_owned()]),
             partitions: vec!["1 root rest".to_owned()],
             serial: serial.to_owned(),
             size_bytes: 1,
             verdict: crate::plan::Verdict::Wipe,
-            wwn: String::new(),
+            ..DiskVerdict::default()
         };
         let text = |text: &str| text.to_owned();
         Verdicts {
@@ -220,6 +223,7 @@ mod tests {
             machine: text("m"),
             mode: Mode::Install,
             things: Vec::new(),
+            torn: Vec::new(),
             version: VERSION,
         }
     }

@@ -21,6 +21,7 @@ use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::bmc::Bmc;
 use crate::contents::Contents;
 use crate::definition::Os;
+use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, trait_form};
 use marked_yaml::{Span, Spanned};
@@ -111,6 +112,9 @@ pub struct Allocation {
     /// `pxe`, `disk` or `keep`.
     #[serde(default)]
     pub boot_order: BootOrder,
+    /// Disks whose data are given up, by serial number, WWN or path in `/dev/disk/by-path`.
+    #[serde(default)]
+    pub give_up: Vec<Spanned<String>>,
     #[serde(default, rename = "network")]
     _network: Option<IgnoredAny>,
     #[serde(default, rename = "volumes")]
@@ -128,6 +132,16 @@ pub struct Allocation {
     /// What is passed on as it is written: those of [`PASSED_ON`] that are given.
     #[serde(skip)]
     pub passed_on: serde_json::Map<String, Value>,
+}
+
+/// # Errors
+/// No disk has that for itself.
+fn names_a_disk(word: &str) -> Result<(), String> {
+    let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
+    match is_placeholder {
+        true => Err(format!("{word:?} is a placeholder that many disks report: it gives up none")),
+        false => Ok(()),
+    }
 }
 
 fn unnamed() -> Spanned<String> {
@@ -241,6 +255,9 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         for requested in &allocation.requested_traits {
             check(requested, requestable(requested, &raw.traits));
+        }
+        for given in &allocation.give_up {
+            check(given, names_a_disk(given));
         }
         for argument in &allocation.kernel_arguments {
             check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));

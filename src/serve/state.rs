@@ -23,6 +23,7 @@ pub mod store;
 mod strangers;
 #[cfg(test)]
 mod tests;
+mod unremembered;
 
 pub use adopted::Adopted;
 pub use boots::{Boot, Enrolled, Heard};

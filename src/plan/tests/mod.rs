@@ -8,6 +8,7 @@ use simulator::after;
 
 mod already;
 mod approved;
+mod approved_contents;
 mod begun;
 mod blankness;
 mod carrying;
@@ -54,6 +55,7 @@ mod stacks;
 mod table;
 mod trying;
 mod unknown;
+mod unremembered;
 mod whole;
 
 const MIB: u64 = 1 << 20;

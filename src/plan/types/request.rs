@@ -42,8 +42,9 @@ pub struct Claim {
     pub begun_on: Vec<MarkedDisk>,
     /// The operator wants what the layout promises, and not what the marker does.
     pub change_promise: bool,
-    /// Serial numbers of disks whose data the operator gives up.
+    /// Disks whose data the operator gives up, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
+    pub memory: Memory,
 }
 
 impl Claim {
@@ -61,6 +62,16 @@ impl Claim {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
         self.succeeded || remembered || self.order.is_some()
     }
+}
+
+/// What is remembered of earlier installations of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// The control plane remembers them.
+    #[default]
+    ControlPlane,
+    /// No control plane does, or its database was lost: only records on the disks are left.
+    DisksOnly,
 }
 
 /// Why a reinstall may go on without a marker on the disks.

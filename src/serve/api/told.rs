@@ -69,6 +69,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         steps: steps.clone(),
         succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
+        unremembered: standing.unremembered && !succeeded,
         former_machines: standing.former,
         approved: approved.clone(),
         ..told

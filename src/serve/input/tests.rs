@@ -105,6 +105,10 @@ fn a_bad_machine_is_told_where_and_why() {
             ),
         ),
         (
+            &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, give_up: [S1, 'None']}}\n"),
+            "is a placeholder that many disks report",
+        ),
+        (
             &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, kernel_arguments: [quiet, 'a b']}}\n"),
             "2:70: an argument of the kernel is one word",
         ),

@@ -58,6 +58,11 @@ pub fn read(path: &Path) -> Result<Option<Identity>> {
     }
 }
 
+/// Returns whether a database has been here that knew something: its id file counts transactions, or cannot be read.
+pub fn was_counting(database: &Path) -> bool {
+    read(&path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
+}
+
 /// Writes the file anew, whole or not at all. It replaces an older one.
 ///
 /// # Errors

@@ -43,8 +43,9 @@ const TABLES: &str = "
 /// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
 /// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since. `moves`:
-/// all of it, which is also how a database from before there were moves is told.
-const LATER: [(&str, &str); 18] = [
+/// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
+/// lost one.
+const LATER: [(&str, &str); 19] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -63,6 +64,7 @@ const LATER: [(&str, &str); 18] = [
     ("machines", "registered_at"),
     ("machines", "begun_since"),
     ("moves", "document"),
+    ("identity", "lost"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

@@ -1,6 +1,6 @@
 //! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
 
-use super::{Hash, State, moves, now, strangers};
+use super::{Hash, State, moves, now, strangers, unremembered};
 use crate::error::Result;
 use crate::facts::PreparedVolume;
 use crate::inventory::Inventory;
@@ -45,6 +45,8 @@ pub struct Standing {
     pub barred: bool,
     /// Ids that the machine had before.
     pub former: Vec<String>,
+    /// An installation on the machine may have been forgotten with a lost database.
+    pub unremembered: bool,
     /// What the machine has registered, where its layout is made of that.
     pub inventory: Option<Inventory>,
     /// The approval of the machine's next installation, or why it cannot be used.
@@ -250,6 +252,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     if !standing.succeeded {
         standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
     }
+    standing.unremembered = unremembered::is_unremembered(connection, machine)?;
     standing.barred = moves::is_barred(connection, machine, allocation)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;

@@ -5,7 +5,7 @@
 //! moved from the log into the database file, so that a copy of this one file has all that matters.
 
 use super::identity::{self, Identity};
-use super::schema;
+use super::{schema, unremembered};
 use crate::error::{Context, Error, Phase, Result};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::fs::{self, OpenOptions};
@@ -37,10 +37,14 @@ impl Store {
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         check(&connection, path)?;
         let own = of_database(&connection).context(Phase::Serve, what)?;
+        let replaces_lost = is_new && identity::was_counting(path);
         let identity = belongs(path, is_new, own.clone())?;
         schema::bring_up_to_date(&mut connection).context(Phase::Serve, what)?;
         if own.is_none() {
             keep(&connection, &identity).context(Phase::Serve, what)?;
+        }
+        if replaces_lost {
+            unremembered::note_loss(&connection).context(Phase::Serve, what)?;
         }
         into_the_file(&connection).context(Phase::Serve, what)?;
         let file = inode(path).context(Phase::Serve, what)?;

@@ -31,3 +31,31 @@ async fn a_server_that_has_lost_its_database_does_not_start() {
     assert!(bind(&dir, &heard).await.is_ok());
     assert!(bind(&dir, &heard).await.is_ok(), "once is enough");
 }
+
+/// What was installed before the loss may be on any of its disks, as long as no installation was reported since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_its_database_says_that_it_does_not_remember() {
+    let server = Running::start_in(super::reinstall::with_images()).await;
+    let token = server.token(ONE).await;
+    let told = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert!(!told.unremembered, "a server that was never anything else");
+    let dir = server.stop().await;
+    for name in ["drophammer.sqlite", "drophammer.sqlite-wal", "drophammer.sqlite-shm", "operator.token"] {
+        let _ = fs::remove_file(dir.path().join(name));
+    }
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);
+    // It is the database that does not remember, whenever it was started.
+    let server = Running::start_in(server.stop().await).await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);
+    assert_eq!(server.begins(&token, "", None).await.status, 200);
+    server.report(ONE, &token, "a1", true).await;
+    let one = fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap();
+    fs::write(server.dir.path().join("machines/one.yaml"), one.replace("a1", "a2")).unwrap();
+    let server = Running::start_in(server.stop().await).await;
+    let token = server.token(ONE).await;
+    let told = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((told.id.as_str(), told.unremembered), ("a2", false));
+}

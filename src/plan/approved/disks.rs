@@ -1,0 +1,80 @@
+//! Compares the disks of a plan with those of the approved one.
+
+use super::paired;
+use crate::plan::Verdict;
+use crate::plan::verdicts::DiskVerdict;
+
+/// Ends of lines about a device on which an attempt may make something meanwhile.
+const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
+
+/// A line for each disk that differs, with both sides.
+pub(super) fn differences(approved: &[DiskVerdict], found: &[DiskVerdict], has_begun: bool) -> Vec<String> {
+    let key = |disk: &DiskVerdict| {
+        let DiskVerdict { serial, wwn, device, place, size_bytes, .. } = disk.clone();
+        (serial, wwn, device, place, size_bytes)
+    };
+    let pairs = paired(approved, found, key).into_iter();
+    pairs.filter_map(|(_, (then, now))| difference(&then, &now, has_begun)).collect()
+}
+
+/// Disks that nothing tells apart are compared in their order.
+fn difference(then: &[&DiskVerdict], now: &[&DiskVerdict], has_begun: bool) -> Option<String> {
+    let name = then.first().or(now.first())?.name();
+    let is_milder = |then: &DiskVerdict, now: &DiskVerdict| {
+        has_begun && (then.verdict, now.verdict) == (Verdict::Make, Verdict::Keep)
+    };
+    let pairs = || then.iter().copied().zip(now.iter().copied());
+    let has_verdicts = pairs().all(|(then, now)| then.verdict == now.verdict || is_milder(then, now));
+    if then.len() != now.len() || !has_verdicts {
+        return Some(format!("disk {name}: approved {}, found {}", in_words(then), in_words(now)));
+    }
+    if pairs().any(|(then, now)| then.partitions != now.partitions) {
+        let partitions = |disks: &[&DiskVerdict]| {
+            disks.iter().map(|disk| disk.partitions.join(", ")).collect::<Vec<_>>().join(" and ")
+        };
+        return Some(format!(
+            "disk {name}: approved {} with partitions {:?}, found {} with {:?}",
+            in_words(then),
+            partitions(then),
+            in_words(now),
+            partitions(now)
+        ));
+    }
+    pairs().find_map(|(then, now)| other_disk(&name, then, now, has_begun))
+}
+
+/// Why the disk is another one than was approved, or holds other things.
+fn other_disk(name: &str, then: &DiskVerdict, now: &DiskVerdict, has_begun: bool) -> Option<String> {
+    if then.model != now.model {
+        return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
+    }
+    let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
+    // An attempt that has begun has erased what it wipes, and made what is to be made on what it keeps.
+    if has_begun && then.verdict != Verdict::Keep {
+        return None;
+    }
+    let may_change = |line: &str| has_begun && NOTHING_YET.iter().any(|end| line.ends_with(end));
+    let gone: Vec<&str> = before.iter().filter(|line| !after.contains(line)).map(String::as_str).collect();
+    let gone: Vec<&str> = gone.into_iter().filter(|line| !may_change(line)).collect();
+    let new: Vec<&str> = after.iter().filter(|line| !has_begun && !before.contains(line)).map(String::as_str).collect();
+    let listed = |lines: &[&str]| if lines.is_empty() { "nothing else".to_owned() } else { lines.join("; ") };
+    let differs = !gone.is_empty() || !new.is_empty();
+    differs.then(|| format!("disk {name}: approved with {}, found with {}", listed(&gone), listed(&new)))
+}
+
+fn in_words(disks: &[&DiskVerdict]) -> String {
+    match disks {
+        [] => "not written".to_owned(),
+        several => several.iter().map(|disk| verdict(disk.verdict)).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Wipe => "wiped",
+        Verdict::Keep => "kept",
+        Verdict::Make => "made anew, there is nothing on it",
+        Verdict::NotOurs => "not written",
+        Verdict::Volumes => "for volumes of Kubernetes",
+    }
+}

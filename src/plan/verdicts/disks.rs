@@ -1,0 +1,158 @@
+//! Disks in the verdicts: which disk it is, what is on it, and what becomes of it. Names that the kernel assigns are not in it.
+
+use crate::inventory::{Disk, Partition, Signature};
+use crate::layout;
+use crate::order;
+use crate::plan::display::nothing_known;
+use crate::plan::{Torn, Verdict};
+use crate::text::{bytes, clean};
+use serde::{Deserialize, Serialize};
+use std::cmp::{Ordering, Reverse};
+
+/// The fields stand in the order of their names, as those of [`super::Verdicts`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskVerdict {
+    /// Table, partitions and signatures, a line each; `None` if the plan was made without reading them.
+    pub contents: Option<Vec<String>>,
+    /// The layout's name, and only of a disk that its serial number or WWN does not tell from the others of the machine.
+    pub device: String,
+    pub model: String,
+    /// What the layout has on it: number, label and MiB of each.
+    pub partitions: Vec<String>,
+    /// `by-path` link or SCSI address, and only of a disk that has `device`.
+    pub place: String,
+    pub serial: String,
+    pub size_bytes: u64,
+    pub verdict: Verdict,
+    pub wwn: String,
+}
+
+impl PartialOrd for DiskVerdict {
+    fn partial_cmp(&self, other: &DiskVerdict) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By what identifies the disk, so that other contents do not change the order.
+impl Ord for DiskVerdict {
+    fn cmp(&self, other: &DiskVerdict) -> Ordering {
+        let identity = |is: &DiskVerdict| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];
+        let rest = |is: &DiskVerdict| (is.size_bytes, is.verdict, is.partitions.clone(), is.model.clone());
+        let order = identity(self).cmp(&identity(other)).then_with(|| rest(self).cmp(&rest(other)));
+        order.then_with(|| self.contents.cmp(&other.contents))
+    }
+}
+
+impl DiskVerdict {
+    /// `disks` are all of the machine.
+    pub(super) fn new(listed: &layout::Disk, disk: &Disk, disks: &[Disk], verdict: Verdict) -> DiskVerdict {
+        DiskVerdict {
+            contents: Some(contents(disk)),
+            model: printed(&disk.model),
+            partitions: partitions(listed),
+            verdict,
+            ..DiskVerdict::identity(listed.device.as_str(), disk, disks)
+        }
+    }
+
+    /// What tells the disk from the others of the machine. `device` is its name where nothing of its own does.
+    pub(super) fn identity(device: &str, disk: &Disk, disks: &[Disk]) -> DiskVerdict {
+        let is_identified =
+            if disk.serial.trim().is_empty() { disk.has_own_wwn(disks) } else { disk.has_own_serial(disks) };
+        let place = if disk.by_path.is_empty() { &disk.hctl } else { &disk.by_path };
+        let unless_identified = |text: &str| if is_identified { String::new() } else { printed(text) };
+        DiskVerdict {
+            device: unless_identified(device),
+            place: unless_identified(place),
+            serial: printed(&disk.serial),
+            size_bytes: disk.size_bytes,
+            wwn: printed(&disk.wwn),
+            ..DiskVerdict::default()
+        }
+    }
+
+    /// Returns whether the verdict is about this disk of the inventory.
+    pub fn is_of(&self, disk: &Disk, disks: &[Disk]) -> bool {
+        let found = DiskVerdict::identity(&self.device, disk, disks);
+        let key = |is: &DiskVerdict| (is.serial.clone(), is.wwn.clone(), is.place.clone(), is.size_bytes);
+        key(self) == key(&found) && self.device == found.device
+    }
+
+    /// What tells it from others, for people and within [`super::Thing::on`].
+    pub fn name(&self) -> String {
+        let DiskVerdict { device, place, serial, wwn, size_bytes, .. } = self;
+        if device.is_empty() {
+            return if serial.is_empty() { format!("wwn {wwn}") } else { format!("serial {serial}") };
+        }
+        let at = if place.is_empty() { String::new() } else { format!(" at {place}") };
+        let reported: Vec<String> = [("serial", serial), ("wwn", wwn)]
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| format!(", {name} {value}"))
+            .collect();
+        format!("{device}{at}, {}{}, which has no serial number of its own", bytes(*size_bytes), reported.concat())
+    }
+}
+
+/// What is printed on a disk, as a control plane keeps it too: without what steers a terminal.
+fn printed(text: &str) -> String {
+    clean(text).trim().to_owned()
+}
+
+fn partitions(listed: &layout::Disk) -> Vec<String> {
+    let of_table = listed.partitions.iter().map(|partition| {
+        let label = partition.label.as_deref().unwrap_or_default();
+        let size = partition.size.mib().map_or_else(|| "rest".to_owned(), |mib| mib.to_string());
+        format!("{} {label} {size}", partition.number)
+    });
+    let image = listed.image.then(|| "image".to_owned());
+    of_table.chain(image).collect()
+}
+
+/// What is on a disk, without what changes while nothing is written: who uses it, how full it is, and the kernel's names.
+fn contents(disk: &Disk) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(table) = &disk.table {
+        let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+        lines.push(format!("table {}{guid}", table.kind));
+        table.partitions.iter().for_each(|part| lines.extend(of_partition(part)));
+    }
+    lines.extend(disk.signatures.iter().map(|is| format!("disk: {}", of_signature(is))));
+    lines.extend(
+        disk.unreadable.iter().map(|why| format!("not all can be read: {}", why.replace(disk.device.as_str(), "disk"))),
+    );
+    if lines.is_empty() {
+        lines.push(format!("disk: {}", nothing_known(disk.blank)));
+    }
+    let mut lines: Vec<String> = lines.iter().map(|line| printed(line)).collect();
+    order::sort(&mut lines);
+    lines
+}
+
+fn of_partition(part: &Partition) -> Vec<String> {
+    let Partition { number, start_bytes, size_bytes, kind, label, .. } = part;
+    let guid = part.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+    let bounds = format!("partition {number}: {size_bytes} bytes at {start_bytes}, type {kind}{guid} {label:?}");
+    let signatures = part.signatures.iter().map(|is| format!("partition {number} has {}", of_signature(is)));
+    let nothing = format!("partition {number} has {}", nothing_known(part.blank));
+    let nothing = Some(nothing).filter(|_| part.signatures.is_empty());
+    std::iter::once(bounds).chain(signatures).chain(nothing).collect()
+}
+
+fn of_signature(signature: &Signature) -> String {
+    let Signature { kind, label, uuid, .. } = signature;
+    format!("{kind} {label:?} UUID {uuid}")
+}
+
+/// What loses members, with the disks that it lies on by what identifies them.
+pub(super) fn torn(torn: &Torn, disks: &[Disk]) -> String {
+    let mut named: Vec<&Disk> = disks.iter().collect();
+    // No path is the beginning of one that is replaced later.
+    order::by_key(&mut named, |disk| Reverse(disk.device.as_str().len()));
+    let whole = named.into_iter().fold(torn.whole.clone(), |text, disk| {
+        let name = DiskVerdict::identity("a disk", disk, disks).name();
+        text.replace(disk.device.as_str(), &format!("({name})"))
+    });
+    printed(&whole)
+}
