@@ -9,6 +9,7 @@ use simulator::after;
 mod already;
 mod approved;
 mod begun;
+mod blank_only;
 mod blankness;
 mod carrying;
 mod copies;

@@ -42,9 +42,10 @@ const TABLES: &str = "
 /// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
 /// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
-/// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since. `moves`:
+/// has not registered. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
+/// the last usable UUID that its firmware has reported. `moves`:
 /// all of it, which is also how a database from before there were moves is told.
-const LATER: [(&str, &str); 18] = [
+const LATER: [(&str, &str); 19] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -62,6 +63,7 @@ const LATER: [(&str, &str); 18] = [
     ("machines", "stranger"),
     ("machines", "registered_at"),
     ("machines", "begun_since"),
+    ("machines", "smbios_uuid"),
     ("moves", "document"),
 ];
 

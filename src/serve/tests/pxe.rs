@@ -119,14 +119,21 @@ pub(super) struct Firmware {
     kind: u16,
     class: &'static str,
     is_ipxe: bool,
+    /// Last byte of its MAC.
+    nic: u8,
+    /// Client identifier (option 61); empty if it sends none.
+    client_id: &'static [u8],
 }
 
-pub(super) const BIOS: Firmware = Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false };
-pub(super) const UEFI: Firmware = Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false };
-const UEFI_HTTP: Firmware = Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false };
+pub(super) const BIOS: Firmware =
+    Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false, nic: 1, client_id: &[] };
+pub(super) const UEFI: Firmware =
+    Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false, nic: 1, client_id: &[] };
+const UEFI_HTTP: Firmware =
+    Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false, nic: 1, client_id: &[] };
 pub(super) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(super) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false };
+const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[] };
 
 #[derive(Debug)]
 pub(super) struct Answered {
@@ -151,7 +158,7 @@ impl Firmware {
         packet[..4].copy_from_slice(&[1, 1, 6, 0]);
         packet[4..8].copy_from_slice(&number.to_be_bytes());
         packet[10] = 0x80;
-        packet[28..34].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, 1]);
+        packet[28..34].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, self.nic]);
         packet[236..].copy_from_slice(&[0x63, 0x82, 0x53, 0x63]);
         let mut option = |number: u8, content: &[u8]| {
             packet.extend([number, content.len() as u8]);
@@ -163,6 +170,9 @@ impl Firmware {
         option(93, &self.kind.to_be_bytes());
         option(94, &[1, 3, 1]);
         option(97, &[0; 17]);
+        if !self.client_id.is_empty() {
+            option(61, self.client_id);
+        }
         if self.is_ipxe {
             option(77, b"iPXE");
             option(175, &[0xb1, 1, 1]);
@@ -368,6 +378,36 @@ fn root_with_a_range_machines_get_addresses_too() {
             runtime.block_on(start_pxe(pxe, Options { dir: dir.path().to_owned(), ..options }, HTTP, watch)).unwrap();
         assert_eq!(client.discover(BIOS).address, address);
         drop(pxe);
+    });
+}
+
+/// Client identifiers made of SMBIOS UUIDs, as UEFI firmware sends them, and of a MAC, as iPXE does.
+const OF_BOARD: &[u8] = b"\0\x4c\x4c\x45\x44\0\0\0\0\0\0\0\0\0\0\0\x01";
+const OF_DEFAULT: &[u8] = b"\0\x03\0\x02\0\x04\0\x05\0\0\x06\0\x07\0\x08\0\x09";
+const OF_MAC: &[u8] = b"\x01\x52\x54\0\xaa\xbb\x01";
+const OF_RAMDISK: &[u8] = b"\xff\xaa\xbb\x01\0\0\x02\0\0\xab\x11\x12\x13";
+
+#[test]
+#[ignore = "needs root and dnsmasq"]
+fn root_one_nic_takes_one_address_whatever_identifies_it() {
+    on_a_network(|client| {
+        let runtime = runtime();
+        let dir = directory();
+        let options = with_pxe(&dir, Some("10.77.0.100,10.77.0.101"));
+        let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
+        let first = client.lease(Firmware { client_id: OF_BOARD, ..UEFI }).address;
+        for client_id in [OF_MAC, OF_RAMDISK, OF_DEFAULT, &[]] {
+            let given = client.lease(Firmware { client_id, ..IPXE_UEFI });
+            assert_eq!(given.address, first, "{client_id:?}");
+        }
+        // The second machine gets the second address, although its board has the identifier that the first one has sent.
+        let second = client.lease(Firmware { nic: 2, client_id: OF_DEFAULT, ..UEFI }).address;
+        assert_ne!(second, first);
+        assert_eq!(client.lease(Firmware { client_id: OF_DEFAULT, ..UEFI }).address, first);
+        let dir = runtime.block_on(server.stop());
+        let leases = std::fs::read_to_string(dir.path().join("dhcp.leases")).unwrap();
+        let leases = leases.lines().filter(|line| line.contains("52:54:00:aa:bb:")).count();
+        assert_eq!(leases, 2, "one for each MAC");
     });
 }
 
