@@ -286,3 +286,52 @@ async fn two_unknown_machines_with_one_uuid_are_reported_as_two() {
     let both = |line: &str| line.contains("two machines") && line.contains("0a:01") && line.contains("0a:02");
     server.until(|| server.heard.text().lines().any(both), "may be two machines").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_mainboard_is_proven_by_its_rename() {
+    let server = Running::start_in(with_dock()).await;
+    let nics = [(DOCK, "e1000e")];
+    let (token, _) = registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), &nics)).await;
+    server.allocated(ONE, &token).await;
+    // A database of an earlier version has the UUID in the registration alone.
+    let database = rusqlite::Connection::open(server.dir.path().join(DATABASE)).unwrap();
+    database.execute("UPDATE machines SET smbios_uuid = NULL", []).unwrap();
+    let by_mac = async |uuid: &str| server.boot(&format!("uuid={uuid}&mac={DOCK}")).await.text();
+    assert!(is_local_disk(&by_mac(OTHER).await));
+    // Firmware that reports none now: it is served, and what was reported before is not forgotten.
+    let (token, answer) = registers(&server, &format!("uuid=&mac={DOCK}"), ONE, &inventoried(ONE, None, &nics)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let shown = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.json();
+    assert!(shown["allocation"]["blank_only"].is_string(), "{shown}");
+    assert!(is_local_disk(&by_mac(OTHER).await));
+
+    // The operator gives it the UUID of its new board, then one that is made up.
+    for (old, new, reported) in [(ONE, OTHER, Some(OTHER)), (OTHER, STRANGER, None)] {
+        server.write("machines/one.yaml", &machine_file(new, "one", DOCK, "a1", ""));
+        knows(&server, new).await;
+        let answer = operator(&server, "POST", &format!("/v1/machine/{old}/rename"), json!({ "id": new })).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let query = format!("uuid={}&mac={DOCK}", reported.unwrap_or_default());
+        let (token, answer) = registers(&server, &query, new, &inventoried(new, reported, &nics)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        server.allocated(new, &token).await;
+        let shown = server.call(&token, "GET", &format!("/v1/machine/{new}"), &Value::Null).await.json();
+        assert!(shown["allocation"].is_object() && shown["allocation"]["blank_only"].is_null(), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_without_macs_is_not_that_of_a_board_with_all_other_nics() {
+    let dir = directory();
+    let file = machine_file(ONE, "one", DOCK, "a1", "").replace(&format!("macs: ['{DOCK}']\n"), "");
+    std::fs::write(dir.path().join("machines/one.yaml"), file).unwrap();
+    let server = Running::start_in(dir).await;
+    let register = async |nics: &[(&str, &str)]| {
+        registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), nics)).await.1
+    };
+    assert_eq!(register(&[(DOCK, "r8152"), (OWN, "igb")]).await.status, 200);
+    let answer = register(&[("52:54:00:00:cc:01", "igb")]).await;
+    assert!(answer.status == 409 && answer.text().contains("two machines with one UUID"), "{}", answer.text());
+    // One of the NICs was replaced.
+    assert_eq!(register(&[("52:54:00:00:cc:01", "igb"), (OWN, "igb")]).await.status, 200);
+}
