@@ -149,7 +149,7 @@ pub struct Allocation {
     /// The plan that the operator has approved: another one is refused. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approved>,
-    /// Why this may be another machine than the one of its file: then only blank disks are erased. The field is drophammer's own.
+    /// Reason why this may be another machine than the one of its file: then only blank disks are erased. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
     /// This machine's part in a move of a whole machine, which goes before all else. The field is drophammer's own.

@@ -1,4 +1,4 @@
-//! Which machine is this? Defines which UUIDs, MAC addresses and serial numbers identify a machine, for boot, registration,
+//! Identity of machines: defines which UUIDs, MAC addresses and serial numbers identify a machine, for boot, registration,
 //! `machine add`, management controllers, files of a fleet, metal-stack and Ironic. Pure.
 //!
 //! Identifiers are claims: firmware ships with defaults, NICs move between machines, and controllers expose the same MAC on all
@@ -179,7 +179,7 @@ pub fn usable_serial(text: &str) -> Option<&str> {
     const ROW: &str = "01234567890123456789";
     let is_row = letters.len() > 4 && (ROW.contains(&letters) || "0123456789abcdef".contains(&letters));
     let is_placeholder = is_repeated || is_row || PLACEHOLDER_SERIALS.contains(&letters.as_str());
-    // Letters of another script are no placeholder that is known.
+    // No placeholder is known in another script.
     let has_others = text.chars().any(char::is_alphanumeric) && letters.is_empty();
     (has_others || !is_placeholder).then_some(text)
 }

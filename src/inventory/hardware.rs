@@ -48,7 +48,7 @@ pub struct Nic {
     pub mac: String,
     #[serde(default)]
     pub driver: String,
-    /// Whether it is a device on USB.
+    /// True for a device on USB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usb: bool,
     /// Is there a carrier?

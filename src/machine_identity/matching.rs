@@ -1,4 +1,4 @@
-//! Which machine file applies to a machine that boots or registers.
+//! Decision which machine file applies to a machine that boots or registers.
 //!
 //! | UUID that the firmware reports | file with it as `id` | files with the MAC of the boot | what is known of that file's machine | result |
 //! |---|---|---|---|---|
@@ -32,7 +32,7 @@ pub struct BootIdentity {
 /// Identity of a machine as the operator's file and its registration have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownMachine {
-    /// In lower case.
+    /// UUID of the file, in lower case.
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
@@ -50,12 +50,12 @@ pub struct RegisteredIdentity {
     pub macs: Vec<String>,
 }
 
-/// How a machine's UUID relates to what is known of the machine that it claims to be.
+/// Relation of a machine's UUID to what is known of the machine that it claims to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
     /// The UUID is that of the file, or there is none on either side.
     Proven,
-    /// Nothing contradicts, and nothing proves it. The text names both identities and the remedy.
+    /// The UUID neither proves nor contradicts the identity. The text names both identities and the remedy.
     Unproven(String),
     /// It is another machine. The text names both UUIDs and the remedies.
     Contradicted(String),
@@ -117,7 +117,7 @@ pub fn other_macs(machine: &KnownMachine, seen: &str) -> String {
     other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// As [`other_macs`], of a machine's parts.
+/// Returns the message of [`other_macs`] for the fields of a machine.
 pub fn other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): it gets nothing. Two \

@@ -174,7 +174,7 @@ struct Asking {
     files: Files,
     /// Why it gets nothing.
     withheld: Option<String>,
-    /// Why it may be another machine.
+    /// Reason why it may be another machine.
     unproven: Option<String>,
 }
 

@@ -23,8 +23,7 @@ impl State {
     pub async fn machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run(move |connection| {
-            let mut select =
-                connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE ?1 ORDER BY id")?;
+            let mut select = connection.prepare_cached("SELECT id FROM machines WHERE macs LIKE ?1 ORDER BY id")?;
             select.query_map([listed], |row| row.get(0))?.collect()
         })
         .await

@@ -6,6 +6,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
         id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
         last_seen TEXT, last_event TEXT) STRICT;
+    CREATE INDEX IF NOT EXISTS machines_by_macs ON machines (macs, id);
     CREATE TABLE IF NOT EXISTS boots (
         hash BLOB PRIMARY KEY, machine TEXT NOT NULL, created TEXT NOT NULL, asked_by TEXT NOT NULL,
         while_heard INTEGER NOT NULL, address TEXT, begun INTEGER NOT NULL DEFAULT 0, over INTEGER) STRICT;
