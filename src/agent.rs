@@ -87,7 +87,8 @@ fn control(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
     settings.machine.as_ref().or(inventory.system.uuid.as_ref()).cloned().ok_or_else(|| {
-        let message = "this machine has no SMBIOS UUID; name it with drophammer.machine= on the kernel command line";
+        let message = "this machine has no SMBIOS UUID of its own: it reports none, or a default of its vendor; name it with drophammer.machine= on the \
+             kernel command line";
         Error::new(Phase::Settings, message)
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `give_up`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `disk_key`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `disk_key`, `approved`, `blank_only`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
@@ -157,6 +157,9 @@ pub struct Allocation {
     /// The plan that the operator has approved: another one is refused. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approved>,
+    /// Reason why this may be another machine than the one of its file: then only blank disks are erased. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blank_only: Option<String>,
     /// This machine's part in a move of a whole machine, which goes before all else. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<Moving>,

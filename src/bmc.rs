@@ -101,14 +101,17 @@ impl Address {
 }
 
 impl Bmc {
-    /// Does it to the machine with that id. Returns when the controller has taken the order, not when the machine is there.
+    /// Does it to the machine with that UUID. Returns when the controller has taken the order, not when the machine is there, with a
+    /// warning if it may have been another machine.
     ///
     /// # Errors
-    /// The controller is not reached, does not know us, or cannot do it.
-    pub fn act(&self, action: Action, machine: Option<&str>) -> Result<()> {
+    /// The controller is not reached, does not know us, is another machine's, or cannot do it.
+    pub fn act(&self, action: Action, machine: Option<&str>) -> Result<Option<String>> {
         match &self.at {
-            Address::Redfish { url, system } => redfish::act(self, url, system.as_deref(), action, machine),
-            Address::Ipmi { host, port } => ipmi::act("ipmitool", self, host, *port, action),
+            Address::Redfish { url, system } => {
+                redfish::act(self, url, system.as_deref(), action, machine).map(|()| None)
+            }
+            Address::Ipmi { host, port } => ipmi::act("ipmitool", self, (host, *port), action, machine),
         }
     }
 }

@@ -47,6 +47,7 @@ pub mod kmsg;
 pub mod layout;
 #[cfg(feature = "survey")]
 pub mod look;
+pub mod machine_identity;
 pub mod marker;
 #[cfg(feature = "agent")]
 pub mod moving;

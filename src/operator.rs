@@ -88,10 +88,12 @@ fn add(server: &Server, asked: &options::Add, json: bool) -> Result<Exit> {
     match server.ask::<Added>(request.json(&body))? {
         Answer::Refused(why) => Ok(refused(&why)),
         Answer::Good(added) if json => print_json(&added),
-        Answer::Good(Added { file, name, size, macs, .. }) => {
+        Answer::Good(Added { file, name, size, macs, omitted, .. }) => {
             let size = size.map(|size| format!(", size {size}")).unwrap_or_default();
+            let omitted: String =
+                omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
             print(&format!(
-                "{file} of the server's directory is {name} now: MACs {}{size}.\nAn `allocation` in it installs the machine.\n",
+                "{file} of the server's directory is {name} now: MACs {}{size}.\n{omitted}An `allocation` in it installs the machine.\n",
                 if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
             ))?;
             Ok(Exit::Good)

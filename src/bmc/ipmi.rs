@@ -3,12 +3,21 @@
 use super::{Action, Bmc, failed};
 use crate::command::{Command, CommandError};
 use crate::error::{Error, Phase, Result};
+use crate::machine_identity::{is_same_uuid, parse_usable_uuid};
 use std::ffi::OsStr;
 use std::time::Duration;
+use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
 
-pub fn act(program: impl AsRef<OsStr>, bmc: &Bmc, host: &str, port: Option<u16>, action: Action) -> Result<()> {
+/// Returns a warning if the controller reports the UUID of another machine.
+pub fn act(
+    program: impl AsRef<OsStr>,
+    bmc: &Bmc,
+    (host, port): (&str, Option<u16>),
+    action: Action,
+    machine: Option<&str>,
+) -> Result<Option<String>> {
     let port = port.unwrap_or(623).to_string();
     let ask = |words: &[&str]| -> Result<String> {
         let who = ["-I", "lanplus", "-H", host, "-p", &port, "-U", &bmc.username, "-E"];
@@ -25,8 +34,30 @@ pub fn act(program: impl AsRef<OsStr>, bmc: &Bmc, host: &str, port: Option<u16>,
         }
         Action::Cycle => ask(&["chassis", "power", "cycle"]),
         Action::Pxe => ask(&["chassis", "bootdev", "pxe"]),
-    }
-    .map(drop)
+    }?;
+    let Some(wanted) = machine.and_then(parse_usable_uuid) else { return Ok(None) };
+    // Not all controllers have one.
+    let reported = ask(&["mc", "guid"]).ok().and_then(|text| reported_guid(&text));
+    Ok(reported.filter(|reported| !is_same_guid(*reported, wanted)).map(|reported| {
+        format!(
+            "the management controller {host} reports the GUID {reported}, and machine {wanted} was meant: check its address. Many controllers \
+             have a GUID that is not the UUID of the firmware"
+        )
+    }))
+}
+
+/// GUID of `ipmitool mc guid`, if it identifies a machine.
+fn reported_guid(text: &str) -> Option<Uuid> {
+    let line = text.lines().find(|line| line.trim_start().starts_with("System GUID"))?;
+    parse_usable_uuid(line.split_once(':')?.1)
+}
+
+/// Returns whether both are the same in one of the byte orders that controllers and ipmitool use: RFC 4122, SMBIOS, and either reversed
+/// as a whole (IPMI 2.0, 20.8).
+fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
+    let mut bytes = *reported.as_bytes();
+    bytes.reverse();
+    is_same_uuid(reported, wanted) || is_same_uuid(Uuid::from_bytes(bytes), wanted)
 }
 
 fn told(host: &str, error: CommandError) -> Error {
@@ -70,7 +101,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let asked = |action, says: &str| {
             let _ = fs::remove_file(dir.path().join("log"));
-            act(ipmitool(dir.path(), says), &bmc(), "h", Some(9001), action).unwrap();
+            act(ipmitool(dir.path(), says), &bmc(), ("h", Some(9001)), action, None).unwrap();
             fs::read_to_string(dir.path().join("log")).unwrap()
         };
         let who = "hunter2 -I lanplus -H h -p 9001 -U admin -E chassis";
@@ -87,10 +118,35 @@ mod tests {
     fn what_goes_wrong_is_said_without_the_password() {
         let dir = tempfile::tempdir().unwrap();
         let program = ipmitool(dir.path(), "echo 'Error: Unable to establish IPMI v2 / RMCP+ session' >&2; exit 1");
-        let why = act(program, &bmc(), "h", None, Action::On).unwrap_err().to_string();
+        let why = act(program, &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
         assert!(why.starts_with("the management controller h: ") && why.contains("Unable to establish"), "{why}");
         assert!(!why.contains("hunter2"), "{why}");
-        let why = act(dir.path().join("none"), &bmc(), "h", None, Action::On).unwrap_err().to_string();
+        let why = act(dir.path().join("none"), &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
         assert!(why.starts_with("there is no ipmitool on this host"), "{why}");
+    }
+
+    /// A controller's GUID is a claim that may be another one than the firmware's UUID, so that it refuses nothing.
+    #[test]
+    fn another_guid_is_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let warned = |guid: &str, machine: Option<&str>| {
+            let program = ipmitool(dir.path(), &format!("echo 'System GUID  : {guid}'"));
+            act(program, &bmc(), ("h", None), Action::Off, machine).unwrap()
+        };
+        let own = "4c4c4544-0051-3010-8031-b2c04f333633";
+        for same in [
+            own,
+            "44454c4c-5100-1030-8031-b2c04f333633",
+            "3336334f-c0b2-3180-1030-510044454c4c",
+            "00000000-0000-0000-0000-000000000000",
+            "03000200-0400-0500-0006-000700080009",
+            "none",
+        ] {
+            assert_eq!(warned(same, Some(own)), None, "{same}");
+        }
+        let other = "aaaaaaaa-0051-3010-8031-b2c04f333633";
+        let why = warned(other, Some(own)).unwrap();
+        assert!(why.contains(own) && why.contains(other), "{why}");
+        assert_eq!(warned(other, None), None);
     }
 }

@@ -3,12 +3,14 @@
 use super::{Action, Bmc, failed};
 use crate::error::{Context, Phase, Result};
 use crate::http;
+use crate::machine_identity::{is_same_uuid, parse_usable_uuid, usable_uuid};
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::header::{ETAG, IF_MATCH};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
+use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
 /// Of a system with all of its sensors.
@@ -57,20 +59,31 @@ pub fn act(bmc: &Bmc, url: &str, system: Option<&str>, action: Action, machine: 
 }
 
 impl Asked<'_> {
-    /// The one that there is; of several the one with the machine's id.
+    /// Finds the path of the machine's system: the only one, unless it is another machine's; of several the one with its UUID.
     fn find(&self, machine: Option<&str>) -> Result<String> {
         let (Systems { members }, _) = self.get("/redfish/v1/Systems")?;
+        let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
         if let [one] = &members[..] {
-            return self.path(&one.id);
+            let path = self.path(&one.id)?;
+            return match wanted.and_then(usable_uuid) {
+                Some(wanted) => self.refuse_another(&path, wanted).map(|()| path),
+                None => Ok(path),
+            };
         }
+        let mut found = Vec::new();
         for Link { id } in &members {
             let path = self.path(id)?;
-            let (System { uuid, .. }, _) = self.get(&path)?;
-            if let (Some(uuid), Some(machine)) = (uuid, machine)
-                && uuid.eq_ignore_ascii_case(machine)
+            if let (Some(uuid), Some(wanted)) = (self.uuid(&path)?, wanted)
+                && is_same_uuid(uuid, wanted)
             {
-                return Ok(path);
+                found.push((uuid == wanted, path));
             }
+        }
+        // The other byte order counts if no system has the identical UUID.
+        let exact = found.iter().any(|(is_exact, _)| *is_exact);
+        found.retain(|(is_exact, _)| *is_exact == exact);
+        if let [(_, path)] = &found[..] {
+            return Ok(path.clone());
         }
         let all: Vec<&str> = members.iter().map(|link| link.id.as_str()).collect();
         let which = machine.map_or("is meant".to_owned(), |id| format!("has the id {id}"));
@@ -80,6 +93,24 @@ impl Asked<'_> {
             members.len(),
             all.join(", ")
         )))
+    }
+
+    /// UUID of a system, if it identifies a machine.
+    fn uuid(&self, path: &str) -> Result<Option<Uuid>> {
+        let (System { uuid, .. }, _) = self.get(path)?;
+        Ok(uuid.as_deref().and_then(parse_usable_uuid))
+    }
+
+    /// Refuses a system that reports the UUID of another machine: the address was reassigned, swapped or mistyped.
+    fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
+        match self.uuid(path)? {
+            Some(uuid) if !is_same_uuid(uuid, wanted) => Err(failed(format!(
+                "the management controller {} is that of machine {uuid}, and {wanted} is meant: nothing was switched. Correct its address; \
+                 if it is the right one, append the path of its system: {}{path}",
+                self.url, self.url
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// A link of the controller, which must not lead to another one.
@@ -167,119 +198,4 @@ fn message(response: Response) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bmc::Address;
-    use crate::pull::Secret;
-    use crate::testing::http::{Act, Request, Server};
-
-    const ONE: &str = "/redfish/v1/Systems/1";
-    const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
-
-    /// A controller with so many systems, of which the last is the machine, with this power.
-    fn controller(systems: usize, power: &'static str) -> Server {
-        let system = move |number: usize| {
-            let uuid = if number == systems { ID.to_uppercase() } else { "other".to_owned() };
-            json!({ "UUID": uuid, "PowerState": power, "Actions": { "#ComputerSystem.Reset": {
-                "target": format!("/redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset"),
-                "ResetType@Redfish.AllowableValues": ["On", "ForceOff", "ForceRestart"] } } })
-        };
-        Server::start(Vec::new(), move |request: &Request| {
-            let links: Vec<_> =
-                (1..=systems).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
-            match (request.method.as_str(), request.path.strip_prefix("/redfish/v1/Systems")) {
-                _ if request.authorization.as_deref() != Some("Basic YWRtaW46aHVudGVyMg==") => Act::says(401, "{}"),
-                ("GET", Some("")) => Act::says(200, &json!({ "Members": links }).to_string()),
-                ("GET", Some(number)) => {
-                    let body = system(number[1..].parse().unwrap()).to_string();
-                    Act { headers: vec![("ETag", "W/\"7\"".to_owned())], ..Act::says(200, &body) }
-                }
-                ("PATCH" | "POST", Some(_)) => Act::says(204, ""),
-                _ => Act::says(404, "{}"),
-            }
-        })
-    }
-
-    fn bmc(server: &Server, system: Option<&str>) -> Bmc {
-        let url = server.url("").trim_end_matches('/').to_owned();
-        let at = Address::Redfish { url, system: system.map(str::to_owned) };
-        Bmc { at, username: "admin".to_owned(), password: Secret::new("hunter2"), insecure: false }
-    }
-
-    fn last(server: &Server) -> (String, Value) {
-        let request = server.requests().pop().unwrap();
-        (request.line(), serde_json::from_str(&request.body).unwrap())
-    }
-
-    #[test]
-    fn each_action_is_what_the_system_can_do() {
-        for (power, action, kind) in [
-            ("Off", Action::On, "On"),
-            ("On", Action::Off, "ForceOff"),
-            ("On", Action::Cycle, "ForceRestart"),
-            ("Off", Action::Cycle, "On"),
-        ] {
-            let server = controller(1, power);
-            bmc(&server, None).act(action, Some(ID)).unwrap();
-            let expected = (format!("POST {ONE}/Actions/ComputerSystem.Reset"), json!({ "ResetType": kind }));
-            assert_eq!(last(&server), expected);
-        }
-        let server = controller(1, "On");
-        bmc(&server, Some(ONE)).act(Action::Pxe, None).unwrap();
-        let (line, body) = last(&server);
-        assert_eq!(line, format!("PATCH {ONE}"));
-        let once = json!({ "BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Pxe" });
-        assert_eq!(body, json!({ "Boot": once }));
-        assert_eq!(server.requests().pop().unwrap().header("if-match"), Some("W/\"7\""));
-    }
-
-    #[test]
-    fn of_several_systems_the_one_with_the_machines_id_is_meant() {
-        let server = controller(3, "On");
-        bmc(&server, None).act(Action::Off, Some(ID)).unwrap();
-        assert_eq!(last(&server).0, "POST /redfish/v1/Systems/3/Actions/ComputerSystem.Reset");
-        let why = bmc(&server, None).act(Action::Off, Some("x")).unwrap_err().to_string();
-        assert!(why.contains("has 3 systems") && why.contains("/redfish/v1/Systems/2"), "{why}");
-        assert!(server.requests().iter().filter(|request| request.method == "POST").count() == 1);
-    }
-
-    #[test]
-    fn what_goes_wrong_is_said_without_the_password() {
-        let server = controller(1, "On");
-        let wrong = Bmc { password: Secret::new("hunter3"), ..bmc(&server, None) };
-        let why = wrong.act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("does not take this username and password") && !why.contains("hunter"), "{why}");
-
-        let error =
-            r#"{"error": {"message": "general", "@Message.ExtendedInfo": [{"Message": "the fan is on fire"}]}}"#;
-        let server = Server::start(Vec::new(), move |_| Act::says(500, error));
-        let why = bmc(&server, Some(ONE)).act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("the fan is on fire"), "{why}");
-
-        let other = controller(1, "On");
-        let place = other.url("redfish/v1/Systems/1");
-        let server = Server::start(Vec::new(), move |_| Act {
-            headers: vec![("Location", place.clone())],
-            ..Act::says(307, "")
-        });
-        let why = bmc(&server, Some(ONE)).act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("to which no password is sent"), "{why}");
-        assert!(other.requests().is_empty());
-
-        let server = Server::start(Vec::new(), |_| Act::says(200, r#"{"Actions": {}}"#));
-        let why = bmc(&server, Some(ONE)).act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("has no ComputerSystem.Reset"), "{why}");
-    }
-
-    #[test]
-    fn a_certificate_that_nobody_knows_is_taken_only_when_that_is_said() {
-        let server = Server::start_tls(Vec::new(), |_| Act::says(401, ""));
-        let strict = bmc(&server, Some(ONE));
-        let why = strict.act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("no answer from the management controller"), "{why}");
-        assert!(server.requests().is_empty());
-        let lax = Bmc { insecure: true, ..strict };
-        let why = lax.act(Action::On, None).unwrap_err().to_string();
-        assert!(why.contains("does not take this username"), "{why}");
-    }
-}
+mod tests;

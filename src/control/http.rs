@@ -177,7 +177,8 @@ impl Control for HttpControl {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
         let text = response.text().map_err(|error| self.unreachable(what, error))?;
-        serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))
+        let machine = serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))?;
+        super::of_this_machine(machine, &self.machine)
     }
 
     fn event(&self, event: &Event) -> Result<()> {

@@ -120,6 +120,22 @@ pub trait Pool {
     fn allocated(&self, at_stake: bool) -> Result<bool>;
 }
 
+/// Returns the machine if it is the one that asked: another one's allocation must not erase this one's disks.
+///
+/// # Errors
+/// It is another machine.
+#[cfg(feature = "agent")]
+fn of_this_machine(machine: Machine, id: &str) -> Result<Machine> {
+    match machine.id.eq_ignore_ascii_case(id) {
+        true => Ok(machine),
+        false => {
+            let message =
+                format!("the allocation is that of machine {:?}, and this is {id}: nothing is installed", machine.id);
+            Err(Error::new(Phase::Control, message))
+        }
+    }
+}
+
 /// The answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -127,4 +143,19 @@ pub struct Acknowledged {
     /// After a failed reinstall: boot over PXE at once, for another attempt.
     #[serde(default)]
     pub retry: bool,
+}
+
+#[cfg(all(test, feature = "agent"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_of_another_machine_is_refused() {
+        let machine = |id: &str| Machine { id: id.to_owned(), ..Machine::default() };
+        assert_eq!(of_this_machine(machine("4C-1"), "4c-1").unwrap().id, "4C-1");
+        for other in ["4c-2", ""] {
+            let why = of_this_machine(machine(other), "4c-1").unwrap_err().to_string();
+            assert!(why.contains(other) && why.contains("4c-1"), "{why}");
+        }
+    }
 }

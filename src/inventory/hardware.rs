@@ -1,6 +1,7 @@
 //! The machine apart from its disks.
 
 use super::lldp::Neighbour;
+use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
 /// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
@@ -47,10 +48,20 @@ pub struct Nic {
     pub mac: String,
     #[serde(default)]
     pub driver: String,
+    /// True for a device on USB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usb: bool,
     /// Is there a carrier?
     #[serde(default)]
     pub link: bool,
     /// Who is at the other end of its cable; empty where nobody has listened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<Neighbour>,
+}
+
+impl Nic {
+    /// Returns whether it is on USB. Inventories of earlier versions have the driver alone.
+    pub fn is_usb(&self) -> bool {
+        self.usb || is_usb_driver(&self.driver)
+    }
 }

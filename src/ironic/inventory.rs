@@ -1,6 +1,7 @@
 //! The inventory in the shape of Ironic's own agent, made from ours.
 
 use crate::inventory::{Cpu, Disk, Firmware, Inventory, Nic};
+use crate::machine_identity::{is_controller_driver, usable_mac};
 use nix::ifaddrs::getifaddrs;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,17 +75,21 @@ pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) 
     })
 }
 
-/// MACs that a lookup asks for: the card of the boot first. What has no address of six bytes is none of Ironic's ports.
+/// Returns the MACs that a lookup asks for: that of the boot first. The NIC of a management controller has the same MAC on all machines
+/// of some models, and would find several nodes: it counts if the machine has no other.
 pub fn macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
-    let is_mac = |mac: &&str| mac.len() == 17 && *mac != "00:00:00:00:00:00";
-    let all = boot_mac.into_iter().chain(inventory.nics.iter().map(|nic| nic.mac.as_str())).filter(is_mac);
-    let mut macs: Vec<String> = Vec::new();
-    for mac in all.map(str::to_lowercase) {
-        if !macs.contains(&mac) {
-            macs.push(mac);
+    let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
+        let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());
+        let mut macs: Vec<String> = Vec::new();
+        for mac in boot_mac.into_iter().chain(nics).filter_map(usable_mac) {
+            if !macs.contains(&mac) {
+                macs.push(mac);
+            }
         }
-    }
-    macs
+        macs
+    };
+    let macs = of(&|nic| !is_controller_driver(&nic.driver));
+    if macs.is_empty() { of(&|_| true) } else { macs }
 }
 
 fn interface(nic: &Nic, addresses: &Addresses) -> Value {
@@ -166,5 +171,17 @@ mod tests {
         let inventory = Inventory { nics, ..Inventory::default() };
         assert_eq!(macs(&inventory, Some("52:54:00:aa:00:02")), ["52:54:00:aa:00:02", "52:54:00:aa:00:01"]);
         assert_eq!(macs(&inventory, None), ["52:54:00:aa:00:01", "52:54:00:aa:00:02"]);
+    }
+
+    #[test]
+    fn a_nic_that_is_the_same_on_every_machine_is_not_looked_up() {
+        let nic = |mac: &str, driver: &str| Nic { mac: mac.into(), driver: driver.into(), ..Nic::default() };
+        let bmc = nic("be:3a:f2:b6:05:9f", "cdc_ether");
+        let inventory = Inventory { nics: vec![bmc.clone(), nic("52:54:00:aa:00:01", "igb")], ..Inventory::default() };
+        assert_eq!(macs(&inventory, None), ["52:54:00:aa:00:01"]);
+        // A machine with no other NIC has at least a chance, and the NIC of the boot counts in any case.
+        let only = Inventory { nics: vec![bmc], ..Inventory::default() };
+        assert_eq!(macs(&only, None), ["be:3a:f2:b6:05:9f"]);
+        assert_eq!(macs(&inventory, Some("BE:3A:F2:B6:05:9F")), ["be:3a:f2:b6:05:9f", "52:54:00:aa:00:01"]);
     }
 }

@@ -23,7 +23,9 @@ pub fn from_here(asked: &Switch, json: bool) -> Option<Result<Exit>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = controller(address, &asked.controller).and_then(|bmc| {
         let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
-        bmc.act(asked.action, id.as_deref())
+        let warning = bmc.act(asked.action, id.as_deref())?;
+        warning.into_iter().for_each(|warning| eprintln!("drophammer: {warning}"));
+        Ok(())
     });
     Some(or_refused(done.and_then(|()| said(&asked.machine, asked.action, json))))
 }

@@ -4,6 +4,7 @@ mod absent;
 mod already;
 pub mod approved;
 mod arrays;
+mod blank_only;
 mod booting;
 mod capacity;
 mod carrying;
@@ -124,6 +125,7 @@ pub fn make(
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));
+    decided.problems.extend(blank_only::refused(&request, inventory, &decided.disks));
     decided.problems.extend(receiving::taken(&request, inventory, &decided));
     let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
     // What is refused anyhow has no verdicts to compare.

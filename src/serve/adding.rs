@@ -4,10 +4,12 @@ use super::App;
 use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::directory::Directory;
+use super::identity::DEFAULT_ID;
 use super::operator::Operator;
 use super::peers::Peer;
 use super::{input, ipxe, sizes};
 use crate::control::wire::{Hardware, Register};
+use crate::machine_identity::usable_mac;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -36,8 +38,18 @@ pub struct Added {
     pub name: String,
     pub size: Option<String>,
     pub macs: Vec<String>,
+    /// MACs of the machine that are not in its file, as they do not identify it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<OmittedMac>,
     /// Below the server's directory.
     pub file: String,
+}
+
+/// MAC address that does not identify a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OmittedMac {
+    pub mac: String,
+    pub reason: String,
 }
 
 /// `POST /v1/machine/{id}/file`.
@@ -49,9 +61,8 @@ pub async fn add(
     body: Body,
 ) -> Result<Json<Added>, ApiError> {
     let asked: Add = read(&app, peer, body, EVENT_BYTES).await?;
-    let made_up =
-        || ApiError::bad(format!("{id} is what firmware without a UUID says: write the file by hand, with its macs"));
-    let id = ipxe::uuid(&id).map_err(ApiError::bad)?.ok_or_else(made_up)?;
+    let default = || ApiError::bad(format!("{id} {DEFAULT_ID}"));
+    let id = ipxe::uuid(&id).map_err(ApiError::bad)?.ok_or_else(default)?;
     let row = app.state.registered(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
@@ -61,7 +72,9 @@ pub async fn add(
     let row = row.ok_or_else(unknown)?;
     let register: Register = serde_json::from_str(&row.document)
         .map_err(|error| conflict(format!("what machine {id} has registered is not understood: {error}")))?;
-    let added = described(&app.directory(), id, &asked, &register.hardware).map_err(conflict)?;
+    let directory = app.directory();
+    let macs = identifying_macs(&app, &directory, &id, &register).await?;
+    let added = described(&directory, id, &asked, &register.hardware, macs).map_err(conflict)?;
     let text = text(&added);
     // The reader's word counts, as for every file.
     input::machine(&text).map_err(|why| conflict(format!("the file would not be good: {why}")))?;
@@ -79,24 +92,64 @@ fn conflict(why: String) -> ApiError {
 }
 
 /// The machine, when it and its name are new.
-fn described(directory: &Directory, id: String, asked: &Add, hardware: &Hardware) -> Result<Added, String> {
+fn described(
+    directory: &Directory,
+    id: String,
+    asked: &Add,
+    hardware: &Hardware,
+    (macs, omitted): (Vec<String>, Vec<OmittedMac>),
+) -> Result<Added, String> {
     let name = asked.name.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
         return Err(format!("{name:?} cannot be the name of a machine's file: letters, digits, dots, _ and - can"));
     }
-    if let Some(known) = directory.machine(&id) {
+    if let Some(known) = directory.machine_by_uuid(&id) {
         return Err(format!("machine {id} has a file already, and is called {:?}", known.name));
     }
     if let Some(other) = directory.machines().find(|machine| machine.name == name) {
         return Err(format!("machine {} is called {name:?} already", other.id));
     }
     let size = sizes::choose(&directory.known.sizes, hardware, asked.size.as_deref())?;
-    let macs: Vec<String> = hardware.nics.iter().filter_map(|nic| ipxe::mac(&nic.mac).ok()).collect();
-    if let Some((mac, other)) = macs.iter().find_map(|mac| Some((mac, directory.machine_by_mac(mac)?))) {
-        return Err(format!("its MAC {mac} belongs to machine {} already ({:?})", other.id, other.name));
+    if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
+        return Err(format!("its MAC {} {}, and it has no other: list its MACs by hand", first.mac, first.reason));
     }
-    Ok(Added { id, name: name.to_owned(), size, macs, file: format!("machines/{name}.yaml") })
+    Ok(Added { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
+}
+
+/// Begin of the reason for a MAC that the file of another machine lists.
+const OF_A_FILE: &str = "belongs to machine";
+
+/// Returns the machine's MACs that identify it, and the others. NICs on USB move between machines, and those of management controllers
+/// have the same MAC on all machines of some models.
+async fn identifying_macs(
+    app: &App,
+    directory: &Directory,
+    id: &str,
+    register: &Register,
+) -> Result<(Vec<String>, Vec<OmittedMac>), ApiError> {
+    let (mut macs, mut omitted) = (Vec::new(), Vec::new());
+    let inventory = register.inventory.as_ref();
+    for nic in &register.hardware.nics {
+        let Some(mac) = usable_mac(&nic.mac) else { continue };
+        let usb =
+            inventory.and_then(|inventory| inventory.nics.iter().find(|found| found.mac == nic.mac && found.is_usb()));
+        let file = directory.machines_by_mac(&mac).find(|other| other.id != id);
+        let registered = app.state.machines_with_mac(&mac).await?.into_iter().find(|other| other != id);
+        let reason = match (usb, file, registered) {
+            (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
+            (_, None, Some(other)) => format!("is also that of machine {other}, which has registered with it"),
+            (Some(nic), None, None) => {
+                format!("is that of a NIC on USB ({}), which moves between machines", nic.driver)
+            }
+            (None, None, None) => {
+                macs.push(mac);
+                continue;
+            }
+        };
+        omitted.push(OmittedMac { mac, reason });
+    }
+    Ok((macs, omitted))
 }
 
 /// Strings of JSON are strings of YAML.

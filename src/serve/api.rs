@@ -15,8 +15,8 @@ use super::peers::Peer;
 use super::resolve::Assigned;
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported};
 use super::watch::Who;
-use super::{App, approved, ipxe, wanted};
-use crate::allocation;
+use super::{App, approved, identity, wanted};
+use crate::allocation::{self, Allocation};
 use crate::carried::Part;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
@@ -55,8 +55,11 @@ pub async fn register(
         return Err(caller::not_of(&id));
     }
     let directory = app.directory();
-    refuse_other_macs(&app, &directory, &id, &register, peer)?;
-    caller::enroll(&app, &boot, peer).await?;
+    identity::refuse_other_machine(&app, &directory, &id, &register, peer).await?;
+    refuse_other_nic(&app, &directory, &id, peer)?;
+    let macs = identity::registered_macs(&register);
+    let two_machines = identity::two_machines(&app, &id, &macs).await?;
+    caller::enroll(&app, &boot, peer, two_machines.as_deref()).await?;
     // What a boot says again, because its address has changed, was true at its beginning.
     if boot.address.is_none() {
         app.state.register(&id, directory.name(&id), &register).await?;
@@ -72,19 +75,10 @@ pub async fn register(
     Ok(Json(json!({})))
 }
 
-/// Two machines with one UUID are told apart by their MACs: the other one must not get this one's allocation.
-fn refuse_other_macs(
-    app: &App,
-    directory: &Directory,
-    id: &str,
-    register: &Register,
-    peer: Peer,
-) -> Result<(), ApiError> {
-    let Some(machine) = directory.machine(id).filter(|machine| !machine.macs.is_empty()) else { return Ok(()) };
-    let macs: Vec<String> = register.hardware.nics.iter().filter_map(|nic| ipxe::mac(&nic.mac).ok()).collect();
-    let is_its_own = macs.is_empty() || macs.iter().any(|mac| machine.macs.contains(mac));
-    let said = (!is_its_own).then(|| format!("{}; it is at {peer}", machine.other_macs(&macs.join(" "))));
-    let Some(message) = said.or_else(|| caller::other_card(app, machine, peer)) else { return Ok(()) };
+/// Refuses a machine whose NIC, as the kernel's table of neighbours has it, is not one of its file's.
+fn refuse_other_nic(app: &App, directory: &Directory, id: &str, peer: Peer) -> Result<(), ApiError> {
+    let message = directory.machine(id).and_then(|machine| caller::other_card(app, machine, peer));
+    let Some(message) = message else { return Ok(()) };
     app.alarm(message.clone());
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
@@ -160,6 +154,8 @@ pub async fn machine(
         }
         None => None,
     };
+    let blank_only = identity::blank_only(&app, &directory, &id).await?;
+    let allocation = allocation.map(|allocation| Allocation { blank_only, ..allocation });
     Ok(Json(allocation::Machine {
         name: described.map(|machine| machine.name.clone()).unwrap_or_default(),
         size: described.and_then(|machine| machine.size.clone()).map(|id| allocation::Named { id }),

@@ -7,10 +7,11 @@ use super::moves::MoveState;
 use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
 use super::watch::Who;
-use super::{App, api, caller, input, ipxe, token};
+use super::{App, api, caller, identity, input, ipxe, token};
 use crate::carried::Part;
 use crate::control::wire;
 use crate::facts::{Event, EventName};
+use crate::machine_identity::{BootIdentity, MachineMatch, parse_usable_uuid};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -38,7 +39,7 @@ pub async fn script(
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<String, ApiError> {
-    let asking = asking(&app, peer, &method, query)?;
+    let asking = asking(&app, peer, &method, query).await?;
     let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
         // What its disks hold may run on another machine.
@@ -52,7 +53,7 @@ pub async fn script(
     let asked = Asked { token: hash, by: peer.to_string(), ordered_only: false };
     let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
     let initrd = initrd(&app, &asking.id).await;
-    say_other(&app, &asking.id, other, peer);
+    say_other(&app, &asking, other, peer).await?;
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
@@ -65,6 +66,7 @@ pub async fn script(
         NextBoot::Stop(order) => (stopped(order), Some(true)),
         NextBoot::Crowded => return Err(crowded(&app, &asking.id, peer)),
     };
+    say_unproven(&app, &asking, &next, peer);
     if matches!(next, NextBoot::Elsewhere(_) | NextBoot::NoFile) {
         app.alarm(format!("{} at {peer}: it {message}", asking.id));
     }
@@ -85,7 +87,7 @@ pub async fn without_firmware(
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<Json<wire::NextBoot>, ApiError> {
-    let asking = asking(&app, peer, &method, query)?;
+    let asking = asking(&app, peer, &method, query).await?;
     let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
         app.alarm(why.clone());
@@ -93,7 +95,8 @@ pub async fn without_firmware(
     }
     let asked = Asked { token: hash, by: peer.to_string(), ordered_only: true };
     let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
-    say_other(&app, &asking.id, other, peer);
+    say_other(&app, &asking, other, peer).await?;
+    say_unproven(&app, &asking, &next, peer);
     say_the_end(&app, &asking.id, &next, peer);
     let id = &asking.id;
     let refusal = match &next {
@@ -164,11 +167,15 @@ async fn initrd(app: &App, id: &str) -> &'static str {
 /// Who asks.
 struct Asking {
     id: String,
+    /// MAC of the NIC that it boots over.
+    mac: Option<String>,
     consoles: Vec<String>,
     network: Option<String>,
     files: Files,
     /// Why it gets nothing.
     withheld: Option<String>,
+    /// Reason why it may be another machine.
+    unproven: Option<String>,
 }
 
 impl Asking {
@@ -180,7 +187,7 @@ impl Asking {
     }
 }
 
-fn asking(
+async fn asking(
     app: &App,
     peer: Peer,
     method: &Method,
@@ -193,30 +200,43 @@ fn asking(
     let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let uuid = optional(&query.uuid).map(|uuid| ipxe::uuid(&uuid)).transpose().map_err(ApiError::bad)?.flatten();
     let mac = optional(&query.mac).map(|mac| ipxe::mac(&mac)).transpose().map_err(ApiError::bad)?;
+    let asking = BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac };
     let directory = app.directory();
-    let by_uuid = uuid.as_deref().and_then(|uuid| directory.machine(uuid));
-    let machine = by_uuid.or_else(|| directory.machine_by_mac(mac.as_deref()?));
-    let Some(id) = machine.map(|machine| machine.id.clone()).or(uuid) else {
-        app.alarm(format!(
-            "a machine at {peer} without a usable UUID and with the unknown MAC {mac:?} asks for its boot script: give it a file in machines/ with this MAC"
-        ));
-        return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
+    let (id, withheld, unproven) = match identity::matched(app, &directory, &asking).await? {
+        MachineMatch::Proven { id, warning } => {
+            warning.into_iter().for_each(|warning| app.alarm(warning));
+            (id, None, None)
+        }
+        MachineMatch::Unproven { id, why } => (id, None, Some(why)),
+        MachineMatch::Unknown(uuid) => (uuid.to_string(), None, None),
+        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; it is at {peer}")), None),
+        MachineMatch::Ambiguous(why) => {
+            app.alarm(format!("{why}; it is at {peer}"));
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        MachineMatch::Unidentified => {
+            app.alarm(unidentified(peer, &asking));
+            return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
+        }
     };
+    let machine = directory.machine(&id);
     // Also while its image is being digested: what is installed stays installed.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => Files::Allocated(allocation.id.to_string()),
         Some(None) => Files::Free,
         None => Files::Nothing,
     };
-    let other = |machine: &&input::Machine| {
-        mac.as_ref().is_some_and(|mac| !machine.macs.is_empty() && !machine.macs.contains(mac))
-    };
-    let said = machine.filter(other).map(|machine| machine.other_macs(mac.as_deref().unwrap_or_default()));
-    let said = said.map(|said| format!("{said}; it is at {peer}"));
-    let withheld = said.or_else(|| caller::other_card(app, machine?, peer));
+    let withheld = withheld.or_else(|| caller::other_card(app, machine?, peer));
     let consoles = machine.map_or_else(input::default_consoles, |machine| machine.consoles.clone());
     let network = machine.and_then(|machine| machine.ramdisk_network.clone());
-    Ok(Asking { id, consoles, network, files, withheld })
+    Ok(Asking { id, mac: asking.mac, consoles, network, files, withheld, unproven })
+}
+
+fn unidentified(peer: Peer, asking: &BootIdentity) -> String {
+    format!(
+        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} asks for its boot script: give it a file in machines/ with this MAC",
+        asking.mac
+    )
 }
 
 fn attempt(order: &Order) -> String {
@@ -277,14 +297,24 @@ pub fn say_the_end(app: &App, id: &str, next: &NextBoot, peer: Peer) -> Option<S
     if let NextBoot::Stop(order) = next { Some(stopped(order)) } else { None }
 }
 
+/// Reports that a machine which may be another one gets the ramdisk for an installation.
+fn say_unproven(app: &App, asking: &Asking, next: &NextBoot, peer: Peer) {
+    if let (NextBoot::Install | NextBoot::Attempt(_), Some(why)) = (next, &asking.unproven) {
+        app.alarm(format!("{why}; it is at {peer}"));
+    }
+}
+
 /// Somebody asks for a boot of a machine that is heard elsewhere.
-fn say_other(app: &App, id: &str, other: Option<Boot>, peer: Peer) {
-    let Some(other) = other else { return };
+async fn say_other(app: &App, asking: &Asking, other: Option<Boot>, peer: Peer) -> Result<(), ApiError> {
+    let Some(other) = other else { return Ok(()) };
+    let two_machines = identity::two_machines(app, &asking.id, asking.mac.as_slice()).await?;
     let (at, ago) = (other.address.unwrap_or_default(), app.state.heard.since(&other.hash).as_secs());
     app.alarm(format!(
-        "{}: {peer} asks for another boot, while the boot at {at} is still heard ({ago} s ago), and goes on",
-        app.directory().name(id)
+        "{}: {peer} asks for another boot, while the boot at {at} is still heard ({ago} s ago), and goes on{}",
+        app.directory().name(&asking.id),
+        two_machines.map(|why| format!("; {why}")).unwrap_or_default()
     ));
+    Ok(())
 }
 
 fn crowded(app: &App, id: &str, peer: Peer) -> ApiError {

@@ -7,6 +7,7 @@ use super::peers::Peer;
 use super::state::{Boot, Enrolled};
 use super::{App, token};
 use crate::control::wire::Hardware;
+use crate::machine_identity::other_macs_of;
 use crate::text::counted;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -96,8 +97,9 @@ fn unauthorized(message: &str) -> ApiError {
 /// Makes the boot the machine's own.
 ///
 /// # Errors
-/// Another boot of the machine is heard at another address: it is asked again, until that one is silent.
-pub async fn enroll(app: &App, boot: &Boot, peer: Peer) -> Result<(), ApiError> {
+/// Another boot of the machine is heard at another address: it is asked again, until that one is silent. `two_machines` says that these
+/// may be two machines.
+pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&str>) -> Result<(), ApiError> {
     let (directory, id) = (app.directory(), &boot.machine);
     let name = directory.name(id);
     let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
@@ -106,6 +108,7 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer) -> Result<(), ApiError> 
         Enrolled::Yes(next) => {
             let stopped = next.as_ref().map(|next| super::boot::say_the_end(app, id, next, peer)).unwrap_or_default();
             app.state.heard.note(&boot.hash);
+            two_machines.into_iter().for_each(|why| app.alarm(format!("{name} at {peer}: {why}")));
             stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))
         }
         Enrolled::Moved(before) => {
@@ -115,10 +118,13 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer) -> Result<(), ApiError> 
         }
         Enrolled::Waits(other) => {
             app.alarm(format!(
-                "{name}: a boot at {peer} wants to register, while the boot at {other} is still heard: it waits until that one is silent"
+                "{name}: a boot at {peer} wants to register, while the boot at {other} is still heard: it waits until that one is silent{}",
+                two_machines.map(|why| format!("; {why}")).unwrap_or_default()
             ));
-            let message =
-                format!("machine {id} is heard at {other}, not at {peer}: register again when that boot is silent");
+            let message = format!(
+                "machine {id} is heard at {other}, not at {peer}: register again when that boot is silent{}",
+                two_machines.map(|why| format!("; {why}")).unwrap_or_default()
+            );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
         Enrolled::Gone => Err(not_of(id)),
@@ -131,7 +137,8 @@ pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<S
         return None;
     }
     let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
-    Some(format!("{}; it is at {address}", machine.other_macs(&mac)))
+    let Machine { id, name, macs, .. } = machine;
+    Some(format!("{}; it is at {address}", other_macs_of(id, name, macs, &mac)))
 }
 
 /// A machine that no file names, for the operator who may write one.

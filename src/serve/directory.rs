@@ -3,6 +3,8 @@
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+mod duplicates;
+
 use super::approved::{self, Approval, Approvals};
 use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
@@ -19,6 +21,7 @@ use super::templates::Templates;
 use super::wanted;
 use crate::contents::{self, Contents};
 use crate::layout::{self, Layout, set::Set};
+use crate::machine_identity::swapped_id;
 use crate::problem;
 use crate::steps::template::Template;
 use marked_yaml::Spanned;
@@ -38,8 +41,8 @@ const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.mi
 pub struct Directory {
     /// By id.
     machines: HashMap<String, Machine>,
-    /// MAC to machine id.
-    macs: HashMap<String, String>,
+    /// MAC to the ids of the machines whose files list it: it identifies a machine if there is one.
+    macs: HashMap<String, Vec<String>>,
     /// Served path below `/images/` to the file.
     files: HashMap<String, PathBuf>,
     /// Images as their files say them, with the files.
@@ -61,9 +64,14 @@ impl Directory {
         self.machines.get(id)
     }
 
-    /// The machine with one of its MACs.
-    pub fn machine_by_mac(&self, mac: &str) -> Option<&Machine> {
-        self.machine(self.macs.get(mac)?)
+    /// Returns the machine whose id is this UUID, in either byte order. The identical spelling counts first.
+    pub fn machine_by_uuid(&self, uuid: &str) -> Option<&Machine> {
+        self.machine(uuid).or_else(|| self.machine(&swapped_id(uuid)?))
+    }
+
+    /// Returns all machines whose files list this MAC.
+    pub fn machines_by_mac(&self, mac: &str) -> impl Iterator<Item = &Machine> {
+        self.macs.get(mac).into_iter().flatten().filter_map(|id| self.machine(id))
     }
 
     pub fn machines(&self) -> impl Iterator<Item = &Machine> {
@@ -308,13 +316,8 @@ impl Loader {
         let counts = |machine: &Machine| overlay.of(machine).0;
         let all = all.into_iter().map(|(path, machine)| (path, with_definition(definitions, &counts(&machine)).0));
         let all = all.collect();
-        for (id, (path, machine)) in unique("machine", all, |machine| &machine.id, problems) {
-            for mac in &machine.macs {
-                if let Some(other) = directory.macs.insert(mac.clone(), id.clone()).filter(|other| *other != id) {
-                    problems.push(format!("{}: {mac} belongs to machine {other} already", path.display()));
-                    directory.macs.insert(mac.clone(), other);
-                }
-            }
+        for (id, (path, machine)) in duplicates::without_shared_ids(all, problems) {
+            duplicates::list_macs(&mut directory.macs, &path, &machine, problems);
             directory.machine_files.insert(id.clone(), path);
             directory.machines.insert(id, machine);
         }

@@ -16,6 +16,7 @@ pub use described::{is_document, is_of_a_machine, network_misfits, network_probl
 pub use node::{at, nearest};
 
 use super::definitions::Settled;
+use super::identity::DEFAULT_ID;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::bmc::Bmc;
@@ -30,6 +31,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::path::{Component, Path};
+use uuid::Uuid;
 
 /// `machines/*.yaml`, checked.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Machine {
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
+    /// UUID that its firmware reports, if that is not the id.
+    pub smbios_uuid: Option<Uuid>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
     /// How its ramdisk comes up without DHCP, as `drophammer.network=` has it.
@@ -46,19 +50,6 @@ pub struct Machine {
     /// How it is switched.
     pub bmc: Option<Bmc>,
     pub allocation: Option<Allocation>,
-}
-
-impl Machine {
-    /// What is said when the machine with this id has other MACs than its file knows.
-    pub fn other_macs(&self, seen: &str) -> String {
-        format!(
-            "a machine with the id {} of {:?} has MAC {seen}, which is not among those of its file ({}): it gets nothing. Two \
-             machines with one UUID need ids of their own; if it is the same machine, add the MAC to its file",
-            self.id,
-            self.name,
-            self.macs.join(" ")
-        )
-    }
 }
 
 /// What a machine is to become. Image and layout are ids that the other folders must know; without a layout, the one
@@ -183,6 +174,7 @@ struct RawMachine {
     name: String,
     #[serde(default)]
     macs: Vec<Spanned<String>>,
+    smbios_uuid: Option<Spanned<String>>,
     size: Option<String>,
     consoles: Option<Vec<Spanned<String>>>,
     #[serde(default, rename = "ramdisk_network")]
@@ -232,8 +224,11 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             wrong.push(at(value, &message));
         }
     };
-    let made_up = "this UUID is what firmware without one says; give the machine another and its macs";
-    let id = ipxe::uuid(&raw.id).and_then(|id| id.ok_or_else(|| made_up.to_owned()));
+    let usable =
+        |given: &Spanned<String>| ipxe::uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())));
+    let id = usable(&raw.id);
+    let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
+    smbios_uuid.iter().for_each(|(given, uuid)| check(given, uuid.as_ref().map(|_| ()).map_err(String::clone)));
     check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
     let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, ipxe::mac(mac))).collect();
     macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
@@ -279,6 +274,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             id,
             name: raw.name,
             macs: macs.into_iter().filter_map(|(_, mac)| mac.ok()).collect(),
+            smbios_uuid: smbios_uuid.and_then(|(_, uuid)| uuid.ok()?.parse().ok()),
             size: raw.size,
             consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
             ramdisk_network: ramdisk_network.and_then(Result::ok),

@@ -1,5 +1,7 @@
 //! The iPXE scripts, and the checks on everything that a stranger may put into one.
 
+use crate::machine_identity::usable_uuid;
+
 /// Where a machine finds the server and who it is to it.
 pub struct Ramdisk<'a> {
     /// Base URL of the calls, without a trailing slash.
@@ -74,13 +76,13 @@ pub fn start(url: &str) -> String {
     format!("#!ipxe\necho drophammer: asking {url}\ndhcp\nchain {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n")
 }
 
-/// A UUID in the usual spelling, in lower case; `None` for those that firmware makes up when it has none.
+/// A UUID in the usual spelling, in lower case; `None` for those that identify no machine.
 ///
 /// # Errors
 /// It is not a UUID.
 pub fn uuid(text: &str) -> Result<Option<String>, String> {
     match uuid::Uuid::try_parse(text) {
-        Ok(uuid) if text.len() == 36 => Ok((!uuid.is_nil() && !uuid.is_max()).then(|| uuid.to_string())),
+        Ok(uuid) if text.len() == 36 => Ok(usable_uuid(uuid).map(|uuid| uuid.to_string())),
         _ => Err(format!("{text:?} is not a UUID such as 4c4c4544-0051-3010-8052-b4c04f4d3132")),
     }
 }

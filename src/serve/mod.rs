@@ -28,6 +28,7 @@ mod directory;
 mod files;
 mod folder;
 mod fronts;
+mod identity;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod ipxe;

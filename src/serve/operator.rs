@@ -6,6 +6,7 @@ use super::App;
 use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::caller::bearer;
+use super::identity::DEFAULT_ID;
 use super::input::Machine;
 use super::ipxe;
 use super::moves::calls::PartOfMove;
@@ -21,6 +22,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// A machine, in a few words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -195,11 +197,7 @@ pub async fn rename(
     body: Body,
 ) -> Result<Json<Listed>, ApiError> {
     let Rename { id: new } = read(&app, peer, body, EVENT_BYTES).await?;
-    let id = |text: &str| -> Result<String, ApiError> {
-        let made_up = || ApiError::bad(format!("{text} is what firmware without a UUID says"));
-        ipxe::uuid(text).map_err(ApiError::bad)?.ok_or_else(made_up)
-    };
-    let (old, new) = (id(&old)?, id(&new)?);
+    let (old, new) = (former_id(&old)?, new_id(&new)?);
     if old == new {
         return Err(ApiError::bad(format!("the machine has the id {new} already")));
     }
@@ -218,6 +216,19 @@ pub async fn rename(
         }
         Renamed::Refused(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
+}
+
+/// Earlier versions accepted vendor defaults as ids: such a machine gets another one.
+fn former_id(text: &str) -> Result<String, ApiError> {
+    match Uuid::try_parse(text) {
+        Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),
+        _ => new_id(text),
+    }
+}
+
+fn new_id(text: &str) -> Result<String, ApiError> {
+    let default = || ApiError::bad(format!("{text} {DEFAULT_ID}"));
+    ipxe::uuid(text).map_err(ApiError::bad)?.ok_or_else(default)
 }
 
 /// metal-api's words, and what exactly.

@@ -37,9 +37,12 @@ pub async fn power(
     };
     let bmc = machine.bmc.clone().ok_or_else(none)?;
     let name = directory.name(&id).to_owned();
-    let done = tokio::task::spawn_blocking(move || bmc.act(action, Some(&id))).await;
+    // The controller has the UUID of the firmware, which is not that of a file whose id was made up.
+    let uuid = machine.smbios_uuid.map_or_else(|| id.clone(), |uuid| uuid.to_string());
+    let done = tokio::task::spawn_blocking(move || bmc.act(action, Some(&uuid))).await;
     let done = done.map_err(|_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be asked"))?;
-    done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    warning.into_iter().for_each(|warning| app.alarm(format!("{name}: {warning}")));
     app.watch.note(format!("{name}: {action}, by the word of {peer}"));
     Ok(Json(Power { action }))
 }

@@ -4,6 +4,7 @@ use super::App;
 use super::api::told::on_the_wire;
 use super::api_error::ApiError;
 use super::base::Base;
+use super::identity;
 use super::moves::agents;
 use super::moves::handing::Foreseen;
 use super::operator::Operator;
@@ -85,6 +86,9 @@ pub async fn preview(
         }
     } else {
         preview.withheld = Some("no file in machines/ is about it".to_owned());
+    }
+    if let Some(allocation) = &mut preview.machine.allocation {
+        allocation.blank_only = identity::blank_only(&app, &directory, &id).await?;
     }
     preview.registered = registered(&app.state, &id, is_installed).await?;
     if described.is_none() && preview.registered.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
-//! `registered` what a machine has reported about itself, `next` what it boots. `strangers` are machines without a file,
+//! `registered` what a machine has reported about itself, `machine_identities` by which UUID and MACs it is known, `next` what it boots. `strangers` are machines without a file,
 //! `renamed` those with a new id, `moves` those that move to other hardware. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
 //! what the operator reports as installed.
 
@@ -12,6 +12,7 @@ mod first;
 mod history;
 pub mod identity;
 mod log;
+mod machine_identities;
 mod moves;
 mod next;
 mod orders;

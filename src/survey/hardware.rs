@@ -3,6 +3,7 @@
 use super::{attribute, link_name, names};
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Cpu, Firmware, Nic, System};
+use crate::machine_identity::parse_usable_uuid;
 use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,11 +23,9 @@ pub(super) fn system(sys: &Path) -> System {
     }
 }
 
-/// All zeroes is "not present" and all ones is "not set" (SMBIOS specification 7.2.1): no machine's name.
+/// Reads the UUID if it identifies a machine: see [`crate::machine_identity`].
 fn machine_uuid(text: &str) -> Option<String> {
-    let digits = || text.chars().filter(|c| *c != '-');
-    let is_none = digits().all(|c| c == '0') || digits().all(|c| c.eq_ignore_ascii_case(&'f'));
-    (!is_none).then(|| text.to_lowercase())
+    parse_usable_uuid(text).map(|uuid| uuid.to_string())
 }
 
 /// A socket, while its lines in cpuinfo are being read.
@@ -88,6 +87,7 @@ pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
             Nic {
                 mac: mac(&dir),
                 driver: link_name(&dir.join("device/driver")),
+                usb: is_on_usb(&dir),
                 // Reading it fails with EINVAL while the interface is down.
                 link: attribute(&dir.join("carrier")) == "1",
                 name,
@@ -95,6 +95,16 @@ pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
             }
         })
         .collect())
+}
+
+/// Returns whether the device lies below a USB bus in sysfs: `…/usb1/1-4/1-4:1.0`.
+fn is_on_usb(card: &Path) -> bool {
+    let device = std::fs::canonicalize(card.join("device")).unwrap_or_default();
+    let is_bus = |name: &str| {
+        name.strip_prefix("usb")
+            .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    device.components().any(|component| component.as_os_str().to_str().is_some_and(is_bus))
 }
 
 /// Its own address: in a bond all cards show the same one.
@@ -157,6 +167,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_vendor_default_is_not_a_uuid() {
+        for default in [
+            "03000200-0400-0500-0006-000700080009",
+            "00020003-0004-0005-0006-000700080009",
+            "FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE",
+            "12345678-1234-5678-90AB-CDDEEFAABBCC",
+        ] {
+            assert_eq!(machine_uuid(default), None, "{default}");
+        }
+        assert_eq!(machine_uuid("Not Settable"), None);
+    }
+
     fn thread(processor: u32, socket: u32, core: u32) -> String {
         format!(
             "processor\t: {processor}\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon Silver 4210 @ 2.20GHz: test\n\
@@ -209,6 +232,11 @@ mod tests {
         tree.link("sys/class/net/lo", "../../devices/virtual/net/lo");
         // bonding makes a plain file here.
         tree.write("sys/class/net/bonding_masters", "\n");
+        let usb = "sys/devices/pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0";
+        tree.write(&format!("{usb}/net/eth1/address"), "be:3a:f2:b6:05:9f\n");
+        tree.link(&format!("{usb}/net/eth1/device"), "../..");
+        tree.link(&format!("{usb}/driver"), "../../../../../../bus/usb/drivers/cdc_ether");
+        tree.link("sys/class/net/eth1", "../../devices/pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0/net/eth1");
         let expected = Nic {
             name: "eth0".into(),
             mac: "52:54:00:aa:bb:01".into(),
@@ -216,7 +244,14 @@ mod tests {
             link: true,
             ..Nic::default()
         };
-        assert_eq!(nics(&tree.roots().sys).unwrap(), [expected]);
+        let of_controller = Nic {
+            name: "eth1".into(),
+            mac: "be:3a:f2:b6:05:9f".into(),
+            driver: "cdc_ether".into(),
+            usb: true,
+            ..Nic::default()
+        };
+        assert_eq!(nics(&tree.roots().sys).unwrap(), [expected, of_controller]);
         assert_eq!(nics(Path::new("/nonexistent")).unwrap(), []);
     }
 }

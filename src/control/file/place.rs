@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Phase, Result};
 use crate::image;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Nic};
+use crate::machine_identity::{is_controller_driver, usable_mac, usable_serial, usable_uuid};
 use std::fmt;
 
 /// A URL or a path.
@@ -43,11 +44,13 @@ pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Pl
         if !text.contains(name) {
             return Ok(text.to_owned());
         }
-        let value = escaped(value).ok_or_else(|| bad(pattern, &format!("this machine has nothing for {name}")))?;
+        let value = escaped(usable(name, value))
+            .ok_or_else(|| bad(pattern, &format!("this machine has nothing for {name}")))?;
         Ok(text.replace(name, &value))
     };
     let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
-    let macs: Vec<&str> = inventory.nics.iter().map(|nic| nic.mac.as_str()).filter(|mac| !mac.is_empty()).collect();
+    let of_machine = |nic: &&Nic| usable_mac(&nic.mac).is_some() && !is_controller_driver(&nic.driver);
+    let macs: Vec<&str> = inventory.nics.iter().filter(of_machine).map(|nic| nic.mac.as_str()).collect();
     let macs = if macs.is_empty() || !filled.contains("{mac}") { vec![""] } else { macs };
     let places = macs.into_iter().map(|mac| {
         let place = fill(&filled, "{mac}", mac)?;
@@ -57,6 +60,17 @@ pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Pl
         }
     });
     places.collect()
+}
+
+/// Returns the value, or nothing for what several machines have: they would share one file.
+fn usable<'a>(name: &str, value: &'a str) -> &'a str {
+    let is_shared = match name {
+        // The operator may name a machine by any word.
+        "{uuid}" => uuid::Uuid::try_parse(value).is_ok_and(|uuid| usable_uuid(uuid).is_none()),
+        "{serial}" => usable_serial(value).is_none(),
+        _ => usable_mac(value).is_none(),
+    };
+    if is_shared { "" } else { value }
 }
 
 /// As it stands in a URL, and as the file is called: a serial number may have anything in it. None when it names nothing.
@@ -78,7 +92,7 @@ fn bad(pattern: &str, why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Nic, System};
+    use crate::inventory::System;
 
     fn inventory(serial: &str, macs: &[&str]) -> Inventory {
         let nics = macs.iter().map(|mac| Nic { mac: (*mac).to_owned(), ..Nic::default() }).collect();
@@ -111,6 +125,20 @@ mod tests {
             let error = all(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(pattern), "{error}");
         }
+    }
+
+    #[test]
+    fn a_placeholder_names_no_file() {
+        for serial in
+            ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
+        {
+            let error = all("http://h/{serial}", "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
+            assert!(error.contains("nothing for {serial}"), "{serial}: {error}");
+        }
+        let shared = "03000200-0400-0500-0006-000700080009";
+        let error = all("http://h/{uuid}", shared, &inventory("7", &[])).unwrap_err().to_string();
+        assert!(error.contains("nothing for {uuid}"), "{error}");
+        assert!(all("http://h/{serial}", "4c4c-1", &inventory("CZ12345678", &[])).is_ok());
     }
 
     #[test]

@@ -110,6 +110,11 @@ pub fn schema() -> Value {
                 "description": "MAC addresses of its cards. With some, a machine of this id and another MAC gets nothing.",
                 "examples": [["52:54:00:aa:00:01"]],
             },
+            "smbios_uuid": {
+                "type": ["string", "null"],
+                "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+                "description": "UUID that its firmware reports, if the id is another one.",
+            },
             "size": {
                 "type": ["string", "null"],
                 "description": "Id of its size, for which layouts have constraints.",

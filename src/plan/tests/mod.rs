@@ -10,6 +10,7 @@ mod already;
 mod approved;
 mod approved_contents;
 mod begun;
+mod blank_only;
 mod blankness;
 mod carrying;
 mod copies;

@@ -85,7 +85,15 @@ fn a_bad_machine_is_told_where_and_why() {
     let cases = [
         ("name: x\n", "missing field `id`"),
         ("id: 7\n", "1:5: \"7\" is not a UUID"),
-        ("id: 00000000-0000-0000-0000-000000000000\n", "1:5: this UUID is what firmware without one says"),
+        (
+            "id: 00000000-0000-0000-0000-000000000000\n",
+            "1:5: 00000000-0000-0000-0000-000000000000 is what firmware reports that has no UUID of its own",
+        ),
+        ("id: 03000200-0400-0500-0006-000700080009\n", "make up a UUID and list macs"),
+        (
+            &format!("id: {ID}\nsmbios_uuid: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE\n"),
+            "2:14: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE is what",
+        ),
         (&format!("id: {ID}\nmac: [x]\n"), "2:1: there is no field \"mac\"; did you mean \"macs\"?"),
         (&format!("id: {ID}\nmacs: [52:54:00:aa:00]\n"), "2:8: \"52:54:00:aa:00\" is not a MAC"),
         (&format!("id: {ID}\nconsoles: ['tty0 init=/bin/sh']\n"), "2:12: \"tty0 init=/bin/sh\" is not a console"),

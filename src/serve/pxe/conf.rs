@@ -75,11 +75,14 @@ fn proxy(card: &Card) -> String {
     text
 }
 
+/// Gives one address to each NIC. Firmware, iPXE, ramdisk and installed system identify one NIC by different client identifiers, and
+/// boards that share an SMBIOS UUID send the same one.
 fn with_addresses(Range { first, last }: Range, card: &Card, forwards: bool) -> String {
     // Without an address it is told that there is none; dnsmasq would name itself.
     let router = if forwards { format!(",{}", card.address) } else { String::new() };
     format!(
         "dhcp-range={first},{last},{},12h\n\
+         dhcp-ignore-clid\n\
          dhcp-option=option:router{router}\n\
          dhcp-boot=tag:!ipxe,tag:bios,{BIOS}\n\
          dhcp-boot=tag:!ipxe,tag:uefi,{UEFI}\n\
@@ -117,7 +120,9 @@ mod tests {
         let range = Some(Range { first: address("10.0.0.100"), last: address("10.0.0.200") });
         let told = text(&Asked { range, ..asked });
         assert!(
-            told.contains("\ndhcp-range=10.0.0.100,10.0.0.200,255.255.255.0,12h\ndhcp-option=option:router\n"),
+            told.contains(
+                "\ndhcp-range=10.0.0.100,10.0.0.200,255.255.255.0,12h\ndhcp-ignore-clid\ndhcp-option=option:router\n"
+            ),
             "{told}"
         );
         assert!(!told.contains("proxy"), "{told}");

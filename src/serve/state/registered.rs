@@ -4,6 +4,7 @@ use super::{Hash, State, json, now};
 use crate::control::wire::Register;
 use crate::error::Result;
 use crate::inventory::Inventory;
+use crate::machine_identity::parse_usable_uuid;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// What is kept of a registration.
@@ -25,13 +26,17 @@ impl State {
     pub async fn register(&self, machine: &str, name: &str, register: &Register) -> Result<()> {
         let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
         let (machine, name) = (machine.to_owned(), name.to_owned());
+        let uuid = register.inventory.as_ref().and_then(|inventory| inventory.system.uuid.as_deref());
+        let uuid = uuid.and_then(parse_usable_uuid).map(|uuid| uuid.to_string());
         let (macs, text) = (json(&macs)?, json(register)?);
         self.run(move |connection| {
             connection.execute(
-                "INSERT INTO machines (id, macs, name, registered, registered_at, last_seen) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+                "INSERT INTO machines (id, macs, name, registered, registered_at, last_seen, smbios_uuid)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)
                  ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, registered_at = ?5, last_seen = ?5,
-                 begun_since = NULL",
-                params![machine, macs, name, text, now()],
+                 begun_since = NULL, smbios_uuid = coalesce(?6, smbios_uuid,
+                     CASE WHEN json_valid(registered) THEN json_extract(registered, '$.inventory.system.uuid') END)",
+                params![machine, macs, name, text, now(), uuid],
             )
         })
         .await

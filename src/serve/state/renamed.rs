@@ -52,7 +52,11 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
     // What the machine has reported under its new id is newer, and stays. So does a boot of the new id.
-    transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
+    let moved = transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
+    if moved > 0 {
+        // The mainboard was replaced: the UUID of the old one is no longer expected.
+        transaction.execute("UPDATE machines SET smbios_uuid = '' WHERE id = ?1", [new])?;
+    }
     transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;
     let boots =
         transaction.query_row("SELECT count(*) FROM boots WHERE machine = ?1", [new], |row| row.get::<_, u32>(0))?;

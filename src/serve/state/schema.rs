@@ -6,6 +6,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
         id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
         last_seen TEXT, last_event TEXT) STRICT;
+    CREATE INDEX IF NOT EXISTS machines_by_macs ON machines (macs, id);
     CREATE TABLE IF NOT EXISTS boots (
         hash BLOB PRIMARY KEY, machine TEXT NOT NULL, created TEXT NOT NULL, asked_by TEXT NOT NULL,
         while_heard INTEGER NOT NULL, address TEXT, begun INTEGER NOT NULL DEFAULT 0, over INTEGER) STRICT;
@@ -42,10 +43,11 @@ const TABLES: &str = "
 /// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
 /// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
-/// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since. `moves`:
+/// has not registered. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
+/// the last usable UUID that its firmware has reported. `moves`:
 /// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
 /// lost one.
-const LATER: [(&str, &str); 19] = [
+const LATER: [(&str, &str); 20] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -63,6 +65,7 @@ const LATER: [(&str, &str); 19] = [
     ("machines", "stranger"),
     ("machines", "registered_at"),
     ("machines", "begun_since"),
+    ("machines", "smbios_uuid"),
     ("moves", "document"),
     ("identity", "lost"),
 ];

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 /// The whole of 127.0.0.0/8 is here, so that several addresses can ask.
 impl Running {
-    async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
+    pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
         let mut stream = socket.connect(self.address).await.unwrap();

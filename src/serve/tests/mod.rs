@@ -21,6 +21,7 @@ mod layouts;
 mod log;
 mod lost;
 mod machine_calls;
+mod machine_identity;
 mod machines;
 mod metrics;
 mod moved;

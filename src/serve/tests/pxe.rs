@@ -1,6 +1,8 @@
 //! `--pxe` with a real dnsmasq, on a network of two namespaces: the server in one, a machine's firmware in the other. Both are threads of
 //! the test, and what they start is with them.
 
+mod leases;
+
 use super::*;
 use crate::command::Command;
 use nix::sched::{CloneFlags, unshare};
@@ -119,14 +121,21 @@ pub(super) struct Firmware {
     kind: u16,
     class: &'static str,
     is_ipxe: bool,
+    /// Last byte of its MAC.
+    nic: u8,
+    /// Client identifier (option 61); empty if it sends none.
+    client_id: &'static [u8],
 }
 
-pub(super) const BIOS: Firmware = Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false };
-pub(super) const UEFI: Firmware = Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false };
-const UEFI_HTTP: Firmware = Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false };
+pub(super) const BIOS: Firmware =
+    Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false, nic: 1, client_id: &[] };
+pub(super) const UEFI: Firmware =
+    Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false, nic: 1, client_id: &[] };
+const UEFI_HTTP: Firmware =
+    Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false, nic: 1, client_id: &[] };
 pub(super) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(super) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false };
+const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[] };
 
 #[derive(Debug)]
 pub(super) struct Answered {
@@ -151,7 +160,7 @@ impl Firmware {
         packet[..4].copy_from_slice(&[1, 1, 6, 0]);
         packet[4..8].copy_from_slice(&number.to_be_bytes());
         packet[10] = 0x80;
-        packet[28..34].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, 1]);
+        packet[28..34].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, self.nic]);
         packet[236..].copy_from_slice(&[0x63, 0x82, 0x53, 0x63]);
         let mut option = |number: u8, content: &[u8]| {
             packet.extend([number, content.len() as u8]);
@@ -163,6 +172,9 @@ impl Firmware {
         option(93, &self.kind.to_be_bytes());
         option(94, &[1, 3, 1]);
         option(97, &[0; 17]);
+        if !self.client_id.is_empty() {
+            option(61, self.client_id);
+        }
         if self.is_ipxe {
             option(77, b"iPXE");
             option(175, &[0xb1, 1, 1]);

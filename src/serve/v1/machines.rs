@@ -31,8 +31,8 @@ const KIND: &str = "machine";
 /// An allocation may have user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// All that a machine's file may have, in the order in which it is written.
-pub const FIELDS: [&str; 9] =
-    ["id", "name", "macs", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
+pub const FIELDS: [&str; 10] =
+    ["id", "name", "macs", "smbios_uuid", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
 /// What a search looks at.
 const SEARCHED: [&str; 12] = [
     "id",

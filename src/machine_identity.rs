@@ -1,0 +1,291 @@
+//! Identity of machines: defines which UUIDs, MAC addresses and serial numbers identify a machine, for boot, registration,
+//! `machine add`, management controllers, files of a fleet, metal-stack and Ironic. Pure.
+//!
+//! Identifiers are claims: firmware ships with defaults, NICs move between machines, and controllers expose the same MAC on all
+//! machines of a model. A placeholder counts as missing. `matching` has the decision table.
+
+mod matching;
+
+pub use matching::{
+    BootIdentity, KnownMachine, MachineMatch, RegisteredIdentity, UuidProof, match_machine, other_macs, other_macs_of,
+    prove_uuid,
+};
+
+use uuid::Uuid;
+
+/// Vendor defaults without a pattern, in the byte order of RFC 4122 or of SMBIOS: both are recognized.
+const DEFAULT_UUIDS: [Uuid; 2] = [
+    Uuid::from_u128(0x12345678_1234_5678_90ab_cddeefaabbcc),
+    // LX2160A boards.
+    Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
+];
+
+/// Returns the UUID if it identifies a machine: it is neither "not present" nor "not set" (SMBIOS 7.2.1), nor a default that a
+/// vendor has shipped on all boards of a model.
+pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
+    let is_default = |uuid: Uuid| {
+        DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
+    };
+    (!is_default(uuid) && !is_default(swapped(uuid))).then_some(uuid)
+}
+
+/// Reads a UUID of firmware: 36 characters in any case, if it is [usable](usable_uuid).
+pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
+    let text = text.trim();
+    Uuid::try_parse(text).ok().filter(|_| text.len() == 36).and_then(usable_uuid)
+}
+
+/// Returns the UUID with its first three fields in the other byte order. SMBIOS before 2.6 and some management controllers
+/// report it that way.
+pub fn swapped(uuid: Uuid) -> Uuid {
+    Uuid::from_bytes_le(*uuid.as_bytes())
+}
+
+/// Returns the id of a machine in the other byte order, if it is a UUID.
+pub fn swapped_id(id: &str) -> Option<String> {
+    Uuid::try_parse(id).ok().map(|uuid| swapped(uuid).to_string())
+}
+
+/// Returns whether both spell the identity of one machine, in either byte order.
+pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
+    one == other || swapped(one) == other
+}
+
+/// Returns whether bytes, 16-bit words or digits form an arithmetic progression: all equal, ascending or descending. It covers
+/// zeros, ones, 00010203-…, 00020003-0004-… and 00112233-….
+fn is_progression(uuid: &Uuid) -> bool {
+    let bytes = uuid.as_bytes();
+    let step = |values: &[u32], modulus: u32| {
+        let steps: Vec<u32> = values.windows(2).map(|pair| (pair[1] + modulus - pair[0]) % modulus).collect();
+        steps.windows(2).all(|pair| pair[0] == pair[1])
+    };
+    let words: Vec<u32> = bytes.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).collect();
+    let digits: Vec<u32> = bytes.iter().flat_map(|byte| [u32::from(byte >> 4), u32::from(byte & 15)]).collect();
+    let is_decimal = digits.iter().all(|digit| *digit < 10);
+    step(&bytes.map(u32::from), 1 << 8)
+        || step(&words, 1 << 16)
+        || step(&digits, 16)
+        || (is_decimal && step(&digits, 10))
+}
+
+/// Returns whether a pattern of at most four bytes fills the UUID.
+fn is_repetition(uuid: &Uuid) -> bool {
+    let bytes = uuid.as_bytes();
+    [1, 2, 4].iter().any(|length| bytes.chunks_exact(*length).all(|chunk| chunk == &bytes[..*length]))
+}
+
+/// Returns whether this is Dell's form (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`) with a service tag of one repeated character: a
+/// board that was replaced and never got its tag.
+fn is_blank_service_tag(uuid: &Uuid) -> bool {
+    let [b'L', b'L', b'E', b'D', 0, a, b, 0x10, 0x80, c, d, 0xc0, 0x4f, e, f, g] = *uuid.as_bytes() else {
+        return false;
+    };
+    [b, c, d & 0x7f, e, f, g].iter().all(|character| *character == a)
+}
+
+/// Returns the MAC address in lower case with colons if it can be that of one NIC: no multicast address, and neither zeros nor
+/// ones.
+pub fn usable_mac(text: &str) -> Option<String> {
+    let pairs: Vec<&str> = text.trim().split([':', '-']).collect();
+    let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if pairs.len() != 6 || !pairs.iter().all(is_pair) {
+        return None;
+    }
+    let mac = pairs.join(":").to_lowercase();
+    let is_multicast = u8::from_str_radix(&mac[..2], 16).is_ok_and(|first| first & 1 == 1);
+    (!is_multicast && mac != "00:00:00:00:00:00").then_some(mac)
+}
+
+/// Drivers of NICs on USB: adapters and docks, which move between machines, and the interfaces of management controllers, whose MAC
+/// is the same on all machines of some models.
+const USB_DRIVERS: [&str; 27] = [
+    "aqc111",
+    "asix",
+    "ax88179_178a",
+    "catc",
+    "cdc_eem",
+    "cdc_ether",
+    "cdc_mbim",
+    "cdc_ncm",
+    "cdc_subset",
+    "ch9200",
+    "dm9601",
+    "huawei_cdc_ncm",
+    "int51x1",
+    "ipheth",
+    "kaweth",
+    "lan78xx",
+    "mcs7830",
+    "pegasus",
+    "qmi_wwan",
+    "r8152",
+    "r8153_ecm",
+    "rndis_host",
+    "rtl8150",
+    "smsc75xx",
+    "smsc95xx",
+    "sr9700",
+    "sr9800",
+];
+
+/// Returns whether the driver is one of NICs on USB.
+pub fn is_usb_driver(driver: &str) -> bool {
+    USB_DRIVERS.contains(&driver)
+}
+
+/// Drivers of the network interfaces that management controllers expose to the host over USB.
+const CONTROLLER_DRIVERS: [&str; 5] = ["cdc_eem", "cdc_ether", "cdc_ncm", "cdc_subset", "rndis_host"];
+
+/// Returns whether the driver is one of the interfaces that management controllers expose to the host.
+pub fn is_controller_driver(driver: &str) -> bool {
+    CONTROLLER_DRIVERS.contains(&driver)
+}
+
+/// Serial numbers that firmware reports if the vendor has set none, in lower case, letters and digits only.
+const PLACEHOLDER_SERIALS: [&str; 24] = [
+    "baseboardserialnumber",
+    "chassisserialnumber",
+    "defaultstring",
+    "empty",
+    "invalid",
+    "na",
+    "none",
+    "notapplicable",
+    "notavailable",
+    "notset",
+    "notsettable",
+    "notspecified",
+    "null",
+    "oem",
+    "sernum",
+    "serialnumber",
+    "sysserialnumber",
+    "systemserialnumber",
+    "tbd",
+    "tobefilledbyoem",
+    "tobefilledbyoemmore",
+    "undefined",
+    "unknown",
+    "unspecified",
+];
+
+/// Returns the serial number, trimmed, if it identifies a machine: it is neither a placeholder, nor one repeated character, nor an
+/// ascending row of digits.
+pub fn usable_serial(text: &str) -> Option<&str> {
+    let text = text.trim();
+    let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+    let is_one_character = letters.as_bytes().windows(2).all(|pair| pair[0] == pair[1]);
+    let is_repeated = is_one_character && (letters.len() > 3 || letters.starts_with(['0', 'x']) || letters.is_empty());
+    const ROW: &str = "01234567890123456789";
+    let is_row = letters.len() > 4 && (ROW.contains(&letters) || "0123456789abcdef".contains(&letters));
+    let is_placeholder = is_repeated || is_row || PLACEHOLDER_SERIALS.contains(&letters.as_str());
+    // No placeholder is known in another script.
+    let has_others = text.chars().any(char::is_alphanumeric) && letters.is_empty();
+    (has_others || !is_placeholder).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid(text: &str) -> Uuid {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn defaults_and_patterns_are_not_usable() {
+        for default in [
+            "00000000-0000-0000-0000-000000000000",
+            "ffffffff-ffff-ffff-ffff-ffffffffffff",
+            "03000200-0400-0500-0006-000700080009",
+            "00020003-0004-0005-0006-000700080009",
+            "03020100-0504-0706-0809-0a0b0c0d0e0f",
+            "00010203-0405-0607-0809-0a0b0c0d0e0f",
+            "04030201-0605-0807-090a-0b0c0d0e0f10",
+            "0f0e0d0c-0b0a-0908-0706-050403020100",
+            "00112233-4455-6677-8899-aabbccddeeff",
+            "33221100-5544-7766-8899-aabbccddeeff",
+            "01234567-89ab-cdef-0123-456789abcdef",
+            "12345678-9012-3456-7890-123456789012",
+            "12345678-1234-5678-90ab-cddeefaabbcc",
+            "78563412-3412-7856-90ab-cddeefaabbcc",
+            "fefefefe-fefe-fefe-fefe-fefefefefefe",
+            "deadbeef-dead-beef-dead-beefdeadbeef",
+            "12341234-1234-1234-1234-123412341234",
+            "8a95d198-7f46-11e5-bf8b-08002704d48e",
+            "98d1958a-467f-e511-bf8b-08002704d48e",
+            "4c4c4544-0020-2010-8020-a0c04f202020",
+            "44454c4c-2000-1020-8020-a0c04f202020",
+        ] {
+            assert_eq!(usable_uuid(uuid(default)), None, "{default}");
+            assert_eq!(parse_usable_uuid(&default.to_uppercase()), None, "{default}");
+        }
+    }
+
+    #[test]
+    fn what_a_vendor_has_set_is_usable() {
+        for good in [
+            "4c4c4544-0051-3010-8031-b2c04f333633",
+            "4c4c4544-0000-0000-0000-000000000001",
+            "00000000-0000-0000-0000-ac1f6b123456",
+            "00000000-0000-4000-8000-000000000001",
+            "03000200-0400-0500-0006-000700080109",
+            "ffffffff-ffff-ffff-ffff-fffffffffffe",
+            "12345678-1234-5678-90ab-cddeefaabbcd",
+            "5e1f7a10-0000-4000-8000-000000000001",
+        ] {
+            assert_eq!(usable_uuid(uuid(good)), Some(uuid(good)), "{good}");
+        }
+        for bad in ["", "Not Settable", "4c4c454400513010803 1b2c04f333633", "{4c4c4544-0051-3010-8031-b2c04f333633}"] {
+            assert_eq!(parse_usable_uuid(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn both_byte_orders_are_one_identity() {
+        let (one, other) = (uuid("4c4c4544-0051-3010-8031-b2c04f333633"), uuid("44454c4c-5100-1030-8031-b2c04f333633"));
+        assert_eq!((swapped(one), swapped(other)), (other, one));
+        assert!(is_same_uuid(one, other) && is_same_uuid(other, one) && is_same_uuid(one, one));
+        assert!(!is_same_uuid(one, uuid("4c4c4544-0051-3010-8031-b2c04f333634")));
+    }
+
+    #[test]
+    fn macs_that_several_nics_may_have_are_not_usable() {
+        assert_eq!(usable_mac("52-54-00-AB-cd-01").as_deref(), Some("52:54:00:ab:cd:01"));
+        assert_eq!(usable_mac("00:0e:c6:12:34:56").as_deref(), Some("00:0e:c6:12:34:56"));
+        for bad in
+            ["", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:00:00:00:01", "52:54:00:ab:cd"]
+        {
+            assert_eq!(usable_mac(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn placeholders_are_not_serial_numbers() {
+        for bad in [
+            "",
+            "  ",
+            "...",
+            "To be filled by O.E.M.",
+            "To Be Filled By O.E.M",
+            "Default string",
+            "System Serial Number",
+            "System-Serial-Number",
+            "1234567890",
+            "0123456789",
+            "123456789",
+            "0000000000",
+            "XXXXXXXX",
+            "None",
+            "N/A",
+            "Not Specified",
+            "(none)",
+            "0",
+        ] {
+            assert_eq!(usable_serial(bad), None, "{bad:?}");
+        }
+        for good in ["CZ12345678", " 7 2", "S/N 7\u{e9}", "5CG1234567", "123", "7", "A1", "\u{e9}\u{e8}"] {
+            assert_eq!(usable_serial(good), Some(good.trim()), "{good:?}");
+        }
+    }
+}

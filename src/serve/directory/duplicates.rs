@@ -1,0 +1,49 @@
+//! Ids and MAC addresses that several machine files have. They identify none of the machines.
+
+use crate::serve::input::Machine;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// Returns machines by id, without ids that are in several files: a copy that was not edited must not get what the original gets, and
+/// which of them is the original is not known.
+pub fn without_shared_ids(
+    all: Vec<(PathBuf, Machine)>,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, (PathBuf, Machine)> {
+    let mut by_id: BTreeMap<String, Vec<(PathBuf, Machine)>> = BTreeMap::new();
+    for (path, machine) in all {
+        by_id.entry(machine.id.clone()).or_default().push((path, machine));
+    }
+    let mut unshared = BTreeMap::new();
+    for (id, mut files) in by_id {
+        let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
+        problems.extend(files.iter().skip(1).map(|(path, _)| {
+            let path = path.display();
+            format!("{path}: machine {id} is in {first} too: neither file counts; give each machine an id of its own")
+        }));
+        if let (1, Some(file)) = (files.len(), files.pop()) {
+            unshared.insert(id, file);
+        }
+    }
+    unshared
+}
+
+/// Adds the MACs of a machine to those that files list, by MAC, and reports those that another file lists.
+pub fn list_macs(
+    listed: &mut HashMap<String, Vec<String>>,
+    path: &Path,
+    machine: &Machine,
+    problems: &mut Vec<String>,
+) {
+    for mac in &machine.macs {
+        let ids = listed.entry(mac.clone()).or_default();
+        if ids.contains(&machine.id) {
+            continue;
+        }
+        problems.extend(ids.first().map(|other| {
+            let path = path.display();
+            format!("{path}: {mac} belongs to machine {other} already: it identifies neither; remove it from one of the files")
+        }));
+        ids.push(machine.id.clone());
+    }
+}

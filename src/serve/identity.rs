@@ -1,0 +1,159 @@
+//! Identity of machines that boot and register: gathers what files and registrations have, for the decisions of
+//! [`crate::machine_identity`], and reports what these find.
+
+use super::App;
+use super::api_error::ApiError;
+use super::directory::Directory;
+use super::input::Machine;
+use super::peers::Peer;
+use crate::control::wire::Register;
+use crate::machine_identity::{
+    BootIdentity, KnownMachine, MachineMatch, UuidProof, match_machine, other_macs, parse_usable_uuid, prove_uuid,
+    usable_mac,
+};
+use axum::http::StatusCode;
+use uuid::Uuid;
+
+/// Remedy for an id that is a vendor default.
+pub const DEFAULT_ID: &str = "is what firmware reports that has no UUID of its own, so that other machines may have it too: make up a UUID and list \
+    macs. What is installed under this id goes to the new one with `drophammer machine rename OLD NEW`";
+
+/// Decides which machine asks for a boot.
+pub async fn matched(app: &App, directory: &Directory, asking: &BootIdentity) -> Result<MachineMatch, ApiError> {
+    let by_uuid = asking.uuid.and_then(|uuid| directory.machine_by_uuid(&uuid.to_string()));
+    let mut by_mac = Vec::new();
+    for machine in asking.mac.iter().flat_map(|mac| directory.machines_by_mac(mac)) {
+        by_mac.push(known(app, machine).await?);
+    }
+    if let (Some(mac), None, [_]) = (&asking.mac, by_uuid, &by_mac[..]) {
+        // A NIC that another machine has registered with does not identify the one whose file lists it.
+        for id in app.state.machines_with_mac(mac).await? {
+            let other = directory.machine(&id).filter(|other| by_mac.iter().all(|known| known.id != other.id));
+            if let Some(other) = other {
+                by_mac.push(known(app, other).await?);
+            }
+        }
+    }
+    let by_uuid = match by_uuid {
+        Some(machine) => Some(known(app, machine).await?),
+        None => None,
+    };
+    Ok(match_machine(asking, by_uuid.as_ref(), &by_mac))
+}
+
+async fn known(app: &App, machine: &Machine) -> Result<KnownMachine, ApiError> {
+    Ok(KnownMachine {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        macs: machine.macs.clone(),
+        smbios_uuid: machine.smbios_uuid,
+        registered: app.state.registered_identity(&machine.id).await?,
+    })
+}
+
+/// Refuses the registration of a machine that is not the one of this id, so that it neither gets its allocation nor replaces what is
+/// known of it.
+///
+/// # Errors
+/// It is another machine.
+pub async fn refuse_other_machine(
+    app: &App,
+    directory: &Directory,
+    id: &str,
+    register: &Register,
+    peer: Peer,
+) -> Result<(), ApiError> {
+    let Some(machine) = directory.machine(id) else { return Ok(()) };
+    let known = known(app, machine).await?;
+    let proof = register.inventory.as_ref().map(|_| prove_uuid(&known, reported_uuid(register)));
+    let contradiction = match proof {
+        Some(UuidProof::Contradicted(why)) => Some(why),
+        Some(UuidProof::Unproven(why)) => {
+            app.alarm(format!("{why} (registered from {peer})"));
+            None
+        }
+        Some(UuidProof::Proven) | None => None,
+    };
+    let why = match contradiction {
+        Some(why) => Some(why),
+        None => contradicting_macs(app, directory, &known, register).await?,
+    };
+    let Some(why) = why else { return Ok(()) };
+    let message = format!("{why}; it is at {peer}");
+    app.alarm(message.clone());
+    Err(ApiError::new(StatusCode::CONFLICT, message))
+}
+
+/// Returns why the MACs are those of another machine. A NIC that other machines have too identifies none.
+async fn contradicting_macs(
+    app: &App,
+    directory: &Directory,
+    known: &KnownMachine,
+    register: &Register,
+) -> Result<Option<String>, ApiError> {
+    let macs = registered_macs(register);
+    let expected = if known.macs.is_empty() { &known.registered.macs } else { &known.macs };
+    if macs.is_empty() || expected.is_empty() {
+        return Ok(None);
+    }
+    for mac in macs.iter().filter(|mac| expected.contains(mac)) {
+        if !is_shared(app, directory, mac, &known.id).await? {
+            return Ok(None);
+        }
+    }
+    let seen = macs.join(" ");
+    Ok(Some(match known.macs.is_empty() {
+        false => other_macs(known, &seen),
+        true => format!(
+            "a machine with the id {} of {:?} has MACs {seen}, and has registered with {}: these may be two machines with one UUID, and it gets \
+             nothing. If it is the same machine, list its MACs in its file; two machines need ids of their own, and macs",
+            known.id,
+            known.name,
+            expected.join(" ")
+        ),
+    }))
+}
+
+/// Returns whether the file or the registration of another machine with a file has this MAC.
+async fn is_shared(app: &App, directory: &Directory, mac: &str, own: &str) -> Result<bool, ApiError> {
+    if directory.machines_by_mac(mac).any(|machine| machine.id != own) {
+        return Ok(true);
+    }
+    let registered = app.state.machines_with_mac(mac).await?;
+    Ok(registered.iter().any(|id| id != own && directory.machine(id).is_some()))
+}
+
+/// Usable MACs of a registration.
+pub fn registered_macs(register: &Register) -> Vec<String> {
+    register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
+}
+
+fn reported_uuid(register: &Register) -> Option<Uuid> {
+    register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
+}
+
+/// Returns a sentence for the operator if the machine of this id has registered with other MACs: then there may be two.
+pub async fn two_machines(app: &App, id: &str, macs: &[String]) -> Result<Option<String>, ApiError> {
+    let before = app.state.registered_identity(id).await?.macs;
+    if before.is_empty() || macs.is_empty() || macs.iter().any(|mac| before.contains(mac)) {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "these may be two machines with one UUID: it has MACs {}, and {id} has registered with {}; two machines need ids of their own, \
+         and macs",
+        macs.join(" "),
+        before.join(" ")
+    )))
+}
+
+/// Returns why the machine may be installed over blank disks only: the UUID of its last registration does not prove that it is the
+/// one of its file.
+pub async fn blank_only(app: &App, directory: &Directory, id: &str) -> Result<Option<String>, ApiError> {
+    let Some(machine) = directory.machine(id) else { return Ok(None) };
+    let Some(inventory) = app.state.inventory(id).await? else { return Ok(None) };
+    let reported = inventory.system.uuid.as_deref().and_then(parse_usable_uuid);
+    Ok(match prove_uuid(&known(app, machine).await?, reported) {
+        UuidProof::Proven => None,
+        UuidProof::Unproven(why) | UuidProof::Contradicted(why) => Some(why),
+    })
+}
