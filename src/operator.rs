@@ -1,6 +1,7 @@
 //! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's side of `drophammer serve`.
 
 mod adopt;
+mod confirm;
 pub mod images;
 pub mod layouts;
 mod moves;
@@ -49,6 +50,7 @@ pub fn run(options: &Options) -> Result<Exit> {
         MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
         MachineCommand::Move(asked) => moves::run(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
+        MachineCommand::Confirm(asked) => confirm::run(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
                 Ok(machine) => machine,
@@ -63,6 +65,7 @@ pub fn run(options: &Options) -> Result<Exit> {
                     without_marker: asked.without_marker,
                     change_promise: asked.change_promise,
                     give_up: asked.give_up.clone(),
+                    replace_newer: asked.replace_newer,
                 }),
             };
             match server.ask::<Listed>(request)? {
@@ -185,6 +188,8 @@ fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
     }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} given up", order.image),
+        (Some(order), _) if machine.needs_confirmation => format!("{} needs confirmation", order.image),
+        (None, _) if machine.needs_confirmation => "needs confirmation".to_owned(),
         (Some(order), _) => {
             let begun = if order.begun { ", begun" } else { "" };
             format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
@@ -266,6 +271,9 @@ mod tests {
             without_marker: false,
             change_promise: false,
             give_up: vec![],
+            replace_newer: false,
+            fencing: None,
+            confirmed: true,
             disks: vec![],
             given_up: false,
             handed: None,

@@ -36,6 +36,7 @@ mod luks;
 mod making;
 mod missing;
 mod mutated;
+mod order_age;
 mod persistent;
 mod preview;
 mod promises;

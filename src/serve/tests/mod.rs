@@ -34,6 +34,8 @@ mod pxe;
 mod reinstall;
 mod renamed;
 mod rest;
+mod restored;
+mod restored_move;
 mod samples;
 mod sizes;
 mod templates;

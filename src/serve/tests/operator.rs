@@ -7,7 +7,7 @@ use clap::Parser;
 
 impl Running {
     /// What the command gives, with the server and its token on the command line.
-    async fn machine(&self, arguments: &[&str]) -> Result<Exit> {
+    pub(super) async fn machine(&self, arguments: &[&str]) -> Result<Exit> {
         let url = format!("http://{}/", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
         let with = ["--server", &url, "--token-file", &token];
