@@ -42,7 +42,7 @@ pub fn run(server: &Server, all: &[Listed], asked: &Confirm, json: bool) -> Resu
     Ok(outcome)
 }
 
-/// What the server does with a confirmed machine when it boots over PXE next.
+/// Describes the next boot of a confirmed machine.
 fn describe_next(machine: &Listed) -> String {
     let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
     let next = match (&machine.order, &machine.allocation, &machine.moving) {

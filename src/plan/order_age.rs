@@ -26,7 +26,7 @@ enum OrderAge {
     Newer,
     /// The installation is newer than the order.
     Older,
-    /// Nothing tells which of the two is newer.
+    /// Undecidable: the two numbers belong to different histories.
     Unknown,
     /// The marker has a token that no server issues.
     ImpossibleMarker,

@@ -49,7 +49,7 @@ pub struct Listed {
     /// The server's database was restored from a backup, and its record of this machine is not confirmed since.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// The marker that a machine which needs confirmation has reported, if the server has no record of that installation.
+    /// Installation that a machine which needs confirmation has reported, and that the server does not have on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<Waits>,
     /// Why nothing can be ordered.

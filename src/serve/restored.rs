@@ -13,9 +13,9 @@ pub struct RestoredRecord {
     pub machine: String,
     pub name: String,
     pub allocation: String,
-    /// What the database has on record of it.
+    /// State of the allocation on record, for the operator.
     pub record: String,
-    /// What is not carried out before the machine is confirmed; empty if nothing is open.
+    /// Work that is withheld until the machine is confirmed; empty if nothing is open.
     pub withheld: String,
 }
 
@@ -70,9 +70,9 @@ fn newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>> {
     connection.query_row(select, [], |row| row.get(0))
 }
 
-/// What the operator reads after a restore.
+/// Prints age and records of a restored database, and how they are confirmed.
 pub fn describe(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
-    let age = newest.map_or_else(|| "The backup has no entry with a time".to_owned(), describe_age);
+    let age = newest.map_or_else(|| "The age of the backup is unknown".to_owned(), describe_age);
     let mut rows = vec![["machine", "name", "allocation", "on record", "withheld"].map(str::to_owned)];
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text::clean(text) };
     rows.extend(records.iter().map(|record| {
@@ -139,6 +139,6 @@ mod tests {
         for words in ["2026-10-05T00:00:00Z", "one", "drophammer machine confirm ID", "/srv/drophammer"] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        assert!(describe(&[], None, Path::new(".")).contains("no entry with a time"));
+        assert!(describe(&[], None, Path::new(".")).contains("age of the backup is unknown"));
     }
 }

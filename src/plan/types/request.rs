@@ -29,7 +29,7 @@ pub struct Request {
 pub struct Claim {
     pub machine: String,
     pub allocation: String,
-    /// Of a reinstall; none for an install.
+    /// Id of the order of a reinstall; none for an install.
     pub order: Option<String>,
     /// Fencing token of the order or first installation; none from a control plane that issues none.
     pub fencing: Option<FencingToken>,

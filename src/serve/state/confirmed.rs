@@ -106,7 +106,7 @@ pub fn first_unconfirmed<'a>(
     Ok(None)
 }
 
-/// Why nothing may be carried out for a machine that needs confirmation, with the remedy.
+/// Returns the refusal of a machine that needs confirmation, with the remedy.
 pub fn explain(machine: &str) -> String {
     format!(
         "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. \

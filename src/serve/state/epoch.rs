@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub struct Epoch {
     /// UUID of the epoch.
     pub id: String,
-    /// When the database was restored, as RFC 3339 in UTC, while machines still need confirmation.
+    /// Time of the restore, as RFC 3339 in UTC; none if no machine needs confirmation.
     pub restored: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub fn read(connection: &Connection) -> rusqlite::Result<Epoch> {
 /// Issues the next fencing token.
 ///
 /// # Errors
-/// The database's, or the epoch has no number left.
+/// The database's, or every number of the epoch is issued.
 pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
     let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
     transaction.query_row(update, [i64::MAX], |row| {

@@ -184,7 +184,7 @@ impl State {
     }
 }
 
-/// Why no order of the machine is placed or carried out now.
+/// Returns why no order of the machine may be placed or carried out now.
 fn blocked(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
     match confirmed::first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),
@@ -192,7 +192,7 @@ fn blocked(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<
     }
 }
 
-/// The reported marker of this allocation, if the database has no record of that installation: after a failure, or while the machine
+/// Returns the reported marker of this allocation if the database lacks that installation: after a failure, or while the machine
 /// needs confirmation.
 fn unknown_marker<'a>(standing: &Standing, allocation: &str, report: &'a Report) -> Option<&'a Marker> {
     let is_unknown = |marker: &&Marker| {

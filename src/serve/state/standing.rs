@@ -174,7 +174,7 @@ impl Outcome {
 /// Record of an allocation that was handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedOutRecord {
-    /// When the database first knew the allocation.
+    /// Time of the first record of the allocation, as RFC 3339 in UTC.
     pub created: String,
     /// Fencing token of its first installation.
     pub fencing: Option<FencingToken>,

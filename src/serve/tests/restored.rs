@@ -2,7 +2,11 @@
 
 use super::reinstall::{failure, success, with_images};
 use super::*;
+use crate::assigned;
 use crate::exit::Exit;
+use crate::inventory::{Filesystem, Inventory};
+use crate::marker::Marker;
+use crate::plan;
 use crate::serve::backup::{backup, restore};
 
 /// The report of a success with the marker as the agent writes it for this allocation.
@@ -47,6 +51,18 @@ impl Running {
     async fn needs_confirmation(&self) -> bool {
         self.listed().await["needs_confirmation"].as_bool().unwrap()
     }
+}
+
+/// Why the agent refuses the reinstall that is given, on a machine whose only disk has an installation with this marker.
+fn refusal(given: &allocation::Allocation, marker: &Marker) -> String {
+    let disk = json!({ "name": "sda", "device": "/dev/sda", "size_bytes": 9_000_000_000u64, "sector_bytes": 512 });
+    let filesystem = Filesystem { device: "/dev/sda1".into(), marker: Some(marker.clone()), ..Filesystem::default() };
+    let (disks, filesystems) = (vec![serde_json::from_value(disk).unwrap()], vec![filesystem]);
+    let inventory = Inventory { disks, filesystems, ..Inventory::default() };
+    let request = assigned::request(&allocation::Machine::default(), ONE, given, &[]);
+    let layout = given.layout().unwrap().layout;
+    let plan = plan::make(&layout, &inventory, request, &mut uuid::Uuid::new_v4);
+    plan.map_or_else(|refusal| refusal.to_string(), |plan| plan.warnings.join("\n"))
 }
 
 /// A backup of this server, made now.
@@ -95,11 +111,16 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         // The operator confirms it without having compared: then the agent still refuses.
         assert_eq!(server.confirm().await.status, 200);
         let (_, given) = server.boot_and_fetch().await;
-        let order = given.order.unwrap();
-        assert!(order.id == older && order.confirmed);
-        let newest: crate::marker::Marker = serde_json::from_value(newest).unwrap();
-        let age = given.fencing.unwrap().compare_age(&newest.fencing.unwrap());
+        assert!(given.order.as_ref().is_some_and(|order| order.id == older && order.confirmed));
+        let newest: Marker = serde_json::from_value(newest).unwrap();
+        let age = given.fencing.as_ref().unwrap().compare_age(newest.fencing.as_ref().unwrap());
         assert_eq!(age, Some(std::cmp::Ordering::Less));
+        let refused = refusal(&given, &newest);
+        assert!(refused.contains("is older than the installation on the disk, image debian-12"), "{refused}");
+        // An order that is placed now is the operator's present intention. Its number belongs to a new history.
+        server.order("debian-13").await;
+        let (_, given) = server.boot_and_fetch().await;
+        assert!(!refusal(&given, &newest).contains("the installation on the disk"));
     }
 }
 
@@ -165,6 +186,45 @@ async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() 
             assert!(!given.succeeded && !given.image.url.is_empty());
         }
     }
+}
+
+/// The file of the machine gives it an allocation that the backup does not have: it was freed and allocated again later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_was_allocated_again_after_the_backup_is_not_erased() {
+    let server = Running::start_in(with_images()).await;
+    server.carry_out().await;
+    let (_folder, file) = backup_of(&server);
+    drop(server.stop().await);
+    let dir = with_images();
+    restore(dir.path(), &file, false).unwrap();
+    let again = machine_file(ONE, "one", "52:54:00:00:00:01", "a2", "");
+    std::fs::write(dir.path().join("machines/one.yaml"), again).unwrap();
+    let server = Running::start_in(dir).await;
+    server.heard(&format!("machine {ONE} needs confirmation")).await;
+    let token = server.token(ONE).await;
+    let path = format!("/v1/machine/{ONE}");
+    assert_eq!(server.call(&token, "GET", &path, &Value::Null).await.json()["allocation"], Value::Null);
+    let volume = format!("{path}/volumes/data?persistent_volume=none");
+    let removed = server.call(&server.operator(), "DELETE", &volume, &Value::Null).await;
+    assert!(removed.status == 409 && removed.text().contains("needs confirmation"), "{}", removed.text());
+    assert_eq!(server.confirm().await.status, 200);
+    assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().id, "a2");
+}
+
+/// An order that names the override is carried out over any installation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_with_a_huge_number_is_replaced_only_on_the_operators_word() {
+    let server = Running::start_in(with_images()).await;
+    let report = server.carry_out().await;
+    let mut marker: Marker = serde_json::from_value(report["marker"].clone()).unwrap();
+    marker.fencing.as_mut().unwrap().sequence = crate::marker::FencingToken::LIMIT;
+    server.order("debian-13").await;
+    let (_, given) = server.boot_and_fetch().await;
+    assert!(refusal(&given, &marker).contains("order the reinstall again with --replace-newer"));
+    assert_eq!(server.press(ONE, "debian-13", json!({ "replace_newer": true })).await.status, 200);
+    let (_, given) = server.boot_and_fetch().await;
+    assert!(given.order.as_ref().is_some_and(|order| order.replace_newer));
+    assert!(!refusal(&given, &marker).contains("order the reinstall again with --replace-newer"));
 }
 
 /// Its agent was past the point of no return when the server was restored.

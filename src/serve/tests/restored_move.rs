@@ -77,3 +77,24 @@ async fn no_migration_is_ordered_of_an_unconfirmed_machine_and_a_restored_one_ca
     let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
+
+/// The database has the system on TWO, and the files were not changed yet when the backup was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_files_are_not_changed_for_a_restored_migration_before_it_is_confirmed() {
+    let (server, _) = Running::move_ordered().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup");
+    backup(server.dir.path(), &file).unwrap();
+    drop(server.stop().await);
+    let booting = "UPDATE moves SET state = 'booting',
+        document = json_set(document, '$.state', 'booting', '$.files', json('true'))";
+    rusqlite::Connection::open(&file).unwrap().execute(booting, []).unwrap();
+    let dir = with_images();
+    restore(dir.path(), &file, false).unwrap();
+    let server = Running::start_in(dir).await;
+    let text = |name: &str| std::fs::read_to_string(server.dir.path().join(format!("machines/{name}.yaml"))).unwrap();
+    confirm(&server, ONE).await;
+    assert!(text("one").contains("allocation:") && !text("two").contains("allocation:"));
+    confirm(&server, TWO).await;
+    server.until(|| text("two").contains("allocation:") && !text("one").contains("allocation:"), "it has moved").await;
+}
