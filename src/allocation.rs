@@ -2,13 +2,13 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `give_up`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `disk_key`, `approved`, `blank_only`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `disk_key`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{FencingToken, MarkedDisk, Marker};
 use crate::problem::Problem;
 use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, Wanted};
@@ -127,6 +127,9 @@ pub struct Allocation {
     /// The order behind `reinstall`. The field is drophammer's own, as is `installed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
+    /// Fencing token of this order, first installation or migration. The install marker records it. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<FencingToken>,
     /// The marker of the last finished installation, as the control plane remembers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<Marker>,
@@ -194,6 +197,12 @@ pub struct Order {
     /// Disks whose data the operator gives up, by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
+    /// The operator replaces the installation on the disks, also one that is newer than the order or unknown to the control plane.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace_newer: bool,
+    /// The operator has placed or confirmed this order since the control plane's database was last restored from a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
     /// The disks of the last attempt that has begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,

@@ -1,6 +1,10 @@
 //! The marker: what every finished installation leaves in `/etc/metal` and with the control plane, so that nobody takes
 //! the machine for an empty one, and a reinstall finds its disks again whatever they are called today.
 
+mod fencing_token;
+
+pub use fencing_token::FencingToken;
+
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +26,9 @@ pub struct Marker {
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
+    /// Fencing token of this installation; none in older markers, and from control planes that issue none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<FencingToken>,
     /// Id of the image.
     pub image: String,
     /// Id of the layout.

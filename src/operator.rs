@@ -1,6 +1,7 @@
 //! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's side of `drophammer serve`.
 
 mod adopt;
+mod confirm;
 pub mod images;
 pub mod layouts;
 mod moves;
@@ -16,7 +17,7 @@ use crate::error::Result;
 use crate::exit::Exit;
 use crate::serve::adding::{Add, Added};
 use crate::serve::operator::reinstalls::Reinstall;
-use crate::serve::operator::{Listed, Rename};
+use crate::serve::operator::{Listed, Order, Rename, Waits};
 use crate::stdout::{json, print};
 use crate::text;
 use options::MachineCommand;
@@ -49,6 +50,7 @@ pub fn run(options: &Options) -> Result<Exit> {
         MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
         MachineCommand::Move(asked) => moves::run(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
+        MachineCommand::Confirm(asked) => confirm::run(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
                 Ok(machine) => machine,
@@ -63,6 +65,7 @@ pub fn run(options: &Options) -> Result<Exit> {
                     without_marker: asked.without_marker,
                     change_promise: asked.change_promise,
                     give_up: asked.give_up.clone(),
+                    replace_newer: asked.replace_newer,
                 }),
             };
             match server.ask::<Listed>(request)? {
@@ -187,6 +190,7 @@ fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
     }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} given up", order.image),
+        (order, _) if machine.needs_confirmation => withheld(order.as_ref(), machine.on_disk.as_ref()),
         (Some(order), _) => {
             let begun = if order.begun { ", begun" } else { "" };
             format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
@@ -196,6 +200,13 @@ fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),
     }
+}
+
+/// Describes the record of a machine that needs confirmation, and the installation that its disks have instead.
+fn withheld(order: Option<&Order>, on_disk: Option<&Waits>) -> String {
+    let order = order.map(|order| format!("{} ", order.image)).unwrap_or_default();
+    let on_disk = on_disk.map(|found| format!(", its disks have {}", text::clean(&found.image))).unwrap_or_default();
+    format!("{order}needs confirmation{on_disk}")
 }
 
 /// What a machine with that id is called.
@@ -235,7 +246,7 @@ fn ordered(before: &Listed, now: &Listed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::operator::{Order, Outcome as Ended};
+    use crate::serve::operator::Outcome as Ended;
 
     fn machine(id: &str, name: &str) -> Listed {
         let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
@@ -268,6 +279,9 @@ mod tests {
             without_marker: false,
             change_promise: false,
             give_up: vec![],
+            replace_newer: false,
+            fencing: None,
+            confirmed: true,
             disks: vec![],
             given_up: false,
             handed: None,
@@ -308,6 +322,13 @@ mod tests {
             Listed { installed: false, image: None, ..machine("4", "four") },
             Listed { id: "5".to_owned(), ..Listed::default() },
             Listed { installed: false, waits: Some(Default::default()), ..machine("6", "six") },
+            Listed { needs_confirmation: true, ..machine("7", "seven") },
+            Listed {
+                needs_confirmation: true,
+                on_disk: Some(Waits { image: "debian-14".to_owned(), ..Waits::default() }),
+                order: Some(order()),
+                ..machine("8", "eight")
+            },
         ];
         let table = table(&all);
         let rows: Vec<Vec<&str>> = table
@@ -329,6 +350,8 @@ mod tests {
             ]
         );
         assert_eq!(rows[2][5], "debian-13 given up");
+        assert_eq!(rows[7][5], "needs confirmation");
+        assert_eq!(rows[8][5], "debian-13 needs confirmation, its disks have debian-14");
         assert_eq!((rows[3][5], rows[3][8]), ("locked", "done debian-13: fine"));
         assert_eq!((rows[4][3], rows[4][5]), ("-", "not installed"));
         assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-", "-", "-", "-"]);

@@ -40,6 +40,8 @@ pub enum MachineCommand {
     Move(Move),
     /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
     Adopt(Adopt),
+    /// The server's database was restored from a backup: its records of these machines are up to date, and orders are carried out again.
+    Confirm(Confirm),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
     Rename(Rename),
 }
@@ -166,6 +168,17 @@ pub struct Adopt {
 }
 
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["machines", "all"])))]
+pub struct Confirm {
+    /// Ids of machines, or their names.
+    #[arg(value_name = "ID")]
+    pub machines: Vec<String>,
+    /// All machines, also those that are added later.
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Add {
     /// The machine's id, as the server's output says it.
     #[arg(value_name = "ID")]
@@ -260,6 +273,9 @@ pub struct Order {
     /// Give up the data of the disk with this serial number; may be given several times.
     #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
     pub give_up: Vec<String>,
+    /// Replace the installation on the disks even if it is newer than what the server has on record.
+    #[arg(long, conflicts_with = "cancel")]
+    pub replace_newer: bool,
     /// Have the machine carry it out now: it boots over PXE next, and is switched off and on, as `bmc:` of its file says.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,

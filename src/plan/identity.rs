@@ -59,6 +59,7 @@ impl<'a> Deciding<'a> {
         let marked = self.marked();
         let root = self.root_disks();
         self.refuse_others(&marked);
+        self.refuse_outdated_order();
         let on_root = |found: &&Marked| !found.disks.is_empty() && found.disks.is_subset(&root);
         let ours = marked.iter().filter(|found| self.is_ours(found.marker)).filter(on_root);
         let ours = ours.max_by_key(|found| &found.marker.time);

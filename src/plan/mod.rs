@@ -34,6 +34,7 @@ mod lvm;
 mod making;
 mod marking;
 mod missing;
+mod order_age;
 mod persistent;
 mod placed;
 mod pooled;

@@ -13,7 +13,7 @@ use super::moves::agents;
 use super::moves::handing::Given;
 use super::peers::Peer;
 use super::resolve::Assigned;
-use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported};
+use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
 use super::{App, approved, identity, wanted};
 use crate::allocation::{self, Allocation};
@@ -143,7 +143,8 @@ pub async fn machine(
             if assigned.installs {
                 let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
                 let what = HandedOut { layout_id, layout, image: &image.id, order };
-                standing.created = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
+                let record = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
+                standing = Standing { created: record.created, fencing: record.fencing, ..standing };
             } else {
                 let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
                 app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));

@@ -1,6 +1,7 @@
 //! Copies of the database: a consistent one while the server runs, and a way back that knows when a copy is too old.
 
 use super::DATABASE;
+use super::restored;
 use super::state::identity::{self, Identity};
 use super::state::store;
 use crate::error::{Context, Error, Phase, Result};
@@ -60,9 +61,8 @@ pub fn backup(dir: &Path, to: &Path) -> Result<()> {
 /// Puts a backup in the place of the database. The server must not run.
 ///
 /// # Errors
-/// The backup is damaged, of another directory, or older than what the directory knows and nobody has said that this is meant.
+/// The backup is damaged, of another directory, or older than what the directory knows and `older` is not given.
 pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
-    let refuse = |what: String| Err(Error::refusal(Phase::Serve, what));
     let _lock = lock(dir)?;
     let database = dir.join(DATABASE);
     let beside = identity::path(&database);
@@ -70,40 +70,57 @@ pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
     remove(&new)?;
     let mut restored = copy(from, &new)?;
     let known = identity::read(&beside).or_else(|error| if older { Ok(None) } else { Err(error) })?;
-    if let Some(known) = known.filter(|known| known.transactions > 0) {
-        if known.id != restored.id {
-            remove(&new)?;
-            return refuse(format!(
-                "{} is of another directory: its id is {}, that of {} is {}. Nothing was changed",
-                from.display(),
-                restored.id,
-                dir.display(),
-                known.id
-            ));
-        }
-        let missing = known.transactions.saturating_sub(restored.transactions);
-        if missing > 0 && !older {
-            remove(&new)?;
-            return refuse(format!(
-                "{} is older than what {} knows: {missing} durable transactions came later, among them perhaps orders and \
-                 installations. A machine that it takes for new is installed, and the disks that it keeps are wiped. Nothing was \
-                 changed; --older restores it all the same",
-                from.display(),
-                dir.display()
-            ));
-        }
-        if missing > 0 {
-            // What was backed up before now is older than this, whatever it counts.
-            restored.transactions = known.transactions + 1;
-            let what = || format!("write {}", new.display());
-            let connection = Connection::open(&new).context(Phase::Serve, what)?;
-            store::keep(&connection, &restored).context(Phase::Serve, what)?;
-        }
+    let known = known.filter(|known| known.transactions > 0);
+    if let Some(why) = known.as_ref().and_then(|known| contradiction(known, &restored, (dir, from), older)) {
+        remove(&new)?;
+        return Err(Error::refusal(Phase::Serve, why));
+    }
+    // A complete backup contains everything that this directory knows. Any other one may be older than the machines' disks.
+    let is_complete = known.as_ref() == Some(&restored);
+    let mut instructions = String::new();
+    if !is_complete {
+        // Then every earlier backup, this one too, is older than the restored database.
+        restored.transactions =
+            restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
+        instructions = mark_unconfirmed(&new, &restored, dir)?;
     }
     put(&new, &database)?;
     identity::make(&beside, &restored)?;
     println!("{} is {} after {} transactions", database.display(), restored.id, restored.transactions);
+    print!("{instructions}");
     Ok(())
+}
+
+/// Why a backup must not replace the database of a directory that has this identity.
+fn contradiction(known: &Identity, backup: &Identity, (dir, from): (&Path, &Path), older: bool) -> Option<String> {
+    if known.id != backup.id {
+        return Some(format!(
+            "{} is of another directory: its id is {}, that of {} is {}. Nothing was changed",
+            from.display(),
+            backup.id,
+            dir.display(),
+            known.id
+        ));
+    }
+    let missing = known.transactions.saturating_sub(backup.transactions);
+    (missing > 0 && !older).then(|| {
+        format!(
+            "{} is older than what {} knows: {missing} durable transactions came later, among them perhaps orders and \
+             installations, which would be forgotten. Nothing was changed; --older restores it all the same, and every machine needs \
+             confirmation then",
+            from.display(),
+            dir.display()
+        )
+    })
+}
+
+/// Marks every machine of a restored database as unconfirmed. Returns what the operator has to do.
+fn mark_unconfirmed(new: &Path, identity: &Identity, dir: &Path) -> Result<String> {
+    let what = || format!("write {}", new.display());
+    let mut connection = Connection::open(new).context(Phase::Serve, what)?;
+    store::keep(&connection, identity).context(Phase::Serve, what)?;
+    let (records, newest) = restored::mark(&mut connection).context(Phase::Serve, what)?;
+    Ok(restored::describe(&records, newest.as_deref(), dir))
 }
 
 /// A whole copy, on the disk, and what it is.

@@ -5,7 +5,7 @@ use super::api_error::ApiError;
 use super::base::Base;
 use super::moves::MoveState;
 use super::peers::Peer;
-use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
+use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order, confirmed};
 use super::watch::Who;
 use super::{App, api, caller, identity, input, ipxe, token};
 use crate::carried::Part;
@@ -57,6 +57,7 @@ pub async fn script(
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
+        NextBoot::Unconfirmed(order) => (unconfirmed(order), Some(false)),
         NextBoot::Moving(part, state) => (moving(*part, *state), Some(false)),
         NextBoot::Released => (RELEASED.to_owned(), Some(false)),
         NextBoot::Disk => ("is installed, boots its disk".to_owned(), None),
@@ -116,6 +117,7 @@ pub async fn without_firmware(
             }));
         }
         NextBoot::Released => format!("machine {id} {RELEASED}"),
+        NextBoot::Unconfirmed(_) => confirmed::explain(id),
         NextBoot::Install => format!("machine {id} has no allocation that this server knows to be installed"),
         NextBoot::Disk => format!(
             "no reinstall of machine {id} is ordered: `drophammer machine reinstall {id} --image IMAGE` orders one"
@@ -243,6 +245,14 @@ fn attempt(order: &Order) -> String {
     format!(
         "gets kernel and ramdisk, attempt {} of {ATTEMPTS} of the reinstall with image {}",
         order.attempts, order.image
+    )
+}
+
+/// The agent of an unconfirmed machine boots what is installed, and reports its marker.
+fn unconfirmed(order: &Order) -> String {
+    format!(
+        "gets kernel and ramdisk, which boots what is installed: the reinstall with image {} needs confirmation, because the database was restored",
+        order.image
     )
 }
 

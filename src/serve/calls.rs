@@ -4,6 +4,7 @@ use super::adding::{Add, Added};
 use super::moves::agents;
 use super::moves::calls::{self as moving, MoveShown};
 use super::openapi::{Schemas, asked, list, nothing, of, openapi};
+use super::operator::confirmations;
 use super::operator::reinstalls::Reinstall;
 use super::operator::{Listed, Rename};
 use super::power::Power;
@@ -187,6 +188,10 @@ fn about_machines() -> Vec<Call> {
         delete(reinstall, operator::reinstalls::cancel, "Take an order back that has not begun").gives(of::<Listed>),
         post("/v1/machine/{id}/adopt", operator::adopt, "A machine is installed, by the operator's word")
             .gives(of::<Listed>),
+        post("/v1/machine/{id}/confirm", confirmations::confirm, "Confirm the record of a machine after a restore")
+            .gives(of::<Listed>),
+        post("/v1/machines/confirm", confirmations::confirm_all, "Confirm the records of all machines after a restore")
+            .gives(list::<Listed>),
         post("/v1/machine/{id}/rename", operator::rename, "A machine has another id now")
             .asks(asked::<Rename>)
             .gives(of::<Listed>),

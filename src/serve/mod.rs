@@ -52,6 +52,7 @@ pub mod rack;
 mod registries;
 mod requests;
 mod resolve;
+mod restored;
 mod sizes;
 mod state;
 mod states;

@@ -17,7 +17,7 @@ pub mod tests;
 use super::state::ATTEMPTS;
 use super::token::Hash;
 use crate::carried::{self, Carried, Newest, Part};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{FencingToken, MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -111,6 +111,9 @@ pub struct Move {
     pub state: MoveState,
     /// RFC 3339, UTC.
     pub created: String,
+    /// Fencing token of what B receives; none before it is ordered, and in databases of earlier versions.
+    #[serde(default)]
+    pub fencing: Option<FencingToken>,
     /// What A was installed with, which counts again when the move is taken back.
     pub marker: Option<Marker>,
     /// Which disk of B each name of the layout means.

@@ -1,5 +1,6 @@
 //! What the operator asks of the server: which machines there are, and what he says of one. `reinstalls` is the button.
 
+pub mod confirmations;
 pub mod reinstalls;
 
 use super::App;
@@ -11,7 +12,7 @@ use super::input::Machine;
 use super::ipxe;
 use super::moves::calls::PartOfMove;
 use super::peers::Peer;
-use super::state::{ATTEMPTS, Adopted, Renamed, Standing};
+use super::state::{ATTEMPTS, Adopted, Renamed};
 pub use super::state::{Order, Outcome};
 use super::token;
 use crate::facts::Event;
@@ -47,6 +48,12 @@ pub struct Listed {
     /// It waits with a marker of its allocation, which this server does not know to be installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// The server's database was restored from a backup, and its record of this machine is not confirmed since.
+    #[serde(default)]
+    pub needs_confirmation: bool,
+    /// Installation that a machine which needs confirmation has reported, and that the server does not have on record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_disk: Option<Waits>,
     /// Why nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
@@ -121,14 +128,13 @@ pub async fn all(app: &App) -> Result<Vec<Listed>, ApiError> {
 
 pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
-    let standing = match &allocation {
-        Some(allocation) => app.state.standing(&machine.id, allocation).await?,
-        None => Standing::default(),
-    };
+    // A machine without an allocation may need confirmation too.
+    let standing = app.state.standing(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
     let moving = app.state.live_move(&machine.id).await?.map(|is| PartOfMove::of(&machine.id, is));
-    let waits = standing.waits.as_ref().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
-    let waits = waits.map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
+    let reported =
+        standing.waits.as_ref().map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
+    let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
     Ok(Listed {
@@ -142,6 +148,8 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         installed: standing.succeeded,
         adopted: standing.adopted,
         waits,
+        needs_confirmation: standing.unconfirmed,
+        on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
         locked: machine.locked.clone(),
         order: standing.order,
         moving,

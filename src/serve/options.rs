@@ -19,7 +19,8 @@ pub struct Serve {
 pub enum ServeCommand {
     /// Copy the database into a new file, whole and consistent, while the server runs.
     Backup(Backup),
-    /// Put a backup in the place of the database. The server must not run.
+    /// Put a backup in the place of the database. The server must not run. Unless the directory proves that the backup is complete, every machine
+    /// needs confirmation afterwards.
     Restore(Restore),
 }
 

@@ -337,7 +337,7 @@ impl Rack {
 
 /// As the server would note it.
 pub fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
-    let Words { without_marker, change_promise, give_up } = words;
+    let Words { without_marker, change_promise, give_up, replace_newer } = words;
     Order {
         id: "planned".to_owned(),
         image,
@@ -347,6 +347,9 @@ pub fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
         without_marker,
         change_promise,
         give_up,
+        replace_newer,
+        fencing: None,
+        confirmed: true,
         disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),
         given_up: false,
         handed: None,

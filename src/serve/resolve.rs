@@ -6,7 +6,7 @@ use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::sizes::Size;
-use super::state::Standing;
+use super::state::{Standing, confirmed};
 use super::states::States;
 use super::templates::Templates;
 use super::wanted::{self, Merged};
@@ -85,6 +85,9 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         return Err(why);
     }
     let installs = !standing.is_installed() || standing.order.is_some();
+    if standing.unconfirmed && installs {
+        return Err(at(&allocation.id, &confirmed::explain(&machine.id)));
+    }
     match &allocation.definition {
         // What is installed boots whatever became of its definition.
         Settled::Bad(why) if installs => return Err(why.clone()),

@@ -4,10 +4,12 @@
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
 //! `registered` what a machine has reported about itself, `machine_identities` by which UUID and MACs it is known, `next` what it boots. `strangers` are machines without a file,
 //! `renamed` those with a new id, `moves` those that move to other hardware. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
-//! what the operator reports as installed.
+//! what the operator reports as installed. `epoch` issues fencing tokens, `confirmed` holds what was restored until it is confirmed.
 
 mod adopted;
 pub mod boots;
+pub mod confirmed;
+pub mod epoch;
 mod first;
 mod history;
 pub mod identity;
@@ -18,7 +20,7 @@ mod next;
 mod orders;
 mod registered;
 mod renamed;
-mod schema;
+pub mod schema;
 mod standing;
 pub mod store;
 mod strangers;
@@ -28,6 +30,7 @@ mod unremembered;
 
 pub use adopted::Adopted;
 pub use boots::{Boot, Enrolled, Heard};
+pub use confirmed::ConfirmOutcome;
 pub use first::BegunFirst;
 pub use log::LogKept;
 pub use moves::{Heard as MoveHeard, Placed, in_a_move};

@@ -18,6 +18,7 @@ fn marker(order: &str) -> Marker {
         allocation: "a".to_owned(),
         project: String::new(),
         order: crate::empty::some(order.to_owned()),
+        fencing: None,
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),
         layout_digest: None,

@@ -38,6 +38,7 @@ mod luks;
 mod making;
 mod missing;
 mod mutated;
+mod order_age;
 mod persistent;
 mod placeholders;
 mod preview;

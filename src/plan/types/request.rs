@@ -1,7 +1,7 @@
 //! What is asked for: the mode, and whose installation it is.
 
 use super::Assigned;
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{FencingToken, MarkedDisk, Marker};
 use crate::steps::Steps;
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +29,14 @@ pub struct Request {
 pub struct Claim {
     pub machine: String,
     pub allocation: String,
-    /// Of a reinstall; none for an install.
+    /// Id of the order of a reinstall; none for an install.
     pub order: Option<String>,
+    /// Fencing token of the order or first installation; none from a control plane that issues none.
+    pub fencing: Option<FencingToken>,
+    /// The operator has placed or confirmed the order since the control plane's database was last restored.
+    pub confirmed: bool,
+    /// The operator replaces the installation on the disks even if it is newer than the order.
+    pub replace_newer: bool,
     /// The control plane has heard that an installation of this allocation was finished.
     pub succeeded: bool,
     /// Ids that the machine had before it was renamed.

@@ -17,7 +17,7 @@ use serde_json::Value;
 pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = wanted::standing(app, id, allocation, &directory.known).await?;
+    let standing = wanted::standing(app, id, allocation, &directory.known).await?.without_unconfirmed_order();
     let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
@@ -53,6 +53,10 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
         vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
         reinstall: standing.order.is_some(),
+        fencing: match &standing.order {
+            Some(order) => order.fencing.clone(),
+            None => standing.fencing.filter(|_| *installs || !succeeded),
+        },
         order: standing.order.map(|order| allocation::Order {
             id: order.id,
             attempt: order.attempts.max(1),
@@ -61,6 +65,8 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             without_marker: order.without_marker,
             change_promise: order.change_promise,
             give_up: order.give_up,
+            replace_newer: order.replace_newer,
+            confirmed: order.confirmed,
             disks: order.disks,
         }),
         installed: standing.marker,

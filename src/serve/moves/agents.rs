@@ -139,6 +139,9 @@ pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<
 /// The database's.
 pub async fn told(app: &App, directory: &Directory, id: &str) -> Result<Told, ApiError> {
     let Some(is) = app.state.live_move(id).await? else { return Ok(Told::AsEver) };
+    if is.state.is_open() && app.state.unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
+        return Ok(Told::Nothing);
+    }
     let now = app.state.present(&is).await?;
     let part = match is.hands(id, now) {
         Hands::AsEver => return Ok(Told::AsEver),
@@ -206,6 +209,9 @@ pub async fn begins(
     else {
         return Ok(None);
     };
+    if let Some(why) = app.state.unconfirmed(vec![of.a.clone(), of.b.clone()]).await? {
+        return Ok(Some(Err(why)));
+    }
     look_is_awaited(app, &of, boot).await?;
     if let Err(why) = crate::serve::approved::compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));

@@ -232,6 +232,7 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
         allocation: allocation.id.to_string(),
         state: MoveState::Ordered,
         created: now(),
+        fencing: None,
         marker,
         disks,
         carried: None,

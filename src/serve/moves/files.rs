@@ -21,6 +21,11 @@ pub async fn keep_right(app: Arc<App>) {
         directory.mark_unchanged();
         let behind = app.state.live_moves().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
+            // A restored record may be outdated, and the files right.
+            let unconfirmed = app.state.unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
+            if !matches!(unconfirmed, Ok(None)) {
+                continue;
+            }
             let _turn = app.templates.turn().await;
             match settle(&app, &is).await {
                 Ok(()) => {

@@ -51,7 +51,7 @@ pub fn to_receiver(
     let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
     assigned.image.finish = image.and_then(|image| image.finish);
     let begun_on = is.begun.as_ref().map(|begun| begun.disks.clone()).unwrap_or_default();
-    let standing = received(&is.a, begun_on, of_sender);
+    let standing = Standing { fencing: is.fencing.clone(), ..received(&is.a, begun_on, of_sender) };
     Given { assigned, standing, moving: Some(moving(is, Part::Receive, now)) }
 }
 

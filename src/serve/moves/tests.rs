@@ -20,6 +20,7 @@ pub fn ordered() -> Move {
         allocation: "a1".to_owned(),
         state: MoveState::Ordered,
         created: String::new(),
+        fencing: None,
         marker: None,
         disks: vec![disk],
         carried: None,

@@ -10,7 +10,7 @@ use crate::serve::input::{Machine, nearest};
 use crate::serve::peers::Peer;
 use crate::serve::promise::{contradiction, remedy};
 use crate::serve::resolve::{Known, created, resolve};
-use crate::serve::state::{Cancelled, Order, Ordered, Standing, Words};
+use crate::serve::state::{Cancelled, Order, Ordered, Standing, Words, confirmed};
 use crate::serve::watch::Who;
 use crate::serve::{App, metrics, wanted};
 use axum::Json;
@@ -35,6 +35,9 @@ pub struct Reinstall {
     /// Serial numbers of disks whose data are given up.
     #[serde(default)]
     pub give_up: Vec<String>,
+    /// The installation on the disks is replaced even if it is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
 }
 
 /// `POST /v1/machine/{id}/reinstall`: the button, with the checks of metal-api.
@@ -67,7 +70,7 @@ pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, A
         }
         Ordered::NotInstalled => Err(invalid(not_installed(id, &allocation))),
         Ordered::Begun(order) => Err(begun(&order)),
-        Ordered::Moves(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+        Ordered::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 
@@ -90,6 +93,9 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
         return Err(invalid(format!("machine {id} is locked: {reason}")));
     }
     let mut standing = app.state.standing(&id, &allocation).await?;
+    if standing.unconfirmed {
+        return Err(ApiError::new(StatusCode::CONFLICT, confirmed::explain(&id)));
+    }
     if machine.allocation.as_ref().is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
         standing.inventory = app.state.inventory(&id).await?;
     }
@@ -118,6 +124,7 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
         without_marker: asked.without_marker,
         change_promise: asked.change_promise,
         give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
+        replace_newer: asked.replace_newer,
     };
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad("an empty serial number gives up no disk"));
@@ -163,7 +170,8 @@ fn in_words(order: &Order) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
     let changed = if order.change_promise { ", with the layout of its file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", giving up {serial}")).collect();
-    format!("{waived}{changed}{given_up}")
+    let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
+    format!("{waived}{changed}{given_up}{replaced}")
 }
 
 /// What is installed has a disk that a reinstall may erase.

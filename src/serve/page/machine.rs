@@ -144,6 +144,15 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
             p { strong { "A move of the whole machine" } ": it " (words) ". " a href={ "/machines/" (moving.other) } { "The other one" } }
         }
         @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
+        @if listed.needs_confirmation {
+            p.problem {
+                "The database was restored from a backup. This record of the machine may be outdated, so that nothing is installed or moved"
+                @if let Some(on_disk) = &listed.on_disk {
+                    "; the machine has reported an installation that is not on record (image " (on_disk.image) ", " (shell::time(&on_disk.time)) ")"
+                }
+                ". If the record is correct: " code { "drophammer machine confirm " (machine.id) }
+            }
+        }
         @if let Some(waits) = &listed.waits {
             p.problem {
                 "It waits with a marker of its own allocation (image " (waits.image) ", " (shell::time(&waits.time))
@@ -179,6 +188,7 @@ fn ordered(person: &Person, machine: &Machine, order: &Order, attempts: u32) -> 
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
                 @if order.change_promise { ", with the layout of its file" }
+                @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", giving up " (serial) }
                 @if order.begun { ". It has passed its point of no return" }
                 @if order.given_up { ", and is given up: the machine waits for a person" }

@@ -58,6 +58,9 @@ impl Phase {
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return phase("given up", Kind::Bad);
         }
+        if listed.needs_confirmation && has_work {
+            return phase("needs confirmation", Kind::Bad);
+        }
         if listed.waits.is_some() {
             return phase("waits for your word", Kind::Bad);
         }
@@ -98,6 +101,7 @@ mod tests {
                 "without_marker": false, "given_up": given_up});
             Listed { order: Some(serde_json::from_value::<Order>(text).unwrap()), ..installed.clone() }
         };
+        let unconfirmed = |listed: &Listed| Listed { needs_confirmation: true, ..listed.clone() };
         let waits = Listed { waits: Some(Waits::default()), ..new.clone() };
         let adopted = Listed { adopted: true, ..new.clone() };
         let event = |event| Some(Event { event, message: String::new(), stage: None, seconds: None, progress: None });
@@ -116,6 +120,10 @@ mod tests {
             (&ordered(true, true), event(Installing), "given up"),
             (&waits, event(Installing), "waits for your word"),
             (&adopted, None, "adopted"),
+            (&unconfirmed(&installed), None, "installed"),
+            (&unconfirmed(&new), event(Waiting), "needs confirmation"),
+            (&unconfirmed(&ordered(false, false)), None, "needs confirmation"),
+            (&unconfirmed(&ordered(true, true)), None, "given up"),
         ] {
             assert_eq!(Phase::of(listed, event.as_ref()).word, word);
         }

@@ -31,6 +31,7 @@ fn asked(id: &str, form: &Form) -> Reinstall {
         without_marker: !form.get("without_marker").is_empty(),
         change_promise: !form.get("change_promise").is_empty(),
         give_up: serials.map(str::to_owned).collect(),
+        replace_newer: !form.get("replace_newer").is_empty(),
     }
 }
 
@@ -110,10 +111,11 @@ fn questions(app: &App, machine: &Machine, asked: &Reinstall, standing: &Standin
                 option value="" { "choose" }
                 @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
             }
-            details open[asked.without_marker || asked.change_promise || !asked.give_up.is_empty()] {
+            details open[asked.without_marker || asked.change_promise || asked.replace_newer || !asked.give_up.is_empty()] {
                 summary { "More to say" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: do without the marker" } }
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " The layout of its file counts, also where it wipes a disk that was to be kept" } }
+                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
                 p { label { "Disks whose data are given up, by serial, with commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
             button { "Show the plan" }
@@ -150,6 +152,7 @@ fn button(person: &Person, machine: &Machine, asked: &Reinstall, planned: &Plann
         ("image", asked.imageid.clone()),
         ("without_marker", said(asked.without_marker)),
         ("change_promise", said(asked.change_promise)),
+        ("replace_newer", said(asked.replace_newer)),
         ("give_up", asked.give_up.join(", ")),
         ("shown", digest(planned)),
     ];

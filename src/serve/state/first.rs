@@ -3,7 +3,7 @@
 
 use super::orders::column;
 use super::standing::{First, read};
-use super::{Hash, State, boots, moves};
+use super::{Hash, State, boots, confirmed, moves};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
@@ -36,6 +36,9 @@ impl State {
             let no = |why: String| Ok(BegunFirst::No(why));
             if let Some(why) = moves::blocked(transaction, &machine)? {
                 return no(why);
+            }
+            if standing.unconfirmed {
+                return no(confirmed::explain(&machine));
             }
             if standing.barred {
                 return no(format!("allocation {allocation} was moved, and is not for this machine any more"));

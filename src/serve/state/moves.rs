@@ -10,7 +10,7 @@ use super::boots;
 use super::next::{Files, NextBoot};
 use super::orders::column;
 use super::standing::parsed;
-use super::{Hash, State, json};
+use super::{Hash, State, confirmed, epoch, json};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::serve::moves::{Boots, Move, MoveState, Present, Word};
@@ -121,6 +121,9 @@ impl State {
         let machine = machine.to_owned();
         self.durably(move |transaction| {
             let Some(is) = live(transaction, &machine)?.filter(|is| is.b == machine) else { return Ok(None) };
+            if let Some(why) = confirmed::first_unconfirmed(transaction, [is.a.as_str(), &is.b])? {
+                return Ok(Some(Err(why)));
+            }
             let now = present(transaction, &is.a, &is.b)?;
             hear(transaction, &is, &Word::Begins { boot, disks, now }).map(Some)
         })
@@ -233,6 +236,9 @@ fn repeated(
 
 pub fn place(transaction: &Transaction, new: &Move) -> rusqlite::Result<Placed> {
     let no = |why: String| Ok(Placed::No(why));
+    if let Some(why) = confirmed::first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
+        return no(why);
+    }
     for machine in [&new.a, &new.b] {
         if let Some(other) = live(transaction, machine)? {
             return no(in_a_move(machine, &other));
@@ -246,7 +252,7 @@ pub fn place(transaction: &Transaction, new: &Move) -> rusqlite::Result<Placed> 
     if transaction.query_row(installed, [&new.a, &new.allocation], |_| Ok(())).optional()?.is_none() {
         return no(format!("allocation {} of machine {} is not installed", new.allocation, new.a));
     }
-    keep(transaction, new)?;
+    keep(transaction, &Move { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
     Ok(Placed::Yes)
 }
 

@@ -30,6 +30,8 @@ pub enum NextBoot {
     Install,
     /// The ramdisk, for an attempt at this order.
     Attempt(Order),
+    /// The ramdisk, which boots what is installed: the order needs confirmation, because the database was restored.
+    Unconfirmed(Order),
     /// Its disk: it is installed, and nothing is ordered.
     Disk,
     /// Its disk: no attempt at this order has begun, and the order is dropped.
@@ -92,7 +94,9 @@ impl State {
             let ramdisk = match next {
                 // Also a system that runs may go there for its move.
                 NextBoot::Attempt(_) | NextBoot::Moving(..) => true,
-                NextBoot::Install | NextBoot::Stop(_) | NextBoot::Released => !asked.ordered_only,
+                NextBoot::Install | NextBoot::Unconfirmed(_) | NextBoot::Stop(_) | NextBoot::Released => {
+                    !asked.ordered_only
+                }
                 NextBoot::Disk
                 | NextBoot::Dropped(_)
                 | NextBoot::Elsewhere(_)
@@ -162,6 +166,7 @@ fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusql
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
         (Some(other), _, _) => NextBoot::Elsewhere(other),
         (None, false, _) => NextBoot::Install,
+        (None, true, Some(order)) if standing.unconfirmed && !order.given_up => NextBoot::Unconfirmed(order),
         (None, true, Some(order)) => NextBoot::Attempt(order),
         (None, true, None) => NextBoot::Disk,
     })
@@ -187,6 +192,9 @@ pub fn decide(
         return Ok(NextBoot::Install);
     }
     let Some(mut order) = standing.order else { return Ok(NextBoot::Disk) };
+    if standing.unconfirmed && !order.given_up {
+        return Ok(NextBoot::Unconfirmed(order));
+    }
     if is_counted(&order, quiet) && !order.given_up {
         return Ok(NextBoot::Attempt(order));
     }

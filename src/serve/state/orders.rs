@@ -3,8 +3,8 @@
 //! Each of these is one durable transaction. A crash leaves the order as it was before or as it is after. A repeated call finds
 //! that it was done.
 
-use super::standing::{Order, Outcome, Words, read};
-use super::{State, first, json, moves, now};
+use super::standing::{Order, Outcome, Standing, Words, read};
+use super::{State, confirmed, epoch, first, json, moves, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
@@ -24,8 +24,8 @@ pub enum Ordered {
     NotInstalled,
     /// The older order has passed the point of no return, and stays.
     Begun(Order),
-    /// The machine is part of a move.
-    Moves(String),
+    /// The machine is part of a move, or needs confirmation after a restore.
+    Blocked(String),
 }
 
 /// The answer to an operator who takes an order back.
@@ -66,8 +66,8 @@ impl State {
     pub async fn order(&self, machine: &str, allocation: &str, image: &str, words: Words) -> Result<Ordered> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         self.durably(move |transaction| {
-            if let Some(why) = moves::blocked(transaction, &machine)? {
-                return Ok(Ordered::Moves(why));
+            if let Some(why) = blocked(transaction, &machine)? {
+                return Ok(Ordered::Blocked(why));
             }
             let standing = read(transaction, &machine, &allocation)?;
             if !standing.succeeded {
@@ -78,7 +78,7 @@ impl State {
             }
             // An order that has begun and was given up leaves a system that is not whole: the new order has begun too.
             let earlier = standing.order.filter(|open| open.begun);
-            let Words { without_marker, change_promise, give_up } = words;
+            let Words { without_marker, change_promise, give_up, replace_newer } = words;
             let order = Order {
                 id: uuid::Uuid::new_v4().to_string(),
                 image,
@@ -88,6 +88,9 @@ impl State {
                 without_marker,
                 change_promise,
                 give_up,
+                replace_newer,
+                fencing: Some(epoch::issue_token(transaction)?),
+                confirmed: true,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
                 given_up: false,
                 handed: None,
@@ -123,8 +126,8 @@ impl State {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
             let open = read(transaction, &machine, &allocation)?.order;
-            let is_moved = moves::blocked(transaction, &machine)?.is_some();
-            let Some(mut open) = open.filter(|open| open.id == order && !is_moved) else {
+            let is_blocked = blocked(transaction, &machine)?.is_some();
+            let Some(mut open) = open.filter(|open| open.id == order && !is_blocked) else {
                 return Ok(Begun::NotInForce);
             };
             let news = !std::mem::replace(&mut open.begun, true);
@@ -151,7 +154,8 @@ impl State {
             let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
             let mut reported = Reported { order: order.clone(), ..Reported::default() };
             let is_moved = before.barred || moves::blocked(transaction, &machine)?.is_some();
-            let is_about_it = order.is_some() || before.order.is_none();
+            // An unconfirmed machine boots what it has, whatever is ordered.
+            let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
             match order {
                 Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
                 Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
@@ -164,7 +168,8 @@ impl State {
                 }
                 None => {}
             }
-            let waits = report.marker.as_ref().filter(|marker| !report.success && marker.allocation == allocation);
+            confirmed::confirm_by_report(transaction, &machine, &allocation, &report)?;
+            let waits = unknown_marker(&read(transaction, &machine, &allocation)?, &allocation, &report);
             let waits = waits.map(column).transpose()?;
             let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![machine, allocation, waits])?;
@@ -177,6 +182,24 @@ impl State {
         })
         .await
     }
+}
+
+/// Returns why no order of the machine may be placed or carried out now.
+fn blocked(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
+    match confirmed::first_unconfirmed(transaction, [machine])? {
+        Some(why) => Ok(Some(why)),
+        None => moves::blocked(transaction, machine),
+    }
+}
+
+/// Returns the reported marker of this allocation if the database lacks that installation: after a failure, or while the machine
+/// needs confirmation.
+fn unknown_marker<'a>(standing: &Standing, allocation: &str, report: &'a Report) -> Option<&'a Marker> {
+    let is_unknown = |marker: &&Marker| {
+        let differs = standing.unconfirmed && standing.marker.as_ref() != Some(*marker);
+        marker.allocation == allocation && (!report.success || differs)
+    };
+    report.marker.as_ref().filter(is_unknown)
 }
 
 fn finish(
@@ -251,13 +274,20 @@ fn failed(
 
 pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
     let Order { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
-    let Order { disks, given_up, handed, .. } = order;
-    let words = Words { without_marker: *without_marker, change_promise: *change_promise, give_up: give_up.clone() };
+    let Order { disks, given_up, handed, replace_newer, fencing, .. } = order;
+    let words = Words {
+        without_marker: *without_marker,
+        change_promise: *change_promise,
+        give_up: give_up.clone(),
+        replace_newer: *replace_newer,
+    };
     let (disks, words) = (column(disks)?, column(&words)?);
+    let fencing = fencing.as_ref().map(column).transpose()?;
     transaction.execute(
         "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
+             fencing)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         params![
             machine,
             allocation,
@@ -270,7 +300,8 @@ pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &
             given_up,
             disks,
             words,
-            handed
+            handed,
+            fencing
         ],
     )?;
     Ok(())

@@ -1,6 +1,6 @@
 //! A machine gets a new id with a new mainboard or firmware. Everything that is known of it moves to the new id.
 
-use super::{State, moves};
+use super::{State, confirmed, moves};
 use crate::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -48,6 +48,7 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
+    confirmed::rename(transaction, old, new)?;
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;

@@ -1,5 +1,6 @@
 //! The tables, and the columns that databases of earlier versions lack.
 
+use super::epoch;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 const TABLES: &str = "
@@ -38,16 +39,20 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS moves_live ON moves (live);
     CREATE TABLE IF NOT EXISTS barred (
         machine TEXT NOT NULL, allocation TEXT NOT NULL, move TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS epoch (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, sequence INTEGER NOT NULL CHECK (sequence >= 0),
+        restored TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
 ";
 
 /// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
-/// has begun, that the operator has adopted it, the marker that the machine waits with, and volumes of Kubernetes that are on its disks. `layouts`: what was handed out last,
-/// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
-/// has not registered. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
+/// has begun, that the operator has adopted it, the marker that the machine waits with, volumes of Kubernetes that are on its disks, and its fencing token. `layouts`: what was handed out last,
+/// and for which order. `orders`: on which disks it has begun, the operator's words, when an attempt was counted whose boot
+/// has not registered, and its fencing token. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
 /// the last usable UUID that its firmware has reported. `moves`:
 /// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
 /// lost one.
-const LATER: [(&str, &str); 20] = [
+const LATER: [(&str, &str); 22] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -56,12 +61,14 @@ const LATER: [(&str, &str); 20] = [
     ("allocations", "adopted"),
     ("allocations", "waits"),
     ("allocations", "volumes"),
+    ("allocations", "fencing"),
     ("layouts", "document"),
     ("layouts", "image"),
     ("layouts", "for_order"),
     ("orders", "disks"),
     ("orders", "words"),
     ("orders", "handed"),
+    ("orders", "fencing"),
     ("machines", "stranger"),
     ("machines", "registered_at"),
     ("machines", "begun_since"),
@@ -82,6 +89,7 @@ pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
         }
     }
     move_tokens(&transaction)?;
+    epoch::complete(&transaction)?;
     transaction.commit()
 }
 

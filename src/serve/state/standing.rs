@@ -1,10 +1,10 @@
 //! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
 
-use super::{Hash, State, moves, now, strangers, unremembered};
+use super::{Hash, State, confirmed, epoch, moves, now, strangers, unremembered};
 use crate::error::Result;
 use crate::facts::PreparedVolume;
 use crate::inventory::Inventory;
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{FencingToken, MarkedDisk, Marker};
 use crate::serve::approved::Approval;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -43,6 +43,10 @@ pub struct Standing {
     /// The allocation has been moved away from this machine, or something else has been copied over it: it is not to be had from its
     /// disks any more.
     pub barred: bool,
+    /// The database was restored from a backup, and its record of the machine is not confirmed since.
+    pub unconfirmed: bool,
+    /// Fencing token of the first installation; none before it was handed out, and in databases of earlier versions.
+    pub fencing: Option<FencingToken>,
     /// Ids that the machine had before.
     pub former: Vec<String>,
     /// An installation on the machine may have been forgotten with a lost database.
@@ -57,6 +61,14 @@ impl Standing {
     /// Is it installed, as the machine or the operator has reported?
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
+    }
+
+    /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and what is installed boots.
+    pub fn without_unconfirmed_order(self) -> Standing {
+        match self.unconfirmed && self.is_installed() {
+            true => Standing { order: None, ..self },
+            false => self,
+        }
     }
 
     /// The layout that an installation has begun with. It goes on with it whatever the files say: it may be finished, its report
@@ -100,6 +112,8 @@ pub struct Words {
     pub change_promise: bool,
     #[serde(default)]
     pub give_up: Vec<String>,
+    #[serde(default)]
+    pub replace_newer: bool,
 }
 
 /// An order to reinstall that is open.
@@ -120,6 +134,15 @@ pub struct Order {
     /// Serial numbers of disks whose data are given up.
     #[serde(default)]
     pub give_up: Vec<String>,
+    /// The installation on the disks is replaced even if it is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
+    /// Fencing token; not shown to people.
+    #[serde(skip)]
+    pub fencing: Option<FencingToken>,
+    /// The operator has placed or confirmed it since the database was last restored; not shown to people.
+    #[serde(skip)]
+    pub confirmed: bool,
     /// The disks of the last attempt that has begun; not shown to people.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
@@ -148,6 +171,15 @@ impl Outcome {
         let Order { id, image, .. } = order.clone();
         Outcome { order: id, image, success, message: message.into(), time: now() }
     }
+}
+
+/// Record of an allocation that was handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedOutRecord {
+    /// Time of the first record of the allocation, as RFC 3339 in UTC.
+    pub created: String,
+    /// Fencing token of its first installation.
+    pub fencing: Option<FencingToken>,
 }
 
 /// What a machine is given to install.
@@ -191,11 +223,11 @@ impl State {
         })
     }
 
-    /// Remembers what was handed out last. Returns when the database first knew the allocation.
+    /// Remembers what was handed out last.
     ///
     /// # Errors
     /// The database's.
-    pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<String> {
+    pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<HandedOutRecord> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
         let order = what.order.to_owned();
@@ -212,8 +244,10 @@ impl State {
             )?;
             // The machine's file may have come while the machine waited.
             strangers::is_known(transaction, &machine)?;
+            let fencing = epoch::token_of_allocation(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
-            transaction.query_row(select, [&machine, &allocation], |row| row.get(0))
+            let created = transaction.query_row(select, [&machine, &allocation], |row| row.get(0))?;
+            Ok(HandedOutRecord { created, fencing })
         })
         .await
     }
@@ -225,7 +259,7 @@ const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machi
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL AND succeeded = 0, waits, volumes
+         adopted IS NOT NULL AND succeeded = 0, waits, volumes, fencing
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -241,6 +275,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             adopted: row.get(10)?,
             waits: parsed(row, 11)?,
             volumes: parsed(row, 12)?.unwrap_or_default(),
+            fencing: parsed(row, 13)?,
             handed_out: match parsed(row, 8)? {
                 Some(layout) => Some(Given { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
                 None => None,
@@ -254,14 +289,20 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     }
     standing.unremembered = unremembered::is_unremembered(connection, machine)?;
     standing.barred = moves::is_barred(connection, machine, allocation)?;
+    standing.unconfirmed = confirmed::needs_confirmation(connection, machine)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     let select =
-        "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed FROM orders
+        "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing FROM orders
          WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
-        let Words { change_promise, give_up, .. } = parsed(row, 8)?.unwrap_or_default();
+        let Words { change_promise, give_up, replace_newer, .. } = parsed(row, 8)?.unwrap_or_default();
+        let fencing: Option<FencingToken> = parsed(row, 10)?;
+        let database = fencing.as_ref().map(|token| token.database.as_str());
         Ok(Order {
+            replace_newer,
+            confirmed: confirmed::is_confirmed_order(connection, machine, database)?,
+            fencing,
             id: row.get(0)?,
             image: row.get(1)?,
             created: row.get(2)?,

@@ -18,6 +18,7 @@ fn calls(id: &str) -> Vec<(&'static str, String)> {
         ("DELETE", "/reinstall"),
         ("POST", "/adopt"),
         ("POST", "/rename"),
+        ("POST", "/confirm"),
         ("GET", "/preview"),
     ];
     let mut calls: Vec<_> = of_machine
@@ -25,7 +26,11 @@ fn calls(id: &str) -> Vec<(&'static str, String)> {
         .chain(of_operator)
         .map(|(method, call)| (method, format!("/v1/machine/{id}{call}")))
         .collect();
-    calls.extend([("GET", "/v1/machines".to_owned()), ("POST", "/v1/machine/register".to_owned())]);
+    calls.extend([
+        ("POST", "/v1/machines/confirm".to_owned()),
+        ("GET", "/v1/machines".to_owned()),
+        ("POST", "/v1/machine/register".to_owned()),
+    ]);
     calls
 }
 
@@ -50,7 +55,7 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
     for (method, path) in &calls(ONE)[..5] {
         assert_eq!(server.call(&operator, method, path, &Value::Null).await.status, 401, "{method} {path}");
     }
-    for (method, path) in &calls(ONE)[5..11] {
+    for (method, path) in &calls(ONE)[5..13] {
         assert_eq!(server.call(&own, method, path, &Value::Null).await.status, 401, "{method} {path}");
     }
     assert_eq!(server.listed().await, before);

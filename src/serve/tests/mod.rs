@@ -35,6 +35,8 @@ mod pxe;
 mod reinstall;
 mod renamed;
 mod rest;
+mod restored;
+mod restored_move;
 mod samples;
 mod sizes;
 mod templates;

@@ -7,7 +7,7 @@ use clap::Parser;
 
 impl Running {
     /// What the command gives, with the server and its token on the command line.
-    async fn machine(&self, arguments: &[&str]) -> Result<Exit> {
+    pub(super) async fn machine(&self, arguments: &[&str]) -> Result<Exit> {
         let url = format!("http://{}/", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
         let with = ["--server", &url, "--token-file", &token];
@@ -40,6 +40,8 @@ async fn the_command_line() {
     let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
     assert!(good(&words).await);
     server.heard("ordered: image debian-12, with the layout of its file, giving up S1, giving up S2").await;
+    assert!(good(&["reinstall", "one", "--image", "debian-12", "--replace-newer"]).await);
+    server.heard("ordered: image debian-12, replacing a newer installation").await;
     assert!(!good(&["rename", "one", STRANGER]).await, "a name is no id");
     assert!(!good(&["rename", TWO, STRANGER]).await, "nothing is known of it");
     assert!(good(&["rename", ONE, STRANGER]).await && good(&["rename", STRANGER, ONE]).await);

@@ -87,7 +87,8 @@ async fn from_the_button_to_the_report() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(given.reinstall && given.succeeded);
     assert_eq!(given.image.id, "debian-13");
-    let wanted = allocation::Order { id: order.clone(), attempt: 1, attempts: 3, ..allocation::Order::default() };
+    let wanted =
+        allocation::Order { id: order.clone(), attempt: 1, attempts: 3, confirmed: true, ..Default::default() };
     assert_eq!(given.order, Some(wanted));
     assert_eq!(given.layout().unwrap().layout, crate::layout::read_yaml(LAYOUT).unwrap().layout);
 

@@ -129,6 +129,11 @@ pub async fn remove(
 ) -> Answered<Json<Vec<VolumeShown>>> {
     let (id, Turn { app, peer, .. }) = (id.to_lowercase(), &turn);
     let own = allocation(&turn, &id)?;
+    // A volume without a path may have been prepared after the backup that the database was restored from.
+    let unconfirmed = app.state.unconfirmed(vec![id.clone()]).await.map_err(ApiError::from)?;
+    if let Some(why) = unconfirmed {
+        return Err(Refused::taken(why));
+    }
     let machine = turn.directory.machine(&id).ok_or_else(|| Refused::unknown("machine", &id))?;
     let all = of_machine(app, machine).await?;
     let volume = all.iter().find(|volume| volume.name == name && !volume.kind.is_empty());
