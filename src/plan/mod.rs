@@ -7,6 +7,7 @@ mod arrays;
 mod booting;
 mod capacity;
 mod carrying;
+mod companions;
 mod contents;
 mod copies;
 mod defining;
@@ -56,6 +57,7 @@ pub mod verdicts;
 mod whole;
 mod wipe;
 mod writing;
+mod zero_proofs;
 
 pub use carrying::carry;
 pub use contents::Needs;

@@ -11,6 +11,7 @@ mod approved;
 mod begun;
 mod blankness;
 mod carrying;
+mod companions;
 mod copies;
 mod defining;
 mod degraded;
@@ -34,6 +35,7 @@ mod kept;
 mod likeness;
 mod luks;
 mod making;
+mod member_content;
 mod missing;
 mod mutated;
 mod persistent;
@@ -54,6 +56,7 @@ mod table;
 mod trying;
 mod unknown;
 mod whole;
+mod zero_proofs;
 
 const MIB: u64 = 1 << 20;
 

@@ -84,7 +84,7 @@ impl Machine {
             | OnDevice::DeactivateGroup { .. }
             | OnDevice::StopArray { .. }
             | OnDevice::CloseContainer { .. } => {}
-            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => {}
+            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) | OnDevice::ProveZeros(_) => {}
         }
     }
 
