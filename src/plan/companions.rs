@@ -5,7 +5,7 @@
 //! | a mount option names a device of a wiped disk | refused |
 //! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
 //! | such an option names a device that is not found | refused: it may lie on a wiped disk |
-//! | another member of it lies on an unlisted disk | the same |
+//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
 //! | its log or realtime device is neither found nor named, and a wiped disk holds data of no known kind | refused, unless given up |
 
 use super::devices::Device;
