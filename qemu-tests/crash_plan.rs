@@ -306,6 +306,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             OnDevice::Release(_)
             | OnDevice::AssertFree { .. }
             | OnDevice::TakeDown { .. }
+            | OnDevice::ProveZeros(_)
             | OnDevice::AssembleArray(_)
             | OnDevice::ActivateGroup(_)
             | OnDevice::OpenContainer(_)

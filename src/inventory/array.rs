@@ -18,7 +18,8 @@ pub struct Array {
     /// How many members it is made for, spares apart.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
-    /// The kernel writes to it whenever it starts, read-only or not: it has a partial parity log or a journal, or is reshaped.
+    /// The kernel writes more than a bitmap and superblocks to it whenever it starts, read-only or not: it has a partial parity log
+    /// or a journal, or is reshaped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writes_at_start: bool,
     /// When it is running.

@@ -14,7 +14,7 @@ mod unclear;
 pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
 pub use group::{Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
-pub use part::{Part, Role};
+pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};
 pub use unclear::{Failed, Tried, Unknown};
 
 use crate::device::identifiers::names_placeholder;

@@ -3,6 +3,12 @@
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 
+/// [`Part::whole`] of an xfs whose log is on another device, and of that log.
+pub const XFS_LOG: &str = "xfs and its external log";
+
+/// [`Part::whole`] of an xfs with a realtime device. Nothing on the realtime device tells what it belongs to.
+pub const XFS_REALTIME: &str = "xfs and its realtime device";
+
 /// A device that says so itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {

@@ -10,7 +10,16 @@ fn recorded_inventories_are_read_back() {
     let files = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut files: Vec<String> = files.collect();
     files.sort_unstable();
-    let names = ["five-sata", "installed-default", "nvme-sata", "orphans", "raid-lvm", "sata-1", "twin-groups"];
+    let names = [
+        "five-sata",
+        "installed-default",
+        "mirror-1.0-group",
+        "nvme-sata",
+        "orphans",
+        "raid-lvm",
+        "sata-1",
+        "twin-groups",
+    ];
     assert_eq!(files, names.map(|name| format!("{name}.json")));
     for file in files {
         let text = std::fs::read_to_string(dir.join(&file)).unwrap();

@@ -13,6 +13,9 @@ use crate::layout::Raid;
 use crate::order;
 use crate::topology::arrays_on;
 
+/// Versions of metadata that lie behind the data of a member.
+const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
+
 impl<'a> Deciding<'a> {
     pub fn decide_arrays(&mut self) {
         for (index, raid) in self.layout.raid.iter().enumerate() {
@@ -124,8 +127,8 @@ impl<'a> Deciding<'a> {
         let members = below.now();
         let found = arrays_on(self.inventory, &members);
         let there = match found.as_slice() {
-            [one] if is_same(raid, one, &members) && !is_ambiguous(below) => return Some(*one),
-            [one] if is_same_but_broken(raid, one, &members) && !is_ambiguous(below) => {
+            [one] if is_same(raid, one, &members) && !self.is_ambiguous(below, &found) => return Some(*one),
+            [one] if is_same_but_broken(raid, one, &members) && !self.is_ambiguous(below, &found) => {
                 self.refuse_without(raid, below);
                 format!("is degraded beyond use: there is {}", in_words(one))
             }
@@ -136,13 +139,33 @@ impl<'a> Deciding<'a> {
             [] => "none of them is a member of an array".to_owned(),
             several => {
                 let all = several.iter().map(|array| in_words(array)).collect::<Vec<_>>().join(" and ");
-                let ambiguous = if is_ambiguous(below) { "are several signatures on one member, and" } else { "is" };
+                let ambiguous =
+                    if self.is_ambiguous(below, &found) { "are several signatures on one member, and" } else { "is" };
                 format!("there {ambiguous} {all}")
             }
         };
         let wish = wish(raid, &members);
         self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
         None
+    }
+
+    /// Returns whether two arrays or groups claim one member. A physical volume that is the content of an array whose metadata is
+    /// at the end shows on the members too, and is not a second claim. Nor is any other signature.
+    fn is_ambiguous(&self, below: &Below, found: &[&inventory::Array]) -> bool {
+        let contents: Vec<&Signature> = match found {
+            [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
+                let running = one.running.as_ref().and_then(|name| self.stack.stacked(name));
+                running.into_iter().flat_map(|running| &running.signatures).collect()
+            }
+            _ => Vec::new(),
+        };
+        let claims = |found: &&Signature| match found.kind.as_str() {
+            "linux_raid_member" => true,
+            "LVM2_member" => !contents.contains(found),
+            _ => false,
+        };
+        let count = |device: &Device| device.content.as_ref().map_or(0, |found| found.iter().filter(claims).count());
+        below.devices.iter().any(|device| count(device) > 1)
     }
 
     fn warn_degraded(&mut self, raid: &Raid, array: &inventory::Array) {
@@ -217,16 +240,6 @@ fn active_places(array: &inventory::Array) -> Vec<usize> {
 fn missing(array: &inventory::Array) -> Vec<usize> {
     let there = active_places(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()
-}
-
-/// Do two arrays or groups claim one member? Other signatures are no claim: they may be the content of an array whose metadata
-/// lies at the end.
-fn is_ambiguous(below: &Below) -> bool {
-    let signatures = |device: &Device| -> usize {
-        let claims = |signature: &&Signature| signature.kind == "linux_raid_member" || signature.kind == "LVM2_member";
-        device.content.as_ref().map_or(0, |content| content.iter().filter(claims).count())
-    };
-    below.devices.iter().any(|device| signatures(device) > 1)
 }
 
 fn wish(raid: &Raid, members: &[DevicePath]) -> String {

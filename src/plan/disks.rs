@@ -59,7 +59,10 @@ impl<'a> Deciding<'a> {
             Verdict::Wipe => self.make_disk(place, disk, found, Fate::Wiped),
             Verdict::Make => {
                 let said = match self.is_empty(disk, found) {
-                    true => "there is nothing on it, as on a disk that was replaced: it is made anew",
+                    true => {
+                        self.require_zeros_of(disk, found);
+                        "there is nothing on it, as on a disk that was replaced: it is made anew"
+                    }
                     false => "an earlier attempt, which was cut off, was about to make it anew: it is made anew again",
                 };
                 self.warn(format!("{} is to be kept, but {said}", found.device));

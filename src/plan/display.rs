@@ -22,7 +22,7 @@ use crate::text::{bytes, counted};
 use std::fmt;
 
 /// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
-const NO_KNOWN_KIND: &str = "data of no known kind";
+pub const NO_KNOWN_KIND: &str = "data of no known kind";
 const BLANK: &str = "blank";
 
 /// With `{:#}`, what is wiped has a colour.
@@ -150,10 +150,13 @@ pub fn nothing_known(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }
 
+/// Returns whether it is an extended partition of DOS, which has a table that is not a signature.
+pub fn is_extended(partition: &Partition) -> bool {
+    ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
+}
+
 fn is_nameless(partition: &Partition) -> bool {
-    // An extended partition of DOS has a table, which is no signature.
-    let is_extended = ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str());
-    partition.signatures.is_empty() && !partition.blank && !is_extended
+    partition.signatures.is_empty() && !partition.blank && !is_extended(partition)
 }
 
 pub fn signature(signature: &Signature) -> String {

@@ -115,6 +115,7 @@ impl Ground<'_> {
                 OnDevice::Release(_)
                 | OnDevice::AssertFree { .. }
                 | OnDevice::TakeDown { .. }
+                | OnDevice::ProveZeros(_)
                 | OnDevice::WipeDisk(_)
                 | OnDevice::WriteTable(_)
                 | OnDevice::CreateArray(_)

@@ -43,7 +43,8 @@ impl<'a> Deciding<'a> {
         let keep = device.fate == Fate::Kept;
         let is_filled = keep && filesystem.format != Format::None;
         let cut_off = if is_filled { self.was_cut_off(device) } else { None };
-        let fill = is_filled && (device.blank || cut_off.is_some());
+        let is_cut_off = cut_off.is_some();
+        let fill = is_filled && (device.blank || is_cut_off);
         // A blank disk is to be kept as well, from now on.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = if refused || keep && !fill {
@@ -56,10 +57,13 @@ impl<'a> Deciding<'a> {
             Ok(fate) => {
                 match &fate {
                     FilesystemFate::Filled(new) => {
-                        self.say_filled(filesystem, device, &new.uuid);
+                        self.say_filled(filesystem, device, &new.uuid, is_cut_off);
                         self.decide_return(place, filesystem, device, true);
                     }
-                    FilesystemFate::Kept { .. } => self.decide_return(place, filesystem, device, false),
+                    FilesystemFate::Kept { .. } => {
+                        self.decide_return(place, filesystem, device, false);
+                        self.refuse_companions(place, filesystem, device);
+                    }
                     FilesystemFate::Made(_)
                     | FilesystemFate::InImage { .. }
                     | FilesystemFate::Tmpfs
@@ -89,9 +93,12 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn say_filled(&mut self, filesystem: &Filesystem, device: &Device, uuid: &str) {
+    fn say_filled(&mut self, filesystem: &Filesystem, device: &Device, uuid: &str, is_cut_off: bool) {
+        if !is_cut_off {
+            self.require_zeros_on(device);
+        }
         let said = match device.blank {
-            true => "there is nothing on it: the filesystem is made",
+            true => "there is nothing on it, by samples: the filesystem is made if all of it is zero",
             false => "an earlier attempt was cut off while it made it: the filesystem is made again",
         };
         self.warn(format!("{}, but {said}", wish(filesystem, device)));
@@ -151,7 +158,7 @@ pub fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
     filesystem.format == Format::Swap || mountable(filesystem).is_some()
 }
 
-fn wish(wanted: &Filesystem, device: &Device) -> String {
+pub fn wish(wanted: &Filesystem, device: &Device) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{} is to be kept with {}{label}", device.path, wanted.format)
 }

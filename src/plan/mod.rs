@@ -8,6 +8,7 @@ mod blank_only;
 mod booting;
 mod capacity;
 mod carrying;
+mod companions;
 mod contents;
 mod copies;
 mod defining;
@@ -60,6 +61,7 @@ pub mod verdicts;
 mod whole;
 mod wipe;
 mod writing;
+mod zero_proofs;
 
 pub use carrying::carry;
 pub use contents::Needs;

@@ -66,6 +66,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
                 .chain(array_trials(&decided))
                 .chain(tries)
                 .chain(decided.persistent.trials.iter().cloned().map(OnDevice::TryFilesystem).map(Operation::Device))
+                .chain(zero_proofs(&decided))
                 .collect(),
         ),
         (StageName::StorageRelease, releases(&decided)),
@@ -195,6 +196,12 @@ fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
         Operation::Run(OfRun::LockDisk { device: disk.device.clone(), untouched })
     };
     disks.map(lock).collect()
+}
+
+/// Last, because it may take hours; before anything is taken down, because arrays and volumes are read too.
+fn zero_proofs(decided: &Decided) -> Option<Operation> {
+    let proofs = &decided.zero_proofs;
+    (!proofs.is_empty()).then(|| Operation::Device(OnDevice::ProveZeros(proofs.clone())))
 }
 
 fn releases(decided: &Decided) -> Vec<Operation> {

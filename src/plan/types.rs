@@ -14,6 +14,7 @@ mod received;
 mod request;
 mod stage;
 mod summary;
+mod zero_proof;
 
 pub use crate::allocation::BootOrder;
 pub use booting::BootEntries;
@@ -35,6 +36,7 @@ pub use received::{FromDevice, Receive, Received};
 pub use request::{Claim, Memory, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
+pub use zero_proof::ZeroProof;
 
 use super::{Extents, Verdicts};
 use crate::device::{DevicePath, KernelName, LayoutPath};

@@ -12,7 +12,7 @@ use super::placed::FilesystemFate;
 use super::release::Release;
 use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Received, Request,
-    Torn, TryArray, Verdict, WipeDisk, display,
+    Torn, TryArray, Verdict, WipeDisk, ZeroProof, display,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory};
@@ -37,6 +37,8 @@ pub struct Decided {
     pub image_disk: Option<inventory::Disk>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
+    /// Devices that are taken for blank, and must be proven to be.
+    pub zero_proofs: Vec<ZeroProof>,
     /// Arrays that are made with options of the layout are tried first.
     pub array_trials: Vec<TryArray>,
     /// In the order of `Layout::volumegroups`.
@@ -146,6 +148,7 @@ pub fn decide(
     deciding.decide_groups();
     deciding.decide_volumes();
     deciding.decide_filesystems();
+    deciding.refuse_nameless_companions();
     deciding.decide_receiving();
     deciding.decide_absent();
     deciding.decide_identity();

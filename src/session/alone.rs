@@ -4,13 +4,14 @@ use crate::error::Result;
 use crate::facts::Erased;
 use crate::plan::{ActivateGroup, AssembleArray, OnDevice};
 use crate::report::Reporter;
-use crate::storage::{erase, filesystem, gpt, luks, lvm, prepare, raid, release, trial};
+use crate::storage::{erase, filesystem, gpt, luks, lvm, prepare, raid, release, trial, zeros};
 
 /// Does it, and returns what it has to report.
 pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Option<Erased>> {
     match operation {
         OnDevice::Release(holder) => release::release(holder)?,
         OnDevice::AssertFree { disks } => release::assert_free(disks)?,
+        OnDevice::ProveZeros(proofs) => zeros::prove(proofs, &|line| reporter.say(line))?,
         OnDevice::WipeDisk(disk) => {
             let erased = erase::wipe(disk)?;
             reporter.say(&format!("{}: {}", erased.device, erased.proof));

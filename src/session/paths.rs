@@ -29,6 +29,8 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         OnDevice::CreateContainer(container) => vec![&container.device],
         OnDevice::OpenContainer(open) => vec![&open.container.device],
         OnDevice::PreparePersistent(volume) => volume.written(),
+        // These are read, and the proof must be about the device that is written later.
+        OnDevice::ProveZeros(proofs) => proofs.iter().map(|proof| &proof.device).collect(),
         OnDevice::MakeFilesystem(make) if make.format != Format::None => vec![&make.device],
         // These open the disk themselves, and prove it on that descriptor.
         OnDevice::WipeDisk(_) | OnDevice::WriteTable(_) => Vec::new(),

@@ -57,6 +57,7 @@ impl Undo {
             | OnDevice::Release(_)
             | OnDevice::AssertFree { .. }
             | OnDevice::TakeDown { .. }
+            | OnDevice::ProveZeros(_)
             | OnDevice::WriteTable(_)
             | OnDevice::CreateVolume(_)
             | OnDevice::TryArray(_)

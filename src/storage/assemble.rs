@@ -1,7 +1,11 @@
 //! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk
 //! changes. The disks refuse writes by programs. Arrays are started read-only. Only those logical volumes are activated
-//! that write nothing by themselves; an LVM raid1 is seen through a mapping of one of its copies. If the kernel writes
-//! to an array at every start, the array is started over snapshots of its members, whose changes live in memory.
+//! that write nothing by themselves; an LVM raid1 is seen through a mapping of one of its copies.
+//!
+//! Every array is started over snapshots of its members, whose changes live in memory, because the kernel writes to arrays
+//! that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the superblock of a
+//! bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a partial parity log emptied, a
+//! reshape continued. The superblocks do not prove that the kernel will write nothing.
 
 use super::lock::Locks;
 use super::{kernel, look, overlay};
@@ -21,6 +25,10 @@ const ROUNDS: usize = 8;
 
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Memory for the changes to a member of an array of which the kernel writes at most the bitmap and the superblock. mdadm makes
+/// bitmaps of a few hundred KiB.
+const BITMAP_ROOM_BYTES: u64 = 16 << 20;
 
 /// Kinds of logical volumes whose devices only map. The others write when they are activated: dm-raid its superblocks,
 /// mirrors their log, thin pools their transaction. The lock on the disk does not stop that, because it holds for
@@ -223,16 +231,18 @@ fn start(array: &Array) -> Result<(), String> {
         return Err("none of its members is known to be whole and up to date".to_owned());
     }
     let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
-    if !array.writes_at_start {
-        return run(array, &members);
-    }
-    let overlays = cover(&members)?;
+    let overlays = cover(&members, room_bytes(array))?;
     run(array, &overlays).inspect_err(|_| uncover(&overlays))
 }
 
+/// Returns how much memory the changes to each member may take.
+fn room_bytes(array: &Array) -> u64 {
+    let most = overlay::room_bytes() / array.members.len().max(1) as u64;
+    if array.writes_at_start { most } else { most.min(BITMAP_ROOM_BYTES) }
+}
+
 /// Overlays over these devices, all or none.
-fn cover(devices: &[DevicePath]) -> Result<Vec<DevicePath>, String> {
-    let room_bytes = overlay::room_bytes() / devices.len().max(1) as u64;
+fn cover(devices: &[DevicePath], room_bytes: u64) -> Result<Vec<DevicePath>, String> {
     let mut overlays = Vec::new();
     for device in devices {
         match overlay::put(device, room_bytes) {

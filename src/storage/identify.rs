@@ -5,6 +5,7 @@ use super::kernel;
 use crate::device::DevicePath;
 use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::OVERLAY;
 use crate::order::Gather;
 use crate::plan::DiskIdentity;
 use crate::survey;
@@ -115,6 +116,9 @@ fn disks_below(device: &Path) -> BTreeSet<PathBuf> {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+        // Beneath an overlay of this program is memory too, which is not a disk.
+        let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
+        let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).gather()
     });
     // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.

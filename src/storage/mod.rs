@@ -27,6 +27,7 @@ mod scratch;
 pub mod trial;
 pub mod wipe;
 pub mod writeback;
+pub mod zeros;
 
 #[cfg(test)]
 mod features;

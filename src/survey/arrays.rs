@@ -106,7 +106,7 @@ fn parse(text: &str) -> Option<Superblock> {
     })
 }
 
-/// Does the kernel write at every start, also of an array that is started read-only? It empties a partial parity log (PPL), replays
+/// Returns whether the kernel writes more than a bitmap and superblocks at every start, also of an array that is started read-only. It empties a partial parity log (PPL), replays
 /// a journal, and goes on with a reshape, which metadata 0.91 stands for (feature bits in linux/raid/md_p.h).
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;

@@ -6,7 +6,7 @@
 use super::Roots;
 use super::contents::node;
 use crate::device::DevicePath;
-use crate::inventory::{Inventory, Part, Role, Signature};
+use crate::inventory::{Inventory, Part, Role, Signature, XFS_LOG, XFS_REALTIME};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
@@ -31,6 +31,8 @@ enum Id {
     Bytes(u64),
     /// So many characters at this place.
     Text(u64, usize),
+    /// UUID of the filesystem in a record of an xfs log.
+    XfsLog,
 }
 
 enum When {
@@ -42,10 +44,9 @@ enum When {
 }
 
 const JOURNAL: &str = "filesystem and its external journal";
-const XFS_LOG: &str = "xfs and its external log";
 
 /// ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero where the journal is inside. xfs: `sb_logstart` and
-/// `sb_rblocks` of `struct xfs_dsb`; the log's header has the filesystem's UUID, the realtime device nothing. bcache:
+/// `sb_rblocks` of `struct xfs_dsb`; the records of the log have the filesystem's UUID, the realtime device nothing. bcache:
 /// `set_uuid` of `struct cache_sb_disk`, zero in a backing device that has no cache, `version` before it. Stratis: the pool's
 /// in its static header. BlueStore: in the text of its label, the same for data, DB and WAL. ZFS: libblkid's UUID is that of the
 /// pool, and its members are in lists of lists.
@@ -55,8 +56,8 @@ const KINDS: [Kind; 10] = [
     kind("ext4", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
     kind("jbd", JOURNAL, Id::Signature, Role::Serves, When::Always),
     kind("xfs", XFS_LOG, Id::Signature, Role::NeedsAnother, When::Zero(48)),
-    kind("xfs_external_log", XFS_LOG, Id::Signature, Role::Serves, When::Always),
-    kind("xfs", "xfs and its realtime device", Id::Signature, Role::NeedsAnother, When::NotZero(16)),
+    kind("xfs_external_log", XFS_LOG, Id::XfsLog, Role::Serves, When::Always),
+    kind("xfs", XFS_REALTIME, Id::Signature, Role::NeedsAnother, When::NotZero(16)),
     kind("stratis", "stratis pool", Id::Text(512 + 32, 32), Role::Peer, When::Always),
     kind("ceph_bluestore", "BlueStore of Ceph", Id::Text(23, 36), Role::Peer, When::Always),
     kind("zfs_member", "zpool", Id::Signature, Role::Peer, When::Always),
@@ -138,6 +139,7 @@ impl Id {
                 if uuid.is_nil() { String::new() } else { uuid.to_string() }
             }
             Id::Text(at, length) => super::printable(&bytes(*at, *length)?),
+            Id::XfsLog => xfs_of_log(&bytes(0, XFS_LOG_SEARCH_BYTES)?)?,
         };
         Some(id).filter(|id| !id.is_empty())
     }
@@ -154,6 +156,20 @@ impl When {
     }
 }
 
+/// Where libblkid looks for a record of a log (libblkid/src/superblocks/xfs.c).
+const XFS_LOG_SEARCH_BYTES: usize = 256 << 10;
+
+/// Returns the UUID of the filesystem from the first record: `h_fs_uuid` of `struct xlog_rec_header` (fs/xfs/libxfs/xfs_log_format.h).
+/// libblkid has it as LOGUUID, and not as UUID.
+fn xfs_of_log(log: &[u8]) -> Option<String> {
+    const MAGIC: [u8; 4] = 0xfeed_babe_u32.to_be_bytes();
+    const SECTOR_BYTES: usize = 512;
+    const UUID: std::ops::Range<usize> = 304..320;
+    let records = log.chunks(SECTOR_BYTES).filter(|sector| sector.starts_with(&MAGIC));
+    let uuids = records.filter_map(|record| Uuid::from_slice(record.get(UUID)?).ok());
+    uuids.filter(|uuid| !uuid.is_nil()).map(|uuid| uuid.to_string()).next()
+}
+
 fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
@@ -165,7 +181,7 @@ mod tests {
     const WHOLE: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
     fn parts(kind: &str, uuid: &str, content: &[(u64, &[u8])]) -> Vec<(String, String, Role)> {
-        let mut disk = vec![0; 0x10000 + 8192];
+        let mut disk = vec![0; XFS_LOG_SEARCH_BYTES];
         for (at, bytes) in content {
             disk[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
         }
@@ -184,7 +200,7 @@ mod tests {
         let (needs, serves) = (Role::NeedsAnother, Role::Serves);
         type Case<'a> = (&'a str, &'a str, &'a [(u64, &'a [u8])], &'a [(&'a str, &'a str, Role)]);
         let btrfs = 0x10000 + 0x88;
-        let cases: [Case; 22] = [
+        let cases: [Case; 23] = [
             ("ext4", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             ("ext3", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             // The journal is inside.
@@ -192,8 +208,15 @@ mod tests {
             ("jbd", WHOLE, &[], &[(JOURNAL, WHOLE, serves)]),
             ("xfs", WHOLE, &[], &[(XFS_LOG, WHOLE, needs)]),
             ("xfs", WHOLE, &[(48, &one)], &[]),
-            ("xfs", WHOLE, &[(48, &one), (16, &one)], &[("xfs and its realtime device", WHOLE, needs)]),
-            ("xfs_external_log", WHOLE, &[], &[(XFS_LOG, WHOLE, serves)]),
+            ("xfs", WHOLE, &[(48, &one), (16, &one)], &[(XFS_REALTIME, WHOLE, needs)]),
+            // A record in the third sector.
+            (
+                "xfs_external_log",
+                "",
+                &[(1024, &0xfeed_babe_u32.to_be_bytes()), (1328, id)],
+                &[(XFS_LOG, WHOLE, serves)],
+            ),
+            ("xfs_external_log", "", &[(1328, id)], &[]),
             ("bcache", "own", &[(4112, &one), (4152, id)], &[("bcache and its cache", WHOLE, needs)]),
             ("bcache", "own", &[(4112, &3u64.to_le_bytes()), (4152, id)], &[("bcache and its cache", WHOLE, serves)]),
             // Without a cache.
@@ -215,5 +238,31 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(whole, id, role)| (whole.as_str(), id.as_str(), *role)).collect();
             assert_eq!(found, expected, "{kind}");
         }
+    }
+
+    /// Made by mkfs.xfs: libblkid shows no UUID of the log.
+    #[test]
+    fn an_xfs_is_tied_to_its_external_log_and_misses_its_realtime_device() {
+        use super::super::fake::{Tree, ran};
+        let tree = Tree::new();
+        for (name, size_mib) in [("sda", 400), ("sdb", 70), ("sdc", 100)] {
+            tree.disk(name, "../../..", size_mib << 20);
+        }
+        let path = |name: &str| tree.path(&format!("dev/{name}")).to_str().unwrap().to_owned();
+        let (log, realtime) = (format!("logdev={},size=64m", path("sdb")), format!("rtdev={}", path("sdc")));
+        ran("mkfs.xfs", &["-q", "-f", "-l", &log, "-r", &realtime, &path("sda")]);
+        let inventory = super::super::read_at(&tree.roots(), super::super::Depth::Deep).unwrap();
+        let uuid = &inventory.disks[0].signatures[0].uuid;
+        let parts: Vec<_> =
+            inventory.parts.iter().map(|part| (part.device.as_str(), part.whole.as_str(), part.role)).collect();
+        assert_eq!(
+            parts,
+            [
+                ("/dev/sda", XFS_LOG, Role::NeedsAnother),
+                ("/dev/sda", XFS_REALTIME, Role::NeedsAnother),
+                ("/dev/sdb", XFS_LOG, Role::Serves)
+            ]
+        );
+        assert!(inventory.parts.iter().all(|part| part.id == *uuid), "{:?}", inventory.parts);
     }
 }

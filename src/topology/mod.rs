@@ -6,6 +6,7 @@ pub mod find;
 pub mod graph;
 mod matching;
 pub mod multipath;
+pub mod names;
 mod stack;
 
 pub use matching::{Match, arrays_on, groups_on, opened_on};

@@ -10,9 +10,9 @@ use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, Closing, CreateArray, CreateGroup, CreateSystem,
     CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
     OpenContainer, Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem,
-    WipeDisk, WritePersistent,
+    WipeDisk, WritePersistent, ZeroProof,
 };
-use crate::text::{self, seconds};
+use crate::text::{self, bytes, seconds};
 use std::collections::BTreeMap;
 
 /// Bytes by device path, as far as they are known.
@@ -76,6 +76,7 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
     match operation {
         OnDevice::Release(holder) => release(holder),
         OnDevice::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
+        OnDevice::ProveZeros(proofs) => alone(prove_zeros(proofs)),
         OnDevice::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
         OnDevice::WriteTable(table) => {
             (Some(short(&table.device)), Said { before: String::new(), after: ": GPT".to_owned(), below: rows(table) })
@@ -161,6 +162,13 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
     }
+}
+
+/// `read all of sdb1 (4 GB): it must be zero`.
+fn prove_zeros(proofs: &[ZeroProof]) -> String {
+    let device = |proof: &ZeroProof| format!("{} ({})", short(&proof.device), bytes(proof.bytes()));
+    let devices: Vec<String> = proofs.iter().map(device).collect();
+    format!("read all of {}: every byte must be zero", devices.join(", "))
 }
 
 /// `verify of web+small says yes to ns1, track`.

@@ -65,6 +65,10 @@ impl<'a> Running<'a> {
         let Some(device) = self.stack.stacked(name) else {
             return self.line(depth, name, &["which nothing is known about".to_owned()]);
         };
+        // What the agent has put over a device to look inside is not worth a line.
+        if device.is_overlay() {
+            return self.stack.holders(name).iter().for_each(|holder| self.holder(holder, depth));
+        }
         let what = self.in_words(device);
         if !self.drawn.insert(&device.name) {
             return self.line(depth, &what, &["as above".to_owned()]);

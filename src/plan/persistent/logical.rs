@@ -222,6 +222,9 @@ impl<'a> Deciding<'a> {
         if let Some(how) = &found.entangled {
             return refuse(format!("which {how}: end that in the installed system"));
         }
+        if !cut_off {
+            self.require_zeros(&running.device, found.size_bytes);
+        }
         // What the attempt before this one has made and not filled.
         self.extend(&kept.uuid, volume, &create, on);
         self.activate(&create);

@@ -132,6 +132,9 @@ impl<'a> Deciding<'a> {
         self.take_name(disk);
         self.decided.persistent.written.push(disk.name.clone());
         self.decided.beginning.push((disk.name.clone(), volume.uid));
+        if !cut_off {
+            self.require_zeros_of_unlisted(disk);
+        }
         let prepare = self.prepare(volume, &disk.device, !cut_off);
         Ok(Decision {
             device: disk.device.clone(),

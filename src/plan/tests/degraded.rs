@@ -131,7 +131,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     srv.blank = true;
     let plan = make(&super::layout(), &inventory, Mode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Keep);
-    let said = "/dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing on it: the filesystem is made";
+    let said = "/dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing on it, by samples: the filesystem is made if all of it is zero";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(matches!(&kept[0], Operation::Run(OfRun::UnlockDisk { device, .. }) if device == "/dev/sdb"), "{kept:?}");

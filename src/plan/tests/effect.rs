@@ -87,7 +87,7 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
         | OnDevice::CloseContainer { .. } => Effect::default(),
         // In memory.
         OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => Effect::default(),
-        OnDevice::AssertFree { .. } => Effect::default(),
+        OnDevice::AssertFree { .. } | OnDevice::ProveZeros(_) => Effect::default(),
     }
 }
 

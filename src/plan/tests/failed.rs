@@ -60,8 +60,10 @@ fn what_nobody_mounts_may_fail() {
 fn what_may_come_back_all_the_same_is_said() {
     let mut inventory = installed();
     inventory.failed.push(unmountable("/dev/sdb1"));
+    let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
+    parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..Default::default() });
     let said = BROKEN.trim_start_matches("filesystems[0]: ");
-    for option in ["degraded", "device=/dev/sdc", "logdev=/dev/sdc1"] {
+    for option in ["degraded", "device=/dev/sdb2", "logdev=/dev/sdb2"] {
         let mut layout = layout();
         layout.filesystems[0].mountoptions = vec!["noatime".to_owned(), option.to_owned()];
         let plan = make(&layout, &inventory, Mode::Reinstall).unwrap();

@@ -13,6 +13,7 @@ mod begun;
 mod blank_only;
 mod blankness;
 mod carrying;
+mod companions;
 mod copies;
 mod defining;
 mod degraded;
@@ -36,6 +37,7 @@ mod kept;
 mod likeness;
 mod luks;
 mod making;
+mod member_content;
 mod missing;
 mod mutated;
 mod order_age;
@@ -59,6 +61,7 @@ mod trying;
 mod unknown;
 mod unremembered;
 mod whole;
+mod zero_proofs;
 
 const MIB: u64 = 1 << 20;
 

@@ -70,6 +70,7 @@ fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl F
             assert!(disks.iter().all(is_made), "{operation:?}");
         }
         OnDevice::TakeDown { .. }
+        | OnDevice::ProveZeros(_)
         | OnDevice::CreateArray(_)
         | OnDevice::CreateGroup(_)
         | OnDevice::CreateVolume(_)

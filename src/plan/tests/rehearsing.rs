@@ -63,7 +63,10 @@ fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covere
     let mut layout = layout();
     layout.filesystems[0].reinstall = OnReinstall::Merge;
     layout.filesystems[0].mountoptions = vec!["noatime,journal_path=/dev/sdb7".to_owned(), "data=journal".to_owned()];
-    let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
+    let mut before = installed();
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts.push(inventory::Partition { number: 7, device: "/dev/sdb7".into(), ..Default::default() });
+    let plan = make(&layout, &before, Mode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb7"]);
     assert_eq!(mounts(&rehearsed(&plan))[0].path, "/srv");
 }
@@ -82,7 +85,7 @@ fn all_parts_of_a_kept_btrfs_are_covered() {
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
 }
 
-/// Also that on sdc, which the layout does not name.
+/// Also the whole sdc, which the layout lists without a use.
 #[test]
 fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
     let (mut layout, mut before) = (layout(), installed());
@@ -94,6 +97,7 @@ fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
     let signatures = parts[0].signatures.clone();
     parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..parts[0].clone() });
     before.disks[2].signatures = signatures;
+    layout.disks.push(stacks::whole("/dev/sdc"));
     let plan = make(&layout, &before, Mode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2", "/dev/sdc"]);
     for operations in [&rehearsed(&plan), operations(&plan, StageName::StorageMountKept)] {

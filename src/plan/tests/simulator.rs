@@ -84,7 +84,7 @@ impl Machine {
             | OnDevice::DeactivateGroup { .. }
             | OnDevice::StopArray { .. }
             | OnDevice::CloseContainer { .. } => {}
-            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => {}
+            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) | OnDevice::ProveZeros(_) => {}
         }
     }
 
@@ -354,6 +354,7 @@ impl Machine {
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
         signatures.push(Signature { kind, usage, uuid: uuid.to_string(), ..Signature::default() });
         self.written(device);
+        self.show_on_members(device);
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         self.uses(device).push(Use::Holder(name.clone()));
         let (below, size_bytes) = (self.0.kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
@@ -374,6 +375,7 @@ impl Machine {
         assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
         signatures.push(signature);
         self.written(&make.device);
+        self.show_on_members(&make.device);
     }
 
     fn prepare(&mut self, volume: &PreparePersistent) {
@@ -434,6 +436,20 @@ impl Machine {
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
         signatures.push(Signature { kind: kind.to_owned(), usage: "raid".to_owned(), ..Signature::default() });
         self.written(device);
+        self.show_on_members(device);
+    }
+
+    /// The content of an array whose metadata is at the end of its members is visible on them too.
+    fn show_on_members(&mut self, device: &DevicePath) {
+        let content = self.signatures(device).clone();
+        let name = self.0.kernel_name(&self.now(device));
+        let is_it = |array: &&Array| {
+            array.running.as_ref() == Some(&name) && ["0.90", "1.0"].contains(&array.metadata.as_str())
+        };
+        let members = self.0.arrays.iter().find(is_it).map(|array| array.members.clone()).unwrap_or_default();
+        for member in members {
+            self.signatures(&member.device).extend(content.iter().cloned());
+        }
     }
 
     /// The device that the inventory shows for a path of the plan.

@@ -6,7 +6,7 @@ use super::{
     BootEntries, BurnDisk, ByteRange, Closing, Container, CreateArray, CreateGroup, CreateSystem, CreateVolume,
     CrypttabEntry, DiskIdentity, Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem,
     MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, Receive, Rehearsal, TryArray, TryFilesystem,
-    WipeDisk, WritePersistent,
+    WipeDisk, WritePersistent, ZeroProof,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -34,6 +34,8 @@ pub enum OnDevice {
     AssertFree {
         disks: Vec<DevicePath>,
     },
+    /// Read all of these devices, which were taken for blank by samples, and fail if there is anything but zeros.
+    ProveZeros(Vec<ZeroProof>),
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
     CreateArray(CreateArray),

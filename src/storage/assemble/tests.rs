@@ -4,6 +4,7 @@ use super::*;
 use crate::inventory::{Health, Stacked, StackedKind, Use};
 use crate::storage::vmdisks::fingerprints;
 
+mod overlaid;
 mod volumes;
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];

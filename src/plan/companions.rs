@@ -1,0 +1,201 @@
+//! Devices that a kept filesystem needs in addition to its own: logs, journals, realtime devices and other members.
+//!
+//! | a kept filesystem, and | |
+//! |---|---|
+//! | a mount option names a device of a wiped disk | refused |
+//! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
+//! | such an option names a device that is not found | refused: it may lie on a wiped disk |
+//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | its log or realtime device is neither found nor named, and a wiped disk holds data of no known kind | refused, unless given up |
+
+use super::devices::Device;
+use super::filesystems::wish;
+use super::reaching::{SPANNING, signatures};
+use super::returning::mountable;
+use super::verdict::Deciding;
+use super::{Mode, Verdict, Waiver, display};
+use crate::device::{DevicePath, KernelName, LayoutPath};
+use crate::inventory::{Disk, Part, Role, XFS_LOG, XFS_REALTIME};
+use crate::layout::Filesystem;
+use crate::order::Gather;
+use crate::topology::{self, names};
+use std::collections::BTreeSet;
+
+/// Mount options whose value is a device that the filesystem writes to.
+const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
+
+impl<'a> Deciding<'a> {
+    /// Refuses a kept filesystem whose further devices are wiped, unlisted or unknown.
+    pub fn refuse_companions(&mut self, place: &str, filesystem: &Filesystem, device: &Device<'a>) {
+        if self.request.mode == Mode::Install {
+            return;
+        }
+        let of_options = filesystem.options().filter_map(|option| self.refused_option(filesystem, option));
+        let of_members = self.unlisted_members(filesystem, device);
+        let messages: Vec<String> = of_options.chain(of_members).collect();
+        for message in messages {
+            self.refuse(place, format!("{}, but {message}", wish(filesystem, device)));
+        }
+    }
+
+    /// Returns why a mount option of a kept filesystem is refused.
+    fn refused_option(&self, filesystem: &Filesystem, option: &str) -> Option<String> {
+        let (key, value) = option.split_once('=')?;
+        let is_device = WRITTEN.contains(&key.trim()) && mountable(filesystem).is_some();
+        let devices = self.named_devices(value);
+        let on = |is: &dyn Fn(Verdict) -> bool| {
+            devices.iter().find_map(|device| {
+                let disks = self.disks_below(device);
+                Some((device, disks.into_iter().find(|disk| is(self.verdict(disk)))?))
+            })
+        };
+        if let Some((device, disk)) = on(&|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make)) {
+            return Some(format!(
+                "its mount option {option} names {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
+                disk.path()
+            ));
+        }
+        if let Some(made) = self.made_by_layout(value) {
+            return Some(format!(
+                "its mount option {option} names {made}, which a reinstall makes: name a device that is kept, or remove the option if the filesystem no longer needs it"
+            ));
+        }
+        if !is_device {
+            return None;
+        }
+        if devices.is_empty() {
+            return Some(format!(
+                "its mount option {option} names a device which is not found and may lie on a wiped disk: correct the option, or attach the device"
+            ));
+        }
+        let (device, disk) = on(&|verdict| matches!(verdict, Verdict::NotOurs | Verdict::Volumes))
+            .filter(|_| !filesystem.is_read_only())?;
+        Some(format!("its mount option {option} names {device}, {}", unlisted(&disk)))
+    }
+
+    /// Returns the devices of the machine that answer to the value of a mount option.
+    fn named_devices(&self, value: &str) -> Vec<DevicePath> {
+        let Some(wanted) = names::device_name(value) else { return Vec::new() };
+        let units = topology::units(self.inventory);
+        let found = units.filter(|(device, unit)| names::answers(self.inventory, self.stack, device, *unit, &wanted));
+        found.map(|(device, _)| device.clone()).collect()
+    }
+
+    /// Returns an array or volume that the plan makes, if the value names it as the layout does.
+    fn made_by_layout(&self, value: &str) -> Option<DevicePath> {
+        let name = LayoutPath::from(names::device_name(value)?);
+        let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
+            || self.layout.volumegroups.iter().any(|group| name.as_str().starts_with(&format!("/dev/{}/", group.name)));
+        self.graph.device(&name).filter(|_| is_stacked)?;
+        let disks = self.graph.below([&name]).disks;
+        let is_made = |index: &usize| {
+            let verdict = self.found.get(index).map(|disk| self.verdict(&disk.name));
+            matches!(verdict, Some(Verdict::Wipe | Verdict::Make))
+        };
+        disks.iter().any(is_made).then(|| name.as_device())
+    }
+
+    /// Returns why a mounted filesystem is refused whose other members lie on unlisted disks.
+    fn unlisted_members(&self, filesystem: &Filesystem, device: &Device<'a>) -> Vec<String> {
+        if mountable(filesystem).is_none() || filesystem.is_read_only() {
+            return Vec::new();
+        }
+        let mut messages = Vec::new();
+        for other in self.other_members(&device.now) {
+            let is_unlisted = |disk: &&KernelName| matches!(self.verdict(disk), Verdict::NotOurs | Verdict::Volumes);
+            if let Some(disk) = self.disks_below(&other).iter().find(is_unlisted) {
+                messages.push(format!("another member of it is {other}, {}", unlisted(disk)));
+            }
+        }
+        messages
+    }
+
+    /// Returns devices that belong to the same filesystem as this one, by the ids in their superblocks.
+    fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
+        let parts = || self.inventory.parts.iter();
+        let own = parts().filter(|part| part.device == *device);
+        let same = own.flat_map(|own| parts().filter(|part| (&part.whole, &part.id) == (&own.whole, &own.id)));
+        let own = signatures(self.inventory)
+            .filter(|(on, found)| *on == device && SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty());
+        let spanning = own.flat_map(|(_, own)| {
+            let others = signatures(self.inventory);
+            others.filter(move |(_, found)| found.kind == own.kind && found.uuid == own.uuid)
+        });
+        let all = same.map(|part| &part.device).chain(spanning.map(|(on, _)| on));
+        all.filter(|other| *other != device && !self.is_one_thing(device, other)).cloned().gather()
+    }
+
+    /// Refuses to wipe data of no known kind while a kept xfs misses its log or its realtime device. A realtime device has no
+    /// signature.
+    pub fn refuse_nameless_companions(&mut self) {
+        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(Waiver::Begun);
+        if self.request.mode == Mode::Install || begun {
+            return;
+        }
+        let inventory = self.inventory;
+        for (part, option) in inventory.parts.iter().filter_map(|part| self.missed(part)).collect::<Vec<_>>() {
+            let found = inventory.disks.iter().map(|disk| (disk, self.nameless(&disk.name)));
+            let found =
+                found.filter(|(disk, nameless)| self.verdict(&disk.name) == Verdict::Wipe && !nameless.is_empty());
+            for (disk, nameless) in found.collect::<Vec<_>>() {
+                self.decide_nameless(part, option, disk, &nameless.join(", "));
+            }
+        }
+    }
+
+    fn decide_nameless(&mut self, part: &Part, option: &str, disk: &Disk, nameless: &str) {
+        let Part { device, kind, whole, .. } = part;
+        let said = format!(
+            "{kind} on {device} is to be kept and misses a device ({whole}), which may be the {} on {nameless}, and {} is wiped",
+            display::NO_KNOWN_KIND,
+            disk.device
+        );
+        if self.is_given_up(&disk.name) {
+            return self.warn(format!("{said}: the operator gives up what is there"));
+        }
+        let remedy = match disk.serial.as_str() {
+            "" => format!("erase {nameless} by hand if nobody needs it"),
+            serial => format!("give the disk up with --give-up {serial}"),
+        };
+        self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
+    }
+
+    /// Returns a part of a kept xfs that misses the device of this mount option.
+    fn missed(&self, part: &'a Part) -> Option<(&'a Part, &'static str)> {
+        let option = match part.whole.as_str() {
+            XFS_LOG => "logdev=",
+            XFS_REALTIME => "rtdev=",
+            _ => return None,
+        };
+        let is_kept = self.verdicts_on(&part.device).contains(&Verdict::Keep);
+        let serves = |other: &Part| other.role == Role::Serves && (&other.whole, &other.id) == (&part.whole, &part.id);
+        let is_on_it = |filesystem: &&Filesystem| {
+            self.devices.path(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
+        };
+        let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
+        // What the option names was judged with the filesystem.
+        let is_named = filesystems.any(|filesystem| filesystem.options().any(|is| is.starts_with(option)));
+        let is_missed = part.role == Role::NeedsAnother && is_kept && !is_named;
+        (is_missed && !self.inventory.parts.iter().any(serves)).then_some((part, option))
+    }
+
+    /// Returns devices of a disk that hold data of no known kind.
+    fn nameless(&self, disk: &KernelName) -> Vec<DevicePath> {
+        let is_nameless = |(device, unit): &(&DevicePath, topology::Unit)| {
+            unit.signatures().is_empty()
+                && !unit.is_blank()
+                && unit.table().is_none()
+                && !matches!(unit, topology::Unit::Partition(part) if display::is_extended(part))
+                && self.stack.holders(&self.stack.name(device)).is_empty()
+                && self.disks_below(device).contains(disk)
+        };
+        topology::units(self.inventory).filter(is_nameless).map(|(device, _)| device.clone()).collect()
+    }
+}
+
+fn unlisted(disk: &KernelName) -> String {
+    let disk = disk.path();
+    format!(
+        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or take it out of the filesystem"
+    )
+}

@@ -1,0 +1,86 @@
+//! Signatures on members of arrays: the content of an array whose metadata is at the end shows on its members too.
+
+use super::*;
+use crate::layout;
+
+const MEMBERS: [usize; 3] = [2, 3, 4];
+
+const MIRROR: &str = r#"
+id: mirror-1.0-group
+constraints: {sizes: [], images: {}}
+disks:
+- device: /dev/sda
+  wipeonreinstall: true
+  partitions:
+  - {number: 1, label: efi, size: 500, gpttype: ef00}
+  - {number: 2, label: root, size: 20000, gpttype: "8300"}
+- {device: /dev/sdb, partitions: [{number: 1, label: data, size: 0, gpttype: fd00}]}
+- {device: /dev/sdc, partitions: [{number: 1, label: data, size: 0, gpttype: fd00}]}
+raid: [{arrayname: /dev/md/data, level: "1", devices: [/dev/sdb1, /dev/sdc1], createoptions: ["--metadata=1.0"]}]
+volumegroups: [{name: data, devices: [/dev/md/data]}]
+logicalvolumes: [{name: db, volumegroup: data, size: 102400, lvmtype: linear}]
+filesystems:
+- {path: /boot/efi, device: /dev/sda1, format: vfat, createoptions: ["-F", "32"]}
+- {path: /, device: /dev/sda2, format: ext4}
+- {path: /srv, device: /dev/data/db, format: xfs, label: db}
+"#;
+
+/// A kept array with a group, whose physical volume shows on the members as well, with this UUID.
+fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
+    let mut inventory = stacks::installed();
+    let array = inventory.arrays.iter_mut().find(|array| array.name == "data").unwrap();
+    array.metadata = metadata.to_owned();
+    let running = array.running.clone();
+    let array = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == running.as_ref()).unwrap();
+    let [content] = &array.signatures[..] else { panic!("{array:?}") };
+    let content = Signature { uuid: on_members.map_or_else(|| content.uuid.clone(), str::to_owned), ..content.clone() };
+    for index in MEMBERS {
+        inventory.disks[index].signatures.push(content.clone());
+    }
+    inventory
+}
+
+#[test]
+fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_its_members() {
+    for metadata in ["0.90", "1.0"] {
+        let inventory = with_metadata(metadata, None);
+        let plan = make(&stacks::layout(), &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let kept: Vec<Verdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
+        assert_eq!(kept, [Verdict::Keep; 3], "{metadata}");
+    }
+}
+
+#[test]
+fn any_other_second_claim_is_refused() {
+    let refused = |inventory: &Inventory, what: &str| {
+        let reasons = reasons(make(&stacks::layout(), inventory, Mode::Reinstall));
+        assert!(
+            reasons.iter().any(|reason| reason.contains("several signatures on one member")),
+            "{what}: {reasons:#?}"
+        );
+    };
+    // Its metadata lie before the data: what shows on a member is not what is in the array.
+    refused(&with_metadata("1.2", None), "metadata 1.2");
+    refused(&with_metadata("1.0", Some("another-uuid")), "another physical volume");
+    let mut stopped = with_metadata("1.0", None);
+    let array = stopped.arrays.iter_mut().find(|array| array.name == "data").unwrap();
+    let running = array.running.take().unwrap();
+    stopped.stacked.retain(|stacked| stacked.name != running);
+    refused(&stopped, "an array that does not run");
+    let mut twice = with_metadata("1.0", None);
+    let raid = twice.disks[2].signatures[0].clone();
+    assert_eq!(raid.kind, "linux_raid_member");
+    twice.disks[2].signatures.push(Signature { uuid: "another-array".into(), ..raid });
+    refused(&twice, "two arrays");
+}
+
+/// A machine that was seen, with its layout.
+#[test]
+fn a_recorded_mirror_with_metadata_1_0_below_a_group_is_kept() {
+    let inventory: Inventory =
+        serde_json::from_str(include_str!("../../../testdata/inventories/mirror-1.0-group.json")).unwrap();
+    let layout = layout::read_yaml(MIRROR).unwrap().layout;
+    let plan = make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::Keep]);
+    assert!(plan.fstab.iter().any(|entry| entry.path == "/srv"), "{plan}");
+}

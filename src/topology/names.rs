@@ -1,0 +1,150 @@
+//! Names by which mount options, fstab and systemd call block devices, and the devices of a machine that answer to them.
+
+use super::{Stack, Unit};
+use crate::device::DevicePath;
+use crate::inventory::{Inventory, array_uuid_text};
+
+/// Tags of fstab, and the directories of udev with the same names.
+const TAGS: [(&str, &str); 5] = [
+    ("UUID=", "by-uuid/"),
+    ("LABEL=", "by-label/"),
+    ("PARTUUID=", "by-partuuid/"),
+    ("PARTLABEL=", "by-partlabel/"),
+    ("ID=", "by-id/"),
+];
+
+const LINKS: &str = "/dev/disk/";
+
+/// Returns the path of the device that the value of an option names: `UUID=…` as `/dev/disk/by-uuid/…`, a systemd unit
+/// `dev-sda3.device` as `/dev/sda3`. `None`: it does not name a device.
+pub fn device_name(value: &str) -> Option<String> {
+    let value = value.trim().trim_matches('"');
+    let tagged = TAGS.iter().find_map(|(tag, links)| Some((links, value.strip_prefix(tag)?)));
+    if let Some((links, name)) = tagged {
+        return Some(format!("{LINKS}{links}{}", unescaped(name.trim_matches('"'))));
+    }
+    if let Some(unit) = value.strip_suffix(".device") {
+        return Some(unescaped(&format!("/{}", unit.replace('-', "/")))).filter(|path| path.starts_with("/dev/"));
+    }
+    value.starts_with("/dev/").then(|| unescaped(value))
+}
+
+/// `\x2d` as udev and systemd write characters that have a meaning in names.
+fn unescaped(text: &str) -> String {
+    let mut pieces = text.split("\\x");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii) {
+            Some(byte) => {
+                plain.push(char::from(byte));
+                plain += &piece[2..];
+            }
+            None => {
+                plain += "\\x";
+                plain += piece;
+            }
+        }
+    }
+    plain
+}
+
+/// Returns whether the device answers to this path, which [`device_name`] has returned.
+pub fn answers(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit, wanted: &str) -> bool {
+    let matches = |name: String| match wanted.starts_with("/dev/disk/by-uuid/") || wanted.contains("/by-partuuid/") {
+        true => name.eq_ignore_ascii_case(wanted),
+        false => name == wanted,
+    };
+    let signatures = unit.signatures().iter().flat_map(|found| {
+        let (uuid, label) = (link("by-uuid", &found.uuid), link("by-label", &found.label));
+        uuid.into_iter().chain(label)
+    });
+    let own = [device.to_string(), inventory.kernel_name(device).path().to_string()];
+    own.into_iter().chain(signatures).chain(links(inventory, stack, device, unit)).any(matches)
+}
+
+fn link(directory: &str, name: &str) -> Option<String> {
+    (!name.is_empty()).then(|| format!("{LINKS}{directory}/{name}"))
+}
+
+/// Links that depend on the kind of the device.
+fn links(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit) -> Vec<String> {
+    match unit {
+        Unit::Disk(disk) => {
+            let path = Some(disk.by_path.clone()).filter(|path| !path.is_empty());
+            path.into_iter().chain(disk.by_id.iter().cloned()).collect()
+        }
+        Unit::Partition(part) => {
+            let guid = part.guid.and_then(|guid| link("by-partuuid", &guid.to_string()));
+            let names = guid.into_iter().chain(link("by-partlabel", &part.label));
+            let mut disks = inventory.disks.iter();
+            let is_on = |part_of: &&crate::inventory::Disk| {
+                part_of.table.iter().flat_map(|table| &table.partitions).any(|other| other.device == *device)
+            };
+            let disk = disks.find(is_on).map(|disk| links(inventory, stack, &disk.device, Unit::Disk(disk)));
+            names.chain(disk.into_iter().flatten().map(|link| format!("{link}-part{}", part.number))).collect()
+        }
+        Unit::Stacked(stacked) => {
+            let volume = stack.volume_name(stacked).map(|name| format!("/dev/{name}"));
+            let arrays = inventory.arrays.iter().filter(|array| array.running.as_ref() == Some(&stacked.name));
+            let arrays = arrays.flat_map(|array| {
+                let by_id = format!("{LINKS}by-id/md-uuid-{}", array_uuid_text(array.uuid));
+                [format!("/dev/md/{}", array.name), by_id]
+            });
+            volume.into_iter().chain(arrays).collect()
+        }
+        Unit::Unknown => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::units;
+
+    #[test]
+    fn values_of_options_become_paths() {
+        for (value, path) in [
+            ("/dev/sda3", Some("/dev/sda3")),
+            ("UUID=1A2B-3C4D", Some("/dev/disk/by-uuid/1A2B-3C4D")),
+            ("\"LABEL=log\"", Some("/dev/disk/by-label/log")),
+            ("LABEL=\"log\"", Some("/dev/disk/by-label/log")),
+            ("PARTLABEL=a b", Some("/dev/disk/by-partlabel/a b")),
+            ("/dev/disk/by-partlabel/a\\x20b", Some("/dev/disk/by-partlabel/a b")),
+            ("dev-sda3.device", Some("/dev/sda3")),
+            ("dev-disk-by\\x2duuid-1A2B\\x2d3C4D.device", Some("/dev/disk/by-uuid/1A2B-3C4D")),
+            ("sys-devices-a.device", None),
+            ("network-online.target", None),
+            ("/var", None),
+            ("30", None),
+            ("", None),
+            ("/dev/\\xzz\\x4", Some("/dev/\\xzz\\x4")),
+        ] {
+            assert_eq!(device_name(value).as_deref(), path, "{value}");
+        }
+    }
+
+    #[test]
+    fn devices_answer_to_the_links_that_udev_would_make() {
+        let inventory: Inventory =
+            serde_json::from_str(include_str!("../../testdata/inventories/raid-lvm.json")).unwrap();
+        let stack = Stack::new(&inventory);
+        let found = |wanted: &str| -> Vec<&str> {
+            let found = units(&inventory).filter(|(device, unit)| answers(&inventory, &stack, device, *unit, wanted));
+            found.map(|(device, _)| device.as_str()).collect()
+        };
+        let array = array_uuid_text(inventory.arrays[1].uuid);
+        let part = &inventory.disks[0].table.as_ref().unwrap().partitions[0];
+        for (wanted, device) in [
+            ("/dev/sda1".to_owned(), Some("/dev/sda1")),
+            (format!("/dev/disk/by-partuuid/{}", part.guid.unwrap().to_string().to_uppercase()), Some("/dev/sda1")),
+            (format!("/dev/disk/by-id/md-uuid-{array}"), Some("/dev/md127")),
+            ("/dev/md/efi".to_owned(), Some("/dev/md126")),
+            ("/dev/vg00/root".to_owned(), Some("/dev/mapper/vg00-root")),
+            ("/dev/mapper/vg00-root".to_owned(), Some("/dev/mapper/vg00-root")),
+            ("/dev/sda9".to_owned(), None),
+            ("/dev/disk/by-uuid/".to_owned(), None),
+        ] {
+            assert_eq!(found(&wanted).first().copied(), device, "{wanted}");
+        }
+    }
+}
