@@ -1,6 +1,8 @@
 //! The marker: what every finished installation leaves in `/etc/metal` and with the control plane, so that nobody takes
 //! the machine for an empty one, and a reinstall finds its disks again whatever they are called today.
 
+pub mod lineage;
+
 use serde::{Deserialize, Serialize};
 
 /// Where it lies on the filesystem that carries `/`.
@@ -29,7 +31,7 @@ pub struct Marker {
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// RFC 3339, UTC.
+    /// RFC 3339, UTC, by the clock of the machine: for display only. [`lineage`] orders installations.
     #[serde(default)]
     pub time: String,
     /// The disks that the layout names.
@@ -40,6 +42,9 @@ pub struct Marker {
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
+    /// Digests of the installations that this one replaced, the latest first; empty in markers of earlier versions. See [`lineage`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supersedes: Vec<String>,
 }
 
 /// Which disk the layout's name meant when the machine was installed.

@@ -34,6 +34,7 @@ mod marking;
 mod missing;
 mod persistent;
 mod placed;
+pub mod pool_disks;
 mod pooled;
 mod promise;
 mod reaching;
