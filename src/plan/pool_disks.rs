@@ -67,8 +67,9 @@ pub fn find_missing(known: &[KnownDisk], disks: &[Disk]) -> Vec<KnownDisk> {
 pub fn remember(disks: &[Disk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
-    let written_off = written_off.into_iter().rev().take(MAXIMUM_WRITTEN_OFF).rev();
-    present.chain(written_off.chain(missed).cloned()).collect()
+    // Those that are waited for go first: a replacement is theirs.
+    let written_off = written_off.into_iter().take(MAXIMUM_WRITTEN_OFF);
+    present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
 
 /// A connected disk, for as long as it stays connected: a disk that is pulled and inserted again is another one.
@@ -150,6 +151,13 @@ mod tests {
         let memory = remember(&one, std::slice::from_ref(&lost));
         assert_eq!(find_missing(&memory, &one), [lost]);
         assert_eq!(remember(&both, &find_missing(&memory, &both)), [known("A", 10), known("B", 20)]);
+    }
+
+    #[test]
+    fn a_replacement_takes_the_place_of_a_disk_that_is_still_waited_for() {
+        let (lost, missed) = (KnownDisk { written_off: true, ..known("L", 10) }, known("M", 10));
+        let memory = remember(&[], &[lost.clone(), missed]);
+        assert_eq!(find_missing(&memory, &[disk("sda", "new", 10)]), [lost]);
     }
 
     /// A variable of the firmware has little room, and whoever writes into it must not fill it.

@@ -11,6 +11,7 @@ mod approved;
 mod begun;
 mod blankness;
 mod carrying;
+mod clocks;
 mod copies;
 mod defining;
 mod degraded;
