@@ -19,6 +19,7 @@ use crate::inventory::Inventory;
 use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
 use crate::moving::whole::Incoming;
+use crate::plan::pool_disks::ConnectedDisk;
 use crate::plan::{self, Memory, Plan, StageName};
 use crate::ready::{self, asked, marked, opened, remembered};
 use crate::report::Reporter;
@@ -61,7 +62,7 @@ pub fn run() -> Result<Next> {
     let machine = machine_id(&settings, &inventory)?;
     let control = control(&settings, &machine, &inventory)?;
     let reporter = Arc::new(Reporter::new(control.clone()));
-    let mut agent = Agent { settings, machine, reporter, control, leaves: Vec::new() };
+    let mut agent = Agent { settings, machine, reporter, control, leaves: Vec::new(), erased: None };
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
     let failure = match agent.prepare(inventory) {
@@ -100,6 +101,8 @@ struct Agent {
     reporter: Arc<Reporter>,
     /// What the network cards have heard, where the control plane wants to know it.
     leaves: Vec<Heard>,
+    /// The disks that this boot has erased, for the next owner of a pool machine.
+    erased: Option<Vec<ConnectedDisk>>,
 }
 
 /// Everything that is known before the first stage runs.
@@ -117,16 +120,18 @@ impl Agent {
     /// Without a plan the machine has stood in a move, which is over.
     fn prepare(&mut self, inventory: Inventory) -> Result<Option<Ready>, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
-        let control = self.control.clone();
-        if control.pool().is_some() {
+        let (control, began) = (self.control.clone(), Instant::now());
+        let (mut inventory, mut missing) = (inventory, Vec::new());
+        if let Some(pool) = control.pool() {
             self.leaves = self.listen(&inventory).map_err(at("control.register"))?;
+            (inventory, missing) = self.await_known_disks(pool, began).map_err(at("plan"))?;
         }
         self.reporter.phase(EventName::Registering, &self.machine);
         self.control.register(&with_leaves(inventory, &self.leaves)).map_err(at("control.register"))?;
         if let Some(pool) = control.pool() {
-            self.make_empty(pool)?;
+            self.make_empty(pool, &missing)?;
         }
-        self.reporter.phase(EventName::Waiting, "for an allocation");
+        self.reporter.phase(EventName::Waiting, &pool::purpose_of_waiting(&missing));
         let waiting = Instant::now();
         let (machine, mut allocation) = self.await_allocation().map_err(|error| {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
@@ -185,12 +190,13 @@ impl Agent {
             tracing::info!("layout: {note}");
         }
         ready::late_disks(&parsed.layout).map_err(failure)?;
+        self.erase_newcomers(allocation)?;
         opened::read_key(&parsed.layout, allocation).map_err(failure)?;
         let mut ask = |question: &str, until| self.ask(question, until);
         let mut open = |inventory: &Inventory| opened::open(&parsed.layout, inventory, allocation, &mut ask);
         let open: Option<&mut ready::Open> = if opened::wants(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = with_leaves(ready::assembled_and(open).map_err(failure)?, &self.leaves);
-        let adopted = marked::adopt(&self.machine, allocation, &mut inventory);
+        let adopted = marked::adopt(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| say(said));
         if !self.control.remembers() {
             let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;

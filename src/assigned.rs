@@ -8,7 +8,7 @@ use crate::inventory::Inventory;
 use crate::layout::Layout;
 use crate::marker::MarkedDisk;
 #[cfg(feature = "agent")]
-use crate::marker::Marker;
+use crate::marker::{Marker, lineage};
 use crate::plan::{self, Assigned, Claim, Memory, Mode, Request, Subject, Waiver};
 use crate::steps::Steps;
 use crate::text;
@@ -81,7 +81,7 @@ pub fn waiver(order: &Order) -> Option<Waiver> {
     }
 }
 
-/// The latest marker of this very allocation, where the control plane does not know the installation. Either the control plane
+/// Returns a marker of this very allocation, the newest if that is proven, where the control plane does not know the installation. Either the control plane
 /// has forgotten it, or an earlier owner of the disk has written the marker. Only an operator can tell which.
 #[cfg(feature = "agent")]
 pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {
@@ -89,7 +89,8 @@ pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a
     let is_first = request.mode == Mode::Install && request.receiving().is_none();
     let claim = request.claim.as_ref().filter(|claim| is_first && !claim.is_installed())?;
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    markers.filter(|marker| claim.is_ours(marker)).max_by_key(|marker| &marker.time)
+    let markers: Vec<&Marker> = markers.filter(|marker| claim.is_ours(marker)).collect();
+    markers.get(lineage::find_newest(&markers).unwrap_or_default()).copied()
 }
 
 #[cfg(all(test, feature = "agent"))]

@@ -6,6 +6,8 @@ mod fencing_token;
 pub use fencing_token::FencingToken;
 
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+pub mod lineage;
+
 use serde::{Deserialize, Serialize};
 
 /// Where it lies on the filesystem that carries `/`.
@@ -37,7 +39,7 @@ pub struct Marker {
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// RFC 3339, UTC.
+    /// RFC 3339, UTC, by the clock of the machine: for display only. [`lineage`] orders installations.
     #[serde(default)]
     pub time: String,
     /// The disks that the layout names.
@@ -48,6 +50,9 @@ pub struct Marker {
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
+    /// Digests of the installations that this one replaced, the latest first; empty in markers of earlier versions. See [`lineage`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supersedes: Vec<String>,
 }
 
 /// Which disk the layout's name meant when the machine was installed.

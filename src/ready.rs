@@ -10,13 +10,14 @@ use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Failed, Inventory};
 use crate::layout::Layout;
+use crate::plan::pool_disks::{self, KnownDisk};
 use crate::storage::lock::Locks;
 use crate::storage::{self, assemble};
 use crate::survey::{self, Depth};
 use crate::{command, topology};
 use std::thread;
 use std::time::{Duration, Instant};
-use still::Stillness;
+use still::{DiskPatience, Stillness};
 
 /// Names missing tools before anything happens, not in the middle of an install.
 ///
@@ -39,12 +40,30 @@ pub type Open<'a> = dyn FnMut(&Inventory) -> Vec<Failed> + 'a;
 /// # Errors
 /// What is there cannot be read.
 pub fn late_disks(layout: &Layout) -> Result<()> {
-    let began = Instant::now();
-    let mut still = Stillness::default();
+    let are_there =
+        |inventory: &Inventory| layout.disks.iter().all(|disk| topology::find::disk(disk, inventory).is_ok());
+    wait_for_disks(DiskPatience::LAYOUT, Instant::now(), &are_there)
+}
+
+/// Waits until every disk is found that earlier boots of a pool machine have seen, and the disks have stopped changing. The time since
+/// `began` counts.
+///
+/// # Errors
+/// What is there cannot be read.
+pub fn known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
+    let patience = if known.is_empty() { DiskPatience::FIRST_BOOT } else { DiskPatience::POOL };
+    let are_there = |inventory: &Inventory| {
+        let missing = pool_disks::find_missing(known, &inventory.disks);
+        !known.is_empty() && missing.iter().all(|disk| disk.written_off)
+    };
+    wait_for_disks(patience, began, &are_there)
+}
+
+fn wait_for_disks(patience: DiskPatience, began: Instant, are_there: &dyn Fn(&Inventory) -> bool) -> Result<()> {
+    let mut still = Stillness::with_patience(patience);
     loop {
         let inventory = survey::read(Depth::Shallow)?;
-        let complete = layout.disks.iter().all(|disk| topology::find::disk(disk, &inventory).is_ok());
-        if still.is_over(&inventory.disks, complete, began.elapsed()) {
+        if still.is_over(&inventory.disks, are_there(&inventory), began.elapsed()) {
             return Ok(());
         }
         thread::sleep(Duration::from_secs(1));

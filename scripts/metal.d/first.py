@@ -2,7 +2,9 @@
 
 gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from the table below, which has the numbers of the interface and nothing
 of metal-stack's own files; protobuf's own library reads and judges them. A field that the table does not have is wrong. So is an event that
-does not come in its order, and a second phase of the same boot.
+does not come in its order, and a second phase of the same boot, and a report that replaces the console password of an installed machine.
+
+A call overwrites what metal-api's overwrites, also with nothing: see OVERWRITES.
 
     first.py FOLDER HTTP-PORT GRPC-PORT [NAME]     prints "ready" when it listens; machines call it NAME
 
@@ -22,38 +24,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.unknown_fields import UnknownFieldSet
+from first_messages import Messages, plain, unknown
 
-# message: "number name kind", where kind is s(tring), u(int64), w (uint32), i(nt64), b(ool) or a message; * is "repeated".
-TABLE = {
-    "Empty": "",
-    "SuperUserPasswordResponse": "1 feature_disabled b, 2 super_user_password s",
-    "RegisterRequest": "1 uuid s, 2 hardware Hardware, 3 bios Bios, 4 ipmi Ipmi, 5 tags s*, 6 metal_hammer_version s, 7 partition_id s",
-    "RegisterResponse": "1 uuid s, 2 size s, 3 partition_id s",
-    "Hardware": "1 memory u, 3 disks Disk*, 4 nics Nic*, 5 cpus Cpu*, 6 gpus Gpu*",
-    "Disk": "1 name s, 2 size u",
-    "Cpu": "1 vendor s, 2 model s, 3 cores w, 4 threads w",
-    "Gpu": "1 vendor s, 2 model s",
-    "Nic": "1 mac s, 2 name s, 3 neighbors Nic*, 4 hostname s, 5 identifier s",
-    "Bios": "1 version s, 2 vendor s, 3 date s",
-    "Ipmi": "1 address s, 2 mac s, 3 user s, 4 password s, 5 interface s, 6 fru Fru, 7 bmc_version s, 8 power_state s",
-    "Fru": "1 chassis_part_number s, 2 chassis_part_serial s, 3 board_mfg s, 4 board_mfg_serial s, 5 board_part_number s, "
-    "6 product_manufacturer s, 7 product_part_number s, 8 product_serial s",
-    "WaitRequest": "1 machine_id s",
-    "ReportRequest": "1 uuid s, 2 console_password s, 3 boot_info BootInfo, 4 success b, 5 message s",
-    "BootInfo": "1 image_id s, 2 primary_disk s, 3 os_partition s, 4 initrd s, 5 cmdline s, 6 kernel s, 8 bootloader_id s",
-    "AbortReinstallRequest": "1 uuid s, 2 primary_disk_wiped b",
-    "AbortReinstallResponse": "1 boot_info BootInfo",
-    # A map is a list of its entries.
-    "SendRequest": "1 events Entry*",
-    "Entry": "1 key s, 2 value Event",
-    "Event": "1 time Time, 2 event s, 3 message s",
-    "Time": "1 seconds i, 2 nanos n",
-    "SendResponse": "1 events u, 2 failed s*",
+# What metal-api (internal/grpc/boot-service.go) stores, and nothing else. `succeeded` is a field of the allocation that no call sets.
+OVERWRITES = {
+    "Register": "hardware, bios, ipmi (empty where the request has none), partition, version",
+    "Report": "allocation: console password, boot_info (its image is the allocation's), reinstall = false; then the ports of the switches",
+    "AbortReinstall, not wiped": "allocation: reinstall = false, image = that of boot_info where there is one",
+    "AbortReinstall, wiped": "nothing",
+    "reinstall of the operator": "allocation: reinstall = true, image; boot_info stays",
+    "free of the operator": "the allocation, with its boot_info",
 }
-KINDS = {"s": 9, "u": 4, "w": 13, "i": 3, "n": 5, "b": 8}
-
 # An event, and those that may come before it. Alive may come at any time, and is not kept; so may Crashed and Planned Reboot, which are.
 BEFORE = {
     "Preparing": {None, "PXE Booting", "Planned Reboot", "Machine Reclaim", "Crashed"},
@@ -64,24 +45,6 @@ BEFORE = {
 }
 
 
-def messages():
-    file = descriptor_pb2.FileDescriptorProto(name="table.proto", package="table", syntax="proto3")
-    for name, fields in TABLE.items():
-        message = file.message_type.add(name=name)
-        for text in filter(None, fields.split(", ")):
-            number, field, kind = text.split(" ")
-            one = message.field.add(name=field, number=int(number), label=3 if kind.endswith("*") else 1)
-            kind = kind.rstrip("*")
-            if kind in KINDS:
-                one.type = KINDS[kind]
-            else:
-                one.type, one.type_name = 11, f".table.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"table.{name}")) for name in TABLE}
-
-
-Messages = messages()
 # How the machines call this host.
 NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
 # metal-api's limit for the clock of a signature is 30 s; its library has 15.
@@ -97,6 +60,10 @@ class State:
         self.lock = threading.Condition()
         self.allocation = None
         self.machine = None
+        # As of the last Register.
+        self.hardware = None
+        self.ipmi = None
+        self.console_password = None
         self.phase = None
         self.calls = []
         self.wrong = []
@@ -117,21 +84,6 @@ class State:
 
 
 state = State()
-
-
-def plain(message):
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
-
-
-def unknown(message, place):
-    """Fields of a message that the table does not have, also in those inside."""
-    found = [f"{place}.{field.field_number}" for field in UnknownFieldSet(message)]
-    for field, value in message.ListFields():
-        if field.message_type:
-            inner = value if isinstance(value, list) or hasattr(value, "__len__") else [value]
-            for one in inner:
-                found += unknown(one, f"{place}.{field.name}")
-    return found
 
 
 def judged(name, request, context):
@@ -174,6 +126,8 @@ def register(request, context):
     with state.lock:
         # It is stored before the switches are looked at.
         state.machine = request.uuid
+        state.hardware = plain(request.hardware)
+        state.ipmi = plain(request.ipmi)
     leaves = {leaf.hostname for nic in request.hardware.nics for leaf in nic.neighbors if leaf.identifier and leaf.mac}
     if len(leaves) != 2:
         refused(context, f"machine {request.uuid} is not connected to exactly two switches, found connections to {len(leaves)} switches")
@@ -199,29 +153,49 @@ def wait(request, context):
 
 def report(request, context):
     judged("Report", request, context)
-    if not request.HasField("boot_info"):
-        refused(context, "bootinfo is nil")
     with state.lock:
-        if state.allocation is None:
-            why = "the machine is not allocated"
-        else:
-            why = None
-            state.report = plain(request)
-            state.allocation["reinstall"] = False
-            state.allocation["succeeded"] = True
-            state.allocation["boot_info"] = plain(request.boot_info)
+        why = stored_report(request)
     if why:
         refused(context, why)
     return Messages["Empty"]()
 
 
+def stored_report(request):
+    """Why it is refused. `success` and `message` are not looked at."""
+    allocation = state.allocation
+    if allocation is None:
+        return "the machine is not allocated"
+    if not request.HasField("boot_info"):
+        return "bootinfo is nil"
+    is_installed = allocation["boot_info"] is not None and not allocation["reinstall"]
+    # The same report may come twice, where its answer was lost.
+    if is_installed and request.console_password != state.console_password:
+        state.wrong.append("Report: it replaces the console password of an installed machine")
+    state.report = plain(request)
+    state.console_password = request.console_password
+    boot_info = {field: getattr(request.boot_info, field) for field in ["primary_disk", "os_partition", "initrd", "cmdline", "kernel"]}
+    allocation["boot_info"] = boot_info | {"image_id": allocation["image"]["id"], "bootloaderid": request.boot_info.bootloader_id}
+    allocation["reinstall"] = False
+    # All of that is stored before the ports of the switches are set.
+    if allocation["role"] == "machine" and not any(network["private"] for network in allocation["networks"]):
+        return "the machine could not be enslaved into the vrf because no vrf was found"
+    return None
+
+
 def abort_reinstall(request, context):
     judged("AbortReinstall", request, context)
+    answer = Messages["AbortReinstallResponse"]()
     with state.lock:
         state.aborted = request.primary_disk_wiped
         if not request.primary_disk_wiped and state.allocation is not None:
             state.allocation["reinstall"] = False
-    return Messages["AbortReinstallResponse"]()
+            boot_info = state.allocation["boot_info"]
+            if boot_info is not None:
+                state.allocation["image"]["id"] = boot_info["image_id"]
+                for field in ["image_id", "primary_disk", "os_partition", "initrd", "cmdline", "kernel"]:
+                    setattr(answer.boot_info, field, boot_info[field])
+                answer.boot_info.bootloader_id = boot_info["bootloaderid"]
+    return answer
 
 
 def send(request, context):
@@ -283,14 +257,23 @@ class Listening:
 
 
 def allocate(message):
+    """With what a control plane that was started anew has in its database, where that is not a new one."""
+    if message["succeeded"]:
+        raise ValueError("metal-api sets succeeded nowhere")
     with state.lock:
         state.allocation = message
         state.lock.notify_all()
 
 
+def reinstall(message):
+    with state.lock:
+        state.allocation["reinstall"] = True
+        state.allocation["image"] |= message.get("image", {})
+
+
 def free(_):
     with state.lock:
-        state.allocation, state.phase, state.report = None, None, None
+        state.allocation, state.phase, state.report, state.console_password = None, None, None, None
 
 
 def refuse(message):
@@ -308,7 +291,7 @@ def show(message):
     listening.start(message["certificate"])
 
 
-STEER = {"allocate": allocate, "free": free, "refuse": refuse, "set": set_to, "show": show}
+STEER = {"allocate": allocate, "reinstall": reinstall, "free": free, "refuse": refuse, "set": set_to, "show": show}
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -330,7 +313,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.answer(200, self.config())
         if self.path == "/judge/log":
             with state.lock:
-                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "offered", "client", "last"]
+                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "hardware", "ipmi", "console_password", "offered", "client", "last"]
                 return self.answer(200, {name: getattr(state, name) for name in names})
         if self.path.startswith("/metal/v1/machine/"):
             return self.machine(self.path.rsplit("/", 1)[1])
@@ -372,7 +355,14 @@ class Answers(BaseHTTPRequestHandler):
             refusal = state.refuse.pop("GET machine", None)
             if refusal:
                 return self.answer(refusal["status"], {"message": refusal["message"]})
-            return self.answer(200, {"id": uuid, "name": None, "liveliness": "Alive", "allocation": state.allocation})
+            if state.machine is None and state.allocation is None:
+                return self.answer(404, {"statuscode": 404, "message": f"no machine with id {uuid!r} found"})
+            machine = {"id": uuid, "name": None, "liveliness": "Alive", "allocation": state.allocation}
+            if state.hardware is not None:
+                # Zeros are left out of a message, and not of a document.
+                disks = [{"name": disk["name"], "size": int(disk.get("size", 0))} for disk in state.hardware.get("disks", [])]
+                machine["hardware"] = {"memory": int(state.hardware.get("memory", 0)), "cpu_cores": 1, "disks": disks, "nics": []}
+            return self.answer(200, machine)
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -231,7 +231,7 @@ class Rack:
         self.started.remove(self.plane)
         time.sleep(seconds)
         self.plane = self.start(self.arguments, wait="ready")
-        kept = {name: knew[name] for name in ["calls", "wrong", "phase", "last", "client"] if name in knew}
+        kept = {name: knew[name] for name in ["calls", "wrong", "phase", "last", "client", "hardware", "console_password"] if name in knew}
         self.steer("set", kept | {"logging": self.logging})
         if self.allocation:
             self.allocate(self.allocation)

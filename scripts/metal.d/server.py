@@ -119,6 +119,9 @@ class Boot(BootServiceSync):
         with state.lock:
             if state.allocation is None:
                 raise ConnectError(Code.FAILED_PRECONDITION, "the machine is not allocated")
+            # metal-apiserver (pkg/repository/machine.go) stores it whatever was there. The same report may come twice, where its answer was lost.
+            if state.installed not in (None, request.console_password):
+                state.wrong.append("InstallationSucceeded: it replaces the console password of an installed machine")
             state.installed = request.console_password
         return boot_pb2.BootServiceInstallationSucceededResponse()
 

@@ -275,7 +275,7 @@ mod tests {
         let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
         let settings = Settings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
         let reporter = Reporter::new(control.clone()).into();
-        Agent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![] }
+        Agent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![], erased: None }
     }
 
     /// Some control planes hear of a failure by the event alone.

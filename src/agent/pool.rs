@@ -3,17 +3,18 @@
 use super::ending::Failure;
 use super::{Agent, marked, remembered};
 use crate::allocation::Allocation;
+use crate::console::say;
 use crate::control::Pool;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;
 use crate::inventory::lldp::{self, Heard, Leaves};
-use crate::layout::Layout;
+use crate::plan::pool_disks::{self, ConnectedDisk, KnownDisk};
 use crate::plan::{self, Leaves as Left, Owner, Plan, Subject};
 use crate::ready;
 use crate::session::{Session, Trust};
-use crate::survey::lldp as ears;
+use crate::survey::{self, Depth, lldp as ears};
 use crate::text::{CONSOLE_COLUMNS, folded};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Switches speak every 10 to 30 seconds; a link takes its time to come up.
 const LISTEN: Duration = Duration::from_secs(180);
@@ -31,25 +32,76 @@ impl Agent {
         })
     }
 
-    /// Erases every disk, unless what is on them belongs to whoever has the machine.
-    pub(super) fn make_empty(&self, pool: &dyn Pool) -> Result<(), Box<Failure>> {
+    /// Waits for the disks that earlier boots have seen. Returns what is there, and which of them are missing. All of them stay
+    /// remembered: the registration that follows tells the control plane of those alone that are there.
+    pub(super) fn await_known_disks(&self, pool: &dyn Pool, began: Instant) -> Result<(Inventory, Vec<KnownDisk>)> {
+        let known = pool.known_disks();
+        ready::known_disks(&known, began)?;
+        let inventory = survey::read(Depth::Deep)?;
+        let missing = pool_disks::find_missing(&known, &inventory.disks);
+        for disk in &missing {
+            say(&format!("{disk} was in this machine at an earlier boot and is not found"));
+        }
+        remember(pool, &inventory, &missing);
+        Ok((inventory, missing))
+    }
+
+    /// Erases every disk, unless what is on them belongs to whoever has the machine. `missing` are disks of earlier boots.
+    pub(super) fn make_empty(&mut self, pool: &dyn Pool, missing: &[KnownDisk]) -> Result<(), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         ready::require_tools().map_err(at("tools"))?;
-        ready::late_disks(&Layout::default()).map_err(at("plan"))?;
         let inventory = ready::assembled_inventory().map_err(at("plan"))?;
         let at_stake = inventory.disks.iter().any(|disk| !disk.removable && !disk.blank);
         let allocation = match pool.allocated(at_stake).map_err(at("control.wait"))? {
             true => self.control.machine().map_err(at("control.wait"))?.allocation,
             false => None,
         };
-        match self.erasure(&inventory, allocation.as_ref()) {
-            Ok(None) => Ok(()),
-            Ok(Some(plan)) => self.erase(&plan, allocation.unwrap_or_default()),
-            Err(error) => Err(Box::new(Failure { allocation: allocation.unwrap_or_default(), ..*at("plan")(error) })),
+        let plan = match self.erasure(&inventory, allocation.as_ref(), missing) {
+            Ok(plan) => plan,
+            Err(error) => {
+                return Err(Box::new(Failure { allocation: allocation.unwrap_or_default(), ..*at("plan")(error) }));
+            }
+        };
+        let is_free = allocation.is_none();
+        let has_disks = inventory.disks.iter().any(|disk| !disk.removable);
+        if plan.is_some() || !has_disks {
+            self.erased = Some(inventory.disks.iter().map(ConnectedDisk::from).collect());
+        }
+        if let Some(plan) = plan {
+            self.erase(&plan, allocation.unwrap_or_default())?;
+        }
+        if is_free && !missing.is_empty() {
+            let lost = missing.iter().map(|disk| KnownDisk { written_off: true, ..disk.clone() });
+            remember(pool, &inventory, &lost.collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    /// Erases the disks that were connected after the others had been erased. They may hold data of the last owner.
+    pub(super) fn erase_newcomers(&self, allocation: &Allocation) -> Result<(), Box<Failure>> {
+        let failure = |error| Box::new(Failure::before_the_plan("plan", error));
+        let Some(erased) = &self.erased else { return Ok(()) };
+        let there = survey::read(Depth::Shallow).map_err(failure)?;
+        if pool_disks::find_newcomers(erased, &there).is_none() {
+            return Ok(());
+        }
+        let inventory = ready::assembled_inventory().map_err(failure)?;
+        let Some(newcomers) = pool_disks::find_newcomers(erased, &inventory) else { return Ok(()) };
+        for disk in &newcomers.disks {
+            say(&format!("{} was connected after the other disks had been erased", disk.device));
+        }
+        match self.erasure(&newcomers, Some(allocation), &[]).map_err(failure)? {
+            Some(plan) => self.erase(&plan, allocation.clone()),
+            None => Ok(()),
         }
     }
 
-    pub(super) fn erasure(&self, inventory: &Inventory, allocation: Option<&Allocation>) -> Result<Option<Plan>> {
+    pub(super) fn erasure(
+        &self,
+        inventory: &Inventory,
+        allocation: Option<&Allocation>,
+        missing: &[KnownDisk],
+    ) -> Result<Option<Plan>> {
         let owner = match allocation {
             None => Owner::Nobody,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
@@ -67,7 +119,8 @@ impl Agent {
         }
         let (machine, image) = (self.machine.clone(), "nothing".to_owned());
         let subject = Subject { machine, image, ..Subject::default() };
-        plan::empty(inventory, owner, subject).map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))
+        let planned = plan::empty(inventory, owner, missing, subject);
+        planned.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))
     }
 
     fn erase(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<Failure>> {
@@ -81,6 +134,23 @@ impl Agent {
         done.map_err(|failure| Box::new(Failure::of_the_plan(failure, allocation, text)))?;
         session.leave(Left::Complete);
         Ok(())
+    }
+}
+
+/// Remembers the disks for later boots. A machine without a place for that goes on: its next boot waits for any disk.
+fn remember(pool: &dyn Pool, inventory: &Inventory, missing: &[KnownDisk]) {
+    let disks = pool_disks::remember(&inventory.disks, missing);
+    if let Err(error) = pool.remember_disks(&disks) {
+        tracing::warn!("{error}: a disk that is slow to appear at the next boot may be overlooked");
+    }
+}
+
+/// Returns the message of the event `Waiting`, which operators read.
+pub(super) fn purpose_of_waiting(missing: &[KnownDisk]) -> String {
+    let missing: Vec<String> = missing.iter().map(KnownDisk::to_string).collect();
+    match missing.is_empty() {
+        true => "for an allocation".to_owned(),
+        false => format!("for an allocation; not found and not erased: {}", missing.join(", ")),
     }
 }
 

@@ -84,7 +84,7 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     let settings =
         Settings { control: server, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
     let (reporter, leaves) = (Reporter::new(control.clone()).into(), vec![]);
-    let mut agent = Agent { settings, machine: "m".into(), reporter, control, leaves };
+    let mut agent = Agent { settings, machine: "m".into(), reporter, control, leaves, erased: None };
     let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
@@ -103,7 +103,7 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
         consoles: vec![],
     };
     let reporter = Reporter::new(control.clone()).into();
-    let agent = Agent { settings, machine: "m".into(), reporter, control, leaves: vec![] };
+    let agent = Agent { settings, machine: "m".into(), reporter, control, leaves: vec![], erased: None };
     let marked = |allocation: &str, project: &str| {
         let (machine, allocation, project) = ("m".to_owned(), allocation.to_owned(), project.to_owned());
         inventory(Some(Marker { machine, allocation, project, ..Marker::default() }))
@@ -137,10 +137,16 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
             Err("another agent"),
         ),
         ("it is installed, and known", marked("a", "p"), Some(Allocation { succeeded: true, ..is("a") }), Ok(false)),
+        (
+            "another agent has installed it, and is asked to do so again",
+            inventory(None),
+            Some(Allocation { succeeded: true, reinstall: true, ..is("a") }),
+            Ok(false),
+        ),
         ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
         ("it may be installed", unseen.clone(), Some(is("a")), Err("nobody could look into /dev/sda")),
     ] {
-        let found = agent.erasure(&there, allocation.as_ref()).map(|plan| plan.is_some());
+        let found = agent.erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
         match (found, erases) {
             (Ok(found), Ok(erases)) => assert_eq!(found, erases, "{name}"),
             (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{name}: {error}"),

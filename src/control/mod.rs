@@ -23,6 +23,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event};
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
+use crate::plan::pool_disks::KnownDisk;
 use crate::plan::{Extents, Memory};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -118,6 +119,15 @@ pub trait Pool {
     /// # Errors
     /// Nobody can tell. An answer that did not arrive is no "no": nothing may be erased then.
     fn allocated(&self, at_stake: bool) -> Result<bool>;
+
+    /// Returns the disks that earlier boots of this machine have seen, as far as anything remembers them.
+    fn known_disks(&self) -> Vec<KnownDisk>;
+
+    /// Remembers these disks for later boots.
+    ///
+    /// # Errors
+    /// There is no place for them, or it refuses.
+    fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
 /// Returns the machine if it is the one that asked: another one's allocation must not erase this one's disks.

@@ -5,7 +5,7 @@ use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
 use crate::inventory::Inventory;
-use crate::marker::Marker;
+use crate::marker::{Marker, lineage};
 use crate::plan::InjectedFile;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -144,22 +144,25 @@ fn place(value: Option<&Value>) -> Result<Place, String> {
     }
 }
 
-/// The filesystem of the newest installation of this node.
+/// Returns the filesystem of the newest installation of this node.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or nothing proves which one is the newest.
 pub fn installed(node: &Node, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
-    let newest = ours.max_by_key(|(_, marker): &(&DevicePath, &Marker)| &marker.time);
-    newest.map(|(device, _)| device.clone()).ok_or_else(|| {
-        bad("no disk has an installation of this node by drophammer, so a file must say its partition: a number or a device")
+    let (devices, markers): (Vec<&DevicePath>, Vec<&Marker>) = ours.unzip();
+    let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
+    newest.ok_or_else(|| match devices.is_empty() {
+        true => bad("no disk has an installation of this node by drophammer, so a file must say its partition: a number or a device"),
+        false => bad("the disks have several installations of this node, and none lists the others as replaced, so a file must specify its partition: a number or a device"),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Filesystem;
     use crate::testing::http::{Act, Server};
     use serde_json::json;
 
@@ -215,6 +218,33 @@ mod tests {
         assert!(read(json!({})).contains("this is a list"));
         let inventory = Inventory::default();
         assert!(installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must say its partition"));
+    }
+
+    #[test]
+    fn files_go_into_the_installation_that_replaced_the_other_one() {
+        let node = map(json!({"uuid": "n-1"}));
+        let marker = |image: &str, time: &str, supersedes: Vec<String>| Marker {
+            machine: "n-1".into(),
+            image: image.into(),
+            time: time.into(),
+            supersedes,
+            ..Marker::default()
+        };
+        let old = marker("old", "2099-01-01T00:00:00Z", vec![]);
+        for (supersedes, expected) in [(vec![old.digest()], Some("/dev/sdb2")), (vec![], None)] {
+            let new = marker("new", "1970-01-01T00:00:00Z", supersedes);
+            let filesystems = [("/dev/sda2", old.clone()), ("/dev/sdb2", new)].map(|(device, marker)| Filesystem {
+                device: device.into(),
+                marker: Some(marker),
+                ..Filesystem::default()
+            });
+            let inventory = Inventory { filesystems: filesystems.into(), ..Inventory::default() };
+            let found = installed(&Node(&node), &inventory).map_err(|error| error.to_string());
+            match expected {
+                Some(expected) => assert_eq!(found.unwrap().as_str(), expected),
+                None => assert!(found.unwrap_err().contains("must specify its partition")),
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::carried::Moving;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::order::Gather;
 use crate::problem::Problem;
 use crate::topology::{Match, Stack, find};
@@ -36,7 +36,8 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
     latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// The marker where the layout has its root goes first, then the latest one.
+/// Returns a matching marker: the one where the layout has its root, else the newest, else the first that was found. The choice is
+/// only used to boot and to read.
 pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Marker) -> bool) -> Option<Marked<'a>> {
     let is_it = |marker: &&Marker| is_it(marker);
     let found = inventory.filesystems.iter().filter_map(|filesystem| {
@@ -48,8 +49,13 @@ pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Mar
         let now = root.and_then(|root| by_marker(layout, inventory, marked.marker).now(&root.device));
         now.as_ref() == Some(marked.device)
     };
-    // Times are RFC 3339 in UTC, so they sort as text.
-    found.max_by_key(|marked| (root(marked), &marked.marker.time))
+    let mut found: Vec<Marked> = found.collect();
+    if found.iter().any(root) {
+        found.retain(root);
+    }
+    let markers: Vec<&Marker> = found.iter().map(|marked| marked.marker).collect();
+    let newest = lineage::find_newest(&markers).unwrap_or_default();
+    found.into_iter().nth(newest)
 }
 
 pub struct Marked<'a> {

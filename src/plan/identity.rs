@@ -7,7 +7,7 @@ use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
 use crate::carried::Carried;
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::marker::{self, MarkedDisk, Marker};
+use crate::marker::{self, MarkedDisk, Marker, lineage};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
@@ -62,9 +62,13 @@ impl<'a> Deciding<'a> {
         self.refuse_outdated_order();
         let on_root = |found: &&Marked| !found.disks.is_empty() && found.disks.is_subset(&root);
         let ours = marked.iter().filter(|found| self.is_ours(found.marker)).filter(on_root);
-        let ours = ours.max_by_key(|found| &found.marker.time);
-        if ours.is_none() {
-            self.decide_without_marker(&marked, &root);
+        let ours: Vec<&Marked> = ours.collect();
+        let markers: Vec<&Marker> = ours.iter().map(|found| found.marker).collect();
+        let ours = lineage::find_newest(&markers).map(|newest| ours[newest]);
+        match (ours, markers.is_empty()) {
+            (Some(_), _) => {}
+            (None, true) => self.decide_without_marker(&marked, &root),
+            (None, false) => self.refuse_unordered(&marked),
         }
         let remembered = request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let finished = ours.map(|found| found.marker).or(remembered);
@@ -73,6 +77,16 @@ impl<'a> Deciding<'a> {
         self.decide_promises(finished);
         let finished = finished.map(|marker| marker.disks.as_slice()).unwrap_or_default();
         self.compare_disks(&Known::new(self.inventory, finished, begun_on, proven));
+    }
+
+    /// Several installations of this allocation are on the disks of `/`, and none of them is proven to be the newest one.
+    fn refuse_unordered(&mut self, marked: &[Marked]) {
+        let found = in_words(marked);
+        let message = format!(
+            "/ will be recreated, and its disks hold more than one marker ({}) of this installation, none of which names the others as replaced: {found}. Their times prove nothing. Erase the filesystem that is not the installed system: wipefs -a in the rescue shell",
+            marker::PATH
+        );
+        self.refuse("disks", message);
     }
 
     /// The control plane orders an installation, although it knows that the allocation is installed.
@@ -102,10 +116,10 @@ impl<'a> Deciding<'a> {
         self.refuse("disks", message);
     }
 
-    /// The disk says that all was received here after what is to come was written, and the control plane does not know of it.
+    /// Nothing proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &Marked, carried: &Carried) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, of {}, and what is to come has one of {}: it was moved here before, and may have run here since. The control plane does not know that: its database may be older. It is not overwritten. See to it that one of the two machines runs at most. If what is here counts, restore a newer backup of the control plane; if that move was taken back and nobody needs what is here, erase the disk (wipefs -a in the rescue shell, for each of its partitions and for itself) and order the move again",
+            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the other machine, dated {}, does not list it as replaced: the system may have been moved here before, and may have run here since. The database of the control plane may be older. Nothing is overwritten. Make sure that only one of the two machines runs. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, for each of its partitions and for itself) and order the move again",
             found.device,
             listed(&found.disks),
             marker::PATH,
@@ -253,10 +267,11 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Has this very machine had all that comes, and no attempt is known to have begun? One that has begun is known by its tables
-/// (`already`), or begins again. Times are RFC 3339 in UTC, so they sort as text.
+/// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the one that is received, and
+/// no attempt has begun. An attempt that has begun is recognized by its tables (`already`), or begins again.
 fn is_finished(claim: &Claim, found: &Marked, carried: &Carried) -> bool {
-    claim.begun_on.is_empty() && found.marker.machine == claim.machine && found.marker.time > carried.marker.time
+    let is_replaced = carried.marker.has_superseded(found.marker);
+    claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
 /// What the operator can do about a disk with somebody else's installation that is to be wiped.

@@ -1,11 +1,11 @@
 //! What the marker of this installation will say.
 
-use super::Request;
 use super::receiving;
 use super::verdict::Decided;
+use super::{Claim, Request};
 use crate::inventory::{self, Inventory};
 use crate::layout;
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::topology::Match;
 
 /// Without the time, which the plan does not know. Nobody's installation leaves no marker.
@@ -39,7 +39,17 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         time: String::new(),
         disks: disks.collect(),
         received_from: None,
+        supersedes: superseded(meant.inventory, request, claim),
     })
+}
+
+/// Returns the digests of the installations that this one replaces: those of this machine, found or remembered, and the one that is
+/// received from another machine.
+fn superseded(inventory: &Inventory, request: &Request, claim: &Claim) -> Vec<String> {
+    let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let found = found.filter(|marker| claim.is_of_this_machine(marker));
+    let carried = request.receiving().and_then(|moving| moving.carried.as_ref()).map(|carried| &carried.marker);
+    lineage::supersede(carried.into_iter().chain(found).chain(&claim.installed))
 }
 
 /// The same disks as the control plane remembers them of an attempt that begins, with the tables that they have still.

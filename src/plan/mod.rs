@@ -38,6 +38,7 @@ mod missing;
 mod order_age;
 mod persistent;
 mod placed;
+pub mod pool_disks;
 mod pooled;
 mod promise;
 mod reaching;

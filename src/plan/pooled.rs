@@ -8,9 +8,11 @@
 //! | somebody, for an installation | the marker of this very allocation | nothing is erased: it is installed, and is booted |
 //! | somebody, who has it installed by the control plane's word | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is gone |
 //! | somebody or nobody | the marker of another machine | refused: the disk was put in here, or the machine's id has changed and somebody has it under the old one |
+//! | somebody, for an installation | anything else, and a disk of an earlier boot is not seen | refused: it may hold the marker |
 //! | somebody, for an installation | anything else | every disk is erased, and then the installation is made |
-//! | nobody | anything else | every disk is erased |
+//! | nobody | anything else | every disk is erased; a disk of an earlier boot that is not seen is reported |
 
+use super::pool_disks::KnownDisk;
 use super::{OfRun, Operation, Plan, Refusal, Subject, erasing};
 use crate::inventory::Inventory;
 use crate::marker::Marker;
@@ -31,20 +33,33 @@ pub enum Owner<'a> {
 
 /// The plan that erases every disk with proof; none where nothing is to be erased. Removable disks are left as they are.
 ///
+/// `missing` are disks of earlier boots that are not there.
+///
 /// # Errors
 /// A disk must not or cannot be erased. All reasons at once; nothing was written.
-pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Option<Plan>, Box<Refusal>> {
+pub fn empty(
+    inventory: &Inventory,
+    owner: Owner,
+    missing: &[KnownDisk],
+    subject: Subject,
+) -> Result<Option<Plan>, Box<Refusal>> {
     if let Owner::Somebody { allocation, reinstall, .. } = owner
         && (reinstall || is_installed(inventory, &subject.machine, allocation))
     {
         return Ok(None);
     }
-    if inventory.disks.iter().all(|disk| disk.removable) {
+    let unseen = unseen(owner, missing);
+    if unseen.is_empty() && inventory.disks.iter().all(|disk| disk.removable) {
         return Ok(None);
     }
-    let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).collect();
+    let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).chain(unseen).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
-        Ok(plan) if against.is_empty() => Ok(Some(announced(plan, owner))),
+        Ok(mut plan) if against.is_empty() => {
+            plan.warnings.extend(missing.iter().map(|disk| {
+                format!("{disk} was in this machine at an earlier boot and is not found: it is not erased")
+            }));
+            Ok(Some(announced(plan, owner)))
+        }
         Ok(Plan { mode, subject, layout, disks, .. }) => {
             Err(Box::new(Refusal { mode, subject, layout, disks, problems: against }))
         }
@@ -95,6 +110,20 @@ fn installed(owner: Owner) -> Option<Problem> {
     let message = "is installed, the control plane says, and no disk has the marker of it: another agent has installed it, or the disk with the \
                    marker is gone. It is not erased for that. Boot it from its disk; or, where nobody needs what is there, free the machine";
     Some(Problem::new(format!("allocation {allocation}"), message))
+}
+
+/// The owner of the machine may have it installed, with the marker on the disk that is not found. Once the machine was erased without
+/// the disk, for nobody, it belongs to no owner.
+fn unseen(owner: Owner, missing: &[KnownDisk]) -> Vec<Problem> {
+    let Owner::Somebody { allocation, .. } = owner else { return Vec::new() };
+    let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
+        let message = format!(
+            "was in this machine at an earlier boot and is not found, and may hold the installation of allocation {allocation}: \
+             no disk is erased. Connect it and reboot; if it was removed for good, free the machine and allocate it again"
+        );
+        Problem::new(disk.to_string(), message)
+    });
+    missing.collect()
 }
 
 #[cfg(test)]
@@ -161,7 +190,7 @@ mod tests {
             (INSTALL, vec![("other", "a-1")], None),
             (INSTALL, vec![(ME, "a-0"), ("other", "a-0")], None),
         ] {
-            let found = empty(&marked(&inventory, &markers), owner, subject());
+            let found = empty(&marked(&inventory, &markers), owner, &[], subject());
             match erases {
                 None => {
                     let refusal = found.unwrap_err().to_string();
@@ -177,7 +206,7 @@ mod tests {
     fn what_another_agent_has_installed_is_not_erased() {
         for markers in [vec![], vec![(ME, "a-0")], vec![(ME, "")]] {
             let refusal =
-                empty(&marked(&machine("five-sata"), &markers), INSTALLED, subject()).unwrap_err().to_string();
+                empty(&marked(&machine("five-sata"), &markers), INSTALLED, &[], subject()).unwrap_err().to_string();
             assert!(
                 refusal.contains("allocation a-1") && refusal.contains("another agent has installed it"),
                 "{refusal}"
@@ -185,7 +214,7 @@ mod tests {
             assert!(refusal.contains("Nothing was written"), "{refusal}");
         }
         let both = marked(&machine("five-sata"), &[("other", "a-9")]);
-        let refusal = empty(&both, INSTALLED, subject()).unwrap_err().to_string();
+        let refusal = empty(&both, INSTALLED, &[], subject()).unwrap_err().to_string();
         assert!(refusal.contains("installation of machine other") && refusal.contains("another agent"), "{refusal}");
     }
 
@@ -193,7 +222,7 @@ mod tests {
     fn every_disk_is_erased_with_proof_and_nothing_else_is_done() {
         for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
             let inventory = machine(name);
-            let plan = empty(&inventory, Owner::Nobody, subject()).unwrap().unwrap();
+            let plan = empty(&inventory, Owner::Nobody, &[], subject()).unwrap().unwrap();
             let all: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
             assert_eq!(erased(&plan), all, "{name}");
             assert!(plan.disks.iter().all(|disk| disk.verdict == Verdict::Wipe), "{name}");
@@ -205,7 +234,7 @@ mod tests {
     #[test]
     fn the_owner_is_asked_for_right_before_the_first_write() {
         for (owner, asked) in [(Owner::Nobody, ""), (INSTALL, "a-1")] {
-            let plan = empty(&machine("five-sata"), owner, subject()).unwrap().unwrap();
+            let plan = empty(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
             let before = &plan.stages[plan.point_of_no_return - 1];
             let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, .. })] = &before.operations[..] else {
                 panic!("{plan}");
@@ -214,11 +243,41 @@ mod tests {
         }
     }
 
+    /// The root disk may be behind a slow controller.
+    #[test]
+    fn an_allocated_machine_is_not_erased_while_a_disk_of_an_earlier_boot_is_missing() {
+        let lost = KnownDisk { serial: "S9".into(), size_bytes: 4 << 40, ..KnownDisk::default() };
+        let written_off = KnownDisk { written_off: true, ..lost.clone() };
+        let (inventory, none) = (machine("five-sata"), Inventory::default());
+        for (there, owner, missing, erases) in [
+            (&inventory, INSTALL, &lost, None),
+            (&none, INSTALL, &lost, None),
+            (&inventory, INSTALL, &written_off, Some(true)),
+            (&inventory, Owner::Nobody, &lost, Some(true)),
+            (&inventory, Owner::Nobody, &written_off, Some(true)),
+            (&none, Owner::Nobody, &lost, Some(false)),
+            (&inventory, REINSTALL, &lost, Some(false)),
+            (&marked(&inventory, &[(ME, "a-1")]), INSTALL, &lost, Some(false)),
+        ] {
+            let planned = empty(there, owner, std::slice::from_ref(missing), subject());
+            let Some(erases) = erases else {
+                let refusal = planned.unwrap_err().to_string();
+                assert!(refusal.contains("serial number S9") && refusal.contains("free the machine"), "{refusal}");
+                continue;
+            };
+            let planned = planned.unwrap_or_else(|refusal| panic!("{owner:?}: {refusal}"));
+            assert_eq!(planned.is_some(), erases, "{owner:?}");
+            if let Some(plan) = planned {
+                assert!(plan.to_string().contains("serial number S9"), "{plan}");
+            }
+        }
+    }
+
     #[test]
     fn all_that_speaks_against_it_is_told_at_once() {
         let mut inventory = marked(&machine("five-sata"), &[("other", "a-9")]);
         inventory.disks[1].read_only = true;
-        let refusal = empty(&inventory, Owner::Nobody, subject()).unwrap_err().to_string();
+        let refusal = empty(&inventory, Owner::Nobody, &[], subject()).unwrap_err().to_string();
         assert!(refusal.contains("installation of machine other") && refusal.contains("write-protected"), "{refusal}");
         assert!(refusal.contains("Nothing was written"), "{refusal}");
     }
@@ -228,7 +287,7 @@ mod tests {
         let stick = Disk { removable: true, ..machine("five-sata").disks[0].clone() };
         for disks in [vec![], vec![stick]] {
             let inventory = Inventory { disks, ..Inventory::default() };
-            assert_eq!(empty(&inventory, Owner::Nobody, subject()).unwrap(), None);
+            assert_eq!(empty(&inventory, Owner::Nobody, &[], subject()).unwrap(), None);
         }
     }
 
@@ -242,10 +301,10 @@ mod tests {
             let mut markers = others.clone();
             markers.insert(at.min(others.len()), (ME, "a-1"));
             let inventory = marked(&machine("five-sata"), &markers);
-            prop_assert_eq!(empty(&inventory, INSTALL, subject()).unwrap(), None);
-            prop_assert_eq!(empty(&inventory, INSTALLED, subject()).unwrap(), None);
+            prop_assert_eq!(empty(&inventory, INSTALL, &[], subject()).unwrap(), None);
+            prop_assert_eq!(empty(&inventory, INSTALLED, &[], subject()).unwrap(), None);
             // Whatever the markers are: what the control plane says is installed is never erased.
-            prop_assert!(!matches!(empty(&marked(&machine("five-sata"), &others), INSTALLED, subject()), Ok(Some(_))));
+            prop_assert!(!matches!(empty(&marked(&machine("five-sata"), &others), INSTALLED, &[], subject()), Ok(Some(_))));
         }
     }
 }

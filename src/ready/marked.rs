@@ -9,6 +9,8 @@
 //! | yes | no marker, and something on the disks that are named | refused: an attempt was cut off, or the disk with the marker was replaced |
 //! | yes | no marker, and nothing there | an installation, of an empty machine |
 //!
+//! | yes | several markers of this machine and project, and none lists the others as replaced | refused: nothing proves which one is the newest |
+//!
 //! The marker of this very allocation means that it is installed, here as everywhere.
 
 use super::remembered::{holds_something, number};
@@ -16,17 +18,23 @@ use crate::allocation::{Allocation, Order};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;
-use crate::marker::Marker;
+use crate::marker::{Marker, lineage};
 use crate::topology;
 
 /// Is this installation one that keeps?
 pub fn keeps(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
-    allocation.keeps && last(machine, allocation, inventory).is_some()
+    allocation.keeps && !predecessors(machine, allocation, inventory).is_empty()
 }
 
 /// Makes a reinstall of it, and takes the marker for one of this allocation. Returns what a person should hear of it.
-pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Inventory) -> Option<String> {
-    let marker = last(machine, allocation, inventory).filter(|_| allocation.keeps)?.clone();
+///
+/// # Errors
+/// Nothing proves which of several markers is the newest one.
+pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Inventory) -> Result<Option<String>> {
+    if !allocation.keeps {
+        return Ok(None);
+    }
+    let Some(marker) = last(machine, allocation, inventory)?.cloned() else { return Ok(None) };
     let id = (number(marker.order.as_deref()) + 1).to_string();
     allocation.reinstall = true;
     allocation.order = Some(Order { id, attempt: 1, attempts: 1, ..Order::default() });
@@ -35,20 +43,40 @@ pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Invento
             found.allocation.clone_from(&allocation.id);
         }
     }
-    Some(format!(
+    Ok(Some(format!(
         "drophammer.keep: the disks have the marker of allocation {}, of this machine and this project: what is named is kept",
         marker.allocation
-    ))
+    )))
 }
 
-/// The latest of the same owner, where this allocation itself is not installed.
-fn last<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) -> Option<&'a Marker> {
+/// Returns the newest installation of the same owner, if this allocation itself is not installed.
+///
+/// # Errors
+/// Nothing proves which one is the newest.
+fn last<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) -> Result<Option<&'a Marker>> {
+    let markers = predecessors(machine, allocation, inventory);
+    if markers.is_empty() {
+        return Ok(None);
+    }
+    let newest = lineage::find_newest(&markers).map(|newest| markers[newest]);
+    newest.map(Some).ok_or_else(|| {
+        let found = markers.iter().map(|marker| format!("allocation {} of {}", marker.allocation, marker.time));
+        let found: Vec<String> = found.collect();
+        let message = format!(
+            "drophammer.keep: the disks hold several installations of this machine and project, and none lists the others as replaced: {}.              Their times prove nothing, and nothing is erased. Erase the root filesystem of the older one: wipefs -a in the rescue shell",
+            found.join("; ")
+        );
+        Error::refusal(Phase::Plan, message)
+    })
+}
+
+/// Returns the installations of the same owner on this machine; none if this allocation itself is installed.
+fn predecessors<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) -> Vec<&'a Marker> {
     let own = || of(machine, inventory);
     if own().any(|marker| marker.allocation == allocation.id) {
-        return None;
+        return Vec::new();
     }
-    let same = own().filter(|marker| !marker.project.is_empty() && marker.project == allocation.project);
-    same.max_by_key(|marker| &marker.time)
+    own().filter(|marker| !marker.project.is_empty() && marker.project == allocation.project).collect()
 }
 
 fn of<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator<Item = &'a Marker> {
@@ -57,10 +85,13 @@ fn of<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator<Item = &'a M
 }
 
 /// # Errors
-/// What is to be kept may be there, and nothing says whose it is.
+/// What is to be kept may be there, and nothing says whose it is, or which of several markers is the newest one.
 pub fn nothing_is_lost(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
-    if !allocation.keeps || of(machine, inventory).next().is_some() {
+    if !allocation.keeps {
         return Ok(());
+    }
+    if of(machine, inventory).next().is_some() {
+        return last(machine, allocation, inventory).map(drop);
     }
     let unread = |_| {
         Error::refusal(Phase::Layout, "drophammer.keep names disks of a layout that cannot be read: nothing is erased")
@@ -135,7 +166,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
             assert_eq!(keeps("m", &asked, &there), reinstall, "{markers:?}");
             let lost = nothing_is_lost("m", &asked, &there);
             assert_eq!(lost.is_err(), refused, "{markers:?}");
-            let said = adopt("m", &mut asked, &mut there);
+            let said = adopt("m", &mut asked, &mut there).unwrap();
             assert_eq!((said.is_some(), asked.reinstall), (reinstall, reinstall), "{markers:?}");
             if reinstall {
                 assert_eq!(asked.order_id(), Some("5"));
@@ -148,5 +179,30 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
     fn nothing_is_erased_for_a_layout_that_cannot_be_read() {
         let asked = Allocation { filesystemlayout: json!({"id": 7}), ..allocation(true) };
         assert!(nothing_is_lost("m", &asked, &inventory(&[], true)).unwrap_err().is_refusal());
+    }
+
+    /// Two installations of one owner: the clock of either may be wrong.
+    #[test]
+    fn the_newest_of_two_installations_is_the_one_that_replaced_the_other() {
+        for [old_time, new_time] in [["2099-01-01", "1970-01-01"], ["1970-01-01", "2099-01-01"]] {
+            let mut there = inventory(&[("m", "first", "p"), ("m", "second", "p")], true);
+            let [old, new] = &mut there.filesystems[..] else { panic!("{there:?}") };
+            let (old, new) = (old.marker.as_mut().unwrap(), new.marker.as_mut().unwrap());
+            (old.time, new.time) = (old_time.into(), new_time.into());
+            new.supersedes = lineage::supersede(std::iter::once(&*old));
+            let mut unproven = there.clone();
+            let said = adopt("m", &mut allocation(true), &mut there).unwrap().unwrap();
+            assert!(said.contains("the marker of allocation second"), "{said}");
+            unproven.filesystems[1].marker.as_mut().unwrap().supersedes.clear();
+            for refused in [
+                adopt("m", &mut allocation(true), &mut unproven.clone()).map(drop),
+                nothing_is_lost("m", &allocation(true), &unproven),
+            ] {
+                let refused = refused.unwrap_err().to_string();
+                assert!(refused.contains("first") && refused.contains("second"), "{refused}");
+            }
+            assert!(keeps("m", &allocation(true), &unproven), "it must not count as an empty machine");
+            assert_eq!(adopt("m", &mut allocation(false), &mut unproven).unwrap(), None);
+        }
     }
 }

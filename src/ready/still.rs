@@ -1,40 +1,52 @@
 //! Have all disks appeared? Controllers show them one after the other: an early disk may match hints that mean a late one.
 
-use crate::device::KernelName;
 use crate::inventory::Disk;
+use crate::plan::pool_disks::ConnectedDisk;
 use std::time::Duration;
 
 /// The disks must stay unchanged for this long.
 const STILL: Duration = Duration::from_secs(5);
 
-/// Disks behind slow controllers spin up late. The disks of the layout get this long to appear.
-const LATE_DISKS: Duration = Duration::from_secs(30);
+/// How long the machine waits for disks.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskPatience {
+    /// Time for an expected disk to appear. Disks behind slow controllers spin up late.
+    pub late: Duration,
+    /// Time after which a disk that comes and goes no longer holds the machine: the plan decides with what it finds.
+    pub restless: Duration,
+}
 
-/// A disk that comes and goes must not hold the machine for ever. After this long, the plan decides with what it finds.
-const RESTLESS: Duration = Duration::from_secs(60);
-
-/// Name, sequence number, size, serial number and WWN of each disk at one moment.
-type Picture = Vec<(KernelName, u64, u64, String, String)>;
+impl DiskPatience {
+    /// For the disks of a layout.
+    pub const LAYOUT: DiskPatience = DiskPatience { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
+    /// For the disks that earlier boots of a pool machine have seen. A full enclosure spins up for minutes, and a pool machine can wait.
+    pub const POOL: DiskPatience = DiskPatience { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
+    /// For a pool machine of which no earlier boot is known: any disk may be late.
+    pub const FIRST_BOOT: DiskPatience =
+        DiskPatience { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
+}
 
 /// The last picture, and since when it is unchanged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stillness {
-    picture: Option<Picture>,
+    picture: Option<Vec<ConnectedDisk>>,
     since: Duration,
+    patience: DiskPatience,
 }
 
 impl Stillness {
-    /// Is the waiting over? `complete`: each disk of the layout is found. `elapsed`: how long the waiting has taken until now.
+    pub fn with_patience(patience: DiskPatience) -> Stillness {
+        Stillness { picture: None, since: Duration::ZERO, patience }
+    }
+
+    /// Returns whether the waiting is over. `complete`: each expected disk is found. `elapsed`: how long the waiting has taken until now.
     pub fn is_over(&mut self, disks: &[Disk], complete: bool, elapsed: Duration) -> bool {
-        let picture: Picture = disks
-            .iter()
-            .map(|disk| (disk.name.clone(), disk.diskseq, disk.size_bytes, disk.serial.clone(), disk.wwn.clone()))
-            .collect();
+        let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
         if self.picture.as_ref() != Some(&picture) {
             (self.picture, self.since) = (Some(picture), elapsed);
         }
         let is_still = elapsed.saturating_sub(self.since) >= STILL;
-        elapsed >= RESTLESS || (is_still && (complete || elapsed >= LATE_DISKS))
+        elapsed >= self.patience.restless || (is_still && (complete || elapsed >= self.patience.late))
     }
 }
 
@@ -84,7 +96,7 @@ mod tests {
             ),
         ];
         for (name, looks) in cases {
-            let mut still = Stillness::default();
+            let mut still = Stillness::with_patience(DiskPatience::LAYOUT);
             for (second, there, complete, over) in looks {
                 let is_over = still.is_over(&disks(there), *complete, Duration::from_secs(*second));
                 assert_eq!(is_over, *over, "{name}, second {second}");
@@ -94,10 +106,40 @@ mod tests {
 
     #[test]
     fn another_disk_of_the_same_name_is_another_picture() {
-        let (mut one, mut still) = (disks("a"), Stillness::default());
+        let (mut one, mut still) = (disks("a"), Stillness::with_patience(DiskPatience::LAYOUT));
         assert!(!still.is_over(&one, true, Duration::ZERO));
         one[0].diskseq = 7;
         assert!(!still.is_over(&one, true, Duration::from_secs(5)));
         assert!(still.is_over(&one, true, Duration::from_secs(10)));
+    }
+
+    /// A pool machine has no layout: everything it finds would be complete.
+    #[test]
+    fn a_pool_machine_waits_for_its_late_disks() {
+        let cases: [(&str, DiskPatience, Looks); 4] = [
+            ("all known disks are there", DiskPatience::POOL, &[(0, "ab", true, false), (5, "ab", true, true)]),
+            (
+                "a known disk is behind a slow controller",
+                DiskPatience::POOL,
+                &[(0, "a", false, false), (60, "a", false, false), (150, "ab", true, false), (155, "ab", true, true)],
+            ),
+            (
+                "a known disk is gone",
+                DiskPatience::POOL,
+                &[(0, "a", false, false), (179, "a", false, false), (180, "a", false, true)],
+            ),
+            (
+                "no earlier boot is known",
+                DiskPatience::FIRST_BOOT,
+                &[(0, "a", false, false), (45, "ab", false, false), (59, "ab", false, false), (60, "ab", false, true)],
+            ),
+        ];
+        for (name, patience, looks) in cases {
+            let mut still = Stillness::with_patience(patience);
+            for (second, there, complete, over) in looks {
+                let is_over = still.is_over(&disks(there), *complete, Duration::from_secs(*second));
+                assert_eq!(is_over, *over, "{name}, second {second}");
+            }
+        }
     }
 }

@@ -157,7 +157,7 @@ fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Pla
         None => Owner::Nobody,
     };
     let subject = Subject { machine: MACHINE.into(), image: "nothing".into(), ..Subject::default() };
-    plan::empty(inventory, owner, subject).unwrap()
+    plan::empty(inventory, owner, &[], subject).unwrap()
 }
 
 fn installation(inventory: &Inventory, machine: &Machine, allocation: &Allocation) -> Plan {

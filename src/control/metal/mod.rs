@@ -7,6 +7,7 @@ pub mod events;
 #[cfg(test)]
 mod judge;
 mod loki;
+mod record;
 pub mod register;
 mod v1;
 mod v2;
@@ -14,14 +15,18 @@ mod v2;
 use super::retry::PATIENT;
 use super::{Acknowledged, Control, Pool};
 use crate::allocation::Machine;
+use crate::boot::efi;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, EventName};
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::Extents;
+use crate::plan::pool_disks::KnownDisk;
 use events::Told;
 use loki::Loki;
+use record::FirmwareRecord;
 use register::Registration;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +53,9 @@ pub trait Api: Send + Sync {
     /// # Errors
     /// Nobody can tell.
     fn allocated(&self, at_stake: bool) -> Result<bool>;
+
+    /// Returns the sizes of the disks that the machine registered last, in bytes; none if the control plane does not say.
+    fn registered_disks(&self) -> Vec<u64>;
 
     /// Blocks until the machine is allocated or `patience` is over.
     ///
@@ -97,6 +105,7 @@ pub struct MetalControl {
     /// This boot has begun to write: the password is that of the installed system.
     begun: AtomicBool,
     told: Mutex<Told>,
+    record: FirmwareRecord,
     /// Where the configuration names one.
     loki: Option<Loki>,
 }
@@ -109,12 +118,12 @@ impl MetalControl {
     pub fn new(pixie: &str, machine: &str) -> Result<MetalControl> {
         let config = config::fetch(pixie, machine, PATIENT)?;
         clock::set(&config, &|line| println!("{line}"));
-        let partition = config.partition.clone();
+        let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
         let api: Box<dyn Api> = match &config.api {
-            config::Api::V2(_) => Box::new(v2::V2::new(pixie, machine, &config)?),
+            config::Api::V2(_) => Box::new(v2::V2::new(pixie, machine, &config, record.clone())?),
             config::Api::V1(_) => Box::new(v1::V1::new(pixie, machine, &config)?),
         };
-        let mut control = MetalControl::with(api, machine, &partition);
+        let mut control = MetalControl::with(api, machine, &partition, record);
         control.loki = Loki::of(&config, machine).map(|mut loki| {
             loki.conceal(&control.password);
             loki
@@ -122,7 +131,7 @@ impl MetalControl {
         Ok(control)
     }
 
-    fn with(api: Box<dyn Api>, machine: &str, partition: &str) -> MetalControl {
+    fn with(api: Box<dyn Api>, machine: &str, partition: &str, record: FirmwareRecord) -> MetalControl {
         MetalControl {
             api,
             machine: machine.to_owned(),
@@ -130,6 +139,7 @@ impl MetalControl {
             password: password(),
             begun: AtomicBool::default(),
             told: Mutex::default(),
+            record,
             loki: None,
         }
     }
@@ -219,5 +229,19 @@ impl Control for MetalControl {
 impl Pool for MetalControl {
     fn allocated(&self, at_stake: bool) -> Result<bool> {
         self.api.allocated(at_stake)
+    }
+
+    /// The machine's own record goes first: a registration overwrites the control plane's.
+    fn known_disks(&self) -> Vec<KnownDisk> {
+        let recorded = self.record.disks();
+        if !recorded.is_empty() {
+            return recorded;
+        }
+        let registered = self.api.registered_disks().into_iter();
+        registered.map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() }).collect()
+    }
+
+    fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()> {
+        self.record.write_disks(disks)
     }
 }

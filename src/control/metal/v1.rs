@@ -112,9 +112,9 @@ impl V1 {
         })
     }
 
-    /// Who has the machine, as the control plane says now.
-    fn look(&self, retries: Retries) -> Result<Machine> {
-        let machine = retries.run(|| match self.ways().rest.machine(&self.machine) {
+    /// Reads the machine over REST, with retries.
+    fn read<T>(&self, retries: Retries, read: fn(&[u8]) -> serde_json::Result<T>) -> Result<T> {
+        retries.run(|| match self.ways().rest.machine(&self.machine, read) {
             Ok(machine) => Attempt::Done(machine),
             Err(failure @ rest::Failure::Signature(_)) => {
                 self.renew();
@@ -122,7 +122,12 @@ impl V1 {
             }
             Err(rest::Failure::Passing(error)) => Attempt::Again(error),
             Err(rest::Failure::Lasting(error)) => Attempt::Never(error),
-        })?;
+        })
+    }
+
+    /// Who has the machine, as the control plane says now.
+    fn look(&self, retries: Retries) -> Result<Machine> {
+        let machine = self.read(retries, rest::read)?;
         let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's answer {what}")));
         // Whatever answers with another machine's allocation would have this one erased.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
@@ -242,6 +247,14 @@ impl Api for V1 {
 
     fn allocated(&self, _: bool) -> Result<bool> {
         Ok(self.look(self.pace.retries)?.allocation.is_some())
+    }
+
+    /// A machine that has never registered is unknown there.
+    fn registered_disks(&self) -> Vec<u64> {
+        let registered = self.read(self.pace.retries, rest::read_registered_disks);
+        registered
+            .inspect_err(|error| tracing::info!("the registered disks are not known: {error}"))
+            .unwrap_or_default()
     }
 
     /// A stream that ends with an error is normal, and so is a server that is away for a while: the machine goes on waiting.

@@ -9,6 +9,7 @@ mod spelling;
 mod tests;
 
 use super::config::{self, Config};
+use super::record::FirmwareRecord;
 use super::register::Registration;
 use super::{Acknowledged, Api, Begin, MADE_BEFORE};
 use crate::allocation::Machine;
@@ -64,23 +65,26 @@ pub struct V2 {
     allocation: Mutex<Option<Value>>,
     /// The server is older than the call for events.
     takes_no_events: AtomicBool,
+    /// The server does not say whether an allocation is installed. The machine remembers it.
+    record: FirmwareRecord,
     pace: Pace,
 }
 
 impl V2 {
     /// # Errors
     /// Certificates or key of the configuration are none.
-    pub fn new(pixie: &str, machine: &str, config: &Config) -> Result<V2> {
-        V2::with(pixie, machine, config, PACE)
+    pub fn new(pixie: &str, machine: &str, config: &Config, record: FirmwareRecord) -> Result<V2> {
+        V2::with(pixie, machine, config, record, PACE)
     }
 
-    pub(super) fn with(pixie: &str, machine: &str, config: &Config, pace: Pace) -> Result<V2> {
+    pub(super) fn with(pixie: &str, machine: &str, config: &Config, record: FirmwareRecord, pace: Pace) -> Result<V2> {
         Ok(V2 {
             pixie: pixie.to_owned(),
             machine: machine.to_owned(),
             connect: Mutex::new(Arc::new(connected(config)?)),
             allocation: Mutex::default(),
             takes_no_events: AtomicBool::default(),
+            record,
             pace,
         })
     }
@@ -212,8 +216,16 @@ impl Api for V2 {
         }
     }
 
+    /// The registered hardware is not among the calls that a machine may make.
+    fn registered_disks(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
     fn machine(&self) -> Result<Machine> {
-        let allocation = self.allocation().as_ref().map(allocation::read).transpose()?;
+        let mut allocation = self.allocation().as_ref().map(allocation::read).transpose()?;
+        if let Some(allocation) = &mut allocation {
+            allocation.succeeded = self.record.is_reported(&allocation.id);
+        }
         Ok(Machine { id: self.machine.clone(), allocation, ..Machine::default() })
     }
 
@@ -258,10 +270,15 @@ impl Api for V2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
+    /// A second report would replace the console password, and nobody knows the old one.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
-        if let Outcome::Succeeded { .. } = ended.outcome {
+        let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation);
+        if matches!(ended.outcome, Outcome::Succeeded { .. }) && is_news {
             let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.ask(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
+            if let Err(error) = self.record.write_reported(&ended.allocation) {
+                tracing::warn!("{error}: after an accidental boot over PXE the installation is reported again");
+            }
         }
         Ok(Acknowledged::default())
     }

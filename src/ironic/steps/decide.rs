@@ -7,7 +7,7 @@ use crate::assigned;
 use crate::error::Result;
 use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::marker::Marker;
+use crate::marker::{Marker, lineage};
 use crate::ready::remembered;
 
 /// Install or reinstall? The newest marker of this node says which installation a reinstall means. Where an installation would erase
@@ -20,12 +20,21 @@ pub fn decide(
     allocation: &mut Allocation,
 ) -> Result<()> {
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    let ours = markers.filter(|marker| marker.machine == machine).max_by_key(|marker: &&Marker| &marker.time);
+    let ours: Vec<&Marker> = markers.filter(|marker| marker.machine == machine).collect();
+    let newest = lineage::find_newest(&ours).map(|newest| ours[newest]);
     let keeps =
         layout.disks.iter().any(|disk| !disk.wipeonreinstall) && layout.disks.iter().any(|disk| disk.wipeonreinstall);
-    match (wish, ours) {
-        (Wish::Reinstall { without_marker }, ours) => {
-            let marked = ours.map_or_else(|| allocation.id.clone(), |marker| marker.allocation.clone());
+    match (wish, ours.first().copied()) {
+        (Wish::Reinstall { .. }, Some(_)) if newest.is_none() => {
+            let found: Vec<&str> = ours.iter().map(|marker| marker.image.as_str()).collect();
+            let message = format!(
+                "the disks hold several installations of this node ({}), and none lists the others as replaced; erase those that are not needed",
+                found.join(", ")
+            );
+            Err(refused(&message))
+        }
+        (Wish::Reinstall { without_marker }, _) => {
+            let marked = newest.map_or_else(|| allocation.id.clone(), |marker| marker.allocation.clone());
             order::reinstall(allocation, marked, without_marker);
             Ok(())
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::device::DevicePath;
 use crate::facts::Erased;
 use crate::inventory::{EraseMethod, Filesystem, Table};
-use crate::marker::Marker;
+use crate::marker::{Marker, lineage};
 use crate::plan::{OfRun, OnDevice, Operation, StageName};
 use crate::settings::Settings;
 use proptest::prelude::*;
@@ -303,6 +303,36 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     assert_eq!(allocation.order_id(), Some("new"));
     // Those of other nodes say nothing here: the plan has its own rule for them.
     assert!(decide("n-2", Wish::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+}
+
+/// The clock of one of them may be wrong: a reinstall must not mean the wrong one.
+#[test]
+fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
+    let mut inventory = machine("installed-default");
+    let layout = crate::layout::read_json(&one_disk()).unwrap().layout;
+    let marker = |allocation: &str, time: &str| Marker {
+        machine: "n-1".into(),
+        allocation: allocation.into(),
+        time: time.into(),
+        ..Marker::default()
+    };
+    let (old, new) = (marker("a-1", "2099-01-01T00:00:00Z"), marker("a-2", "1970-01-01T00:00:00Z"));
+    let proven = Marker { supersedes: lineage::supersede(std::iter::once(&old)), ..new.clone() };
+    let wish = Wish::Reinstall { without_marker: false };
+    for (new, expected) in [(proven, Some("a-2")), (new, None)] {
+        let filesystem = |device: &str, marker: Marker| Filesystem {
+            device: device.into(),
+            marker: Some(marker),
+            ..Filesystem::default()
+        };
+        inventory.filesystems = vec![filesystem("/dev/sda2", old.clone()), filesystem("/dev/sdb1", new)];
+        let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
+        let decided = decide("n-1", wish, &layout, &inventory, &mut allocation).map_err(|error| error.to_string());
+        match expected {
+            Some(expected) => assert_eq!((decided, allocation.id.as_str()), (Ok(()), expected)),
+            None => assert!(decided.unwrap_err().contains("several installations of this node")),
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod begun;
 mod blank_only;
 mod blankness;
 mod carrying;
+mod clocks;
 mod companions;
 mod copies;
 mod defining;

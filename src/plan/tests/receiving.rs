@@ -11,7 +11,7 @@ use crate::allocation::Allocation;
 use crate::carried::{Carried, Moving, Part, Peer, digest};
 use crate::device::DevicePath;
 use crate::inventory::{Filesystem, Firmware};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::topology::Match;
 use proptest::prelude::*;
 
@@ -585,7 +585,9 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
         |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
     let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
-    assert_eq!(receive(&layout, &after, moving, of_other()).unwrap().already, None);
+    // Without an attempt that has begun, nothing proves that it is older than what comes.
+    let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
+    assert!(unknown.contains("does not list it as replaced"), "{unknown}");
 }
 
 /// Its own system may have written in between: then all is received anew.
@@ -620,7 +622,7 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
     }
 }
 
-/// The control plane has forgotten, or not: by what stands on the disk, and when.
+/// The control plane may have forgotten. What each installation replaced tells; the clocks of both machines do not.
 #[test]
 fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let (layout, other, moving, plan) = planned();
@@ -640,27 +642,30 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
             MarkedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
         })
         .collect();
-    for (name, machine, time, begun_on, is_refused) in [
-        ("finished, and the database is older", "m-2", later, &[][..], true),
-        // What came back since is newer.
-        ("there and back again", "m-2", before, &[][..], false),
-        ("as old as what comes", "m-2", "2026-11-01T00:00:00Z", &[][..], false),
-        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false),
-        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false),
-        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false),
+    for (name, machine, time, begun_on, is_replaced, is_refused) in [
+        ("finished, and the database is older", "m-2", later, &[][..], false, true),
+        ("finished by a machine whose clock has no battery", "m-2", "1970-01-01T00:00:07Z", &[][..], false, true),
+        ("with the same clock", "m-2", "2026-11-01T00:00:00Z", &[][..], false, true),
+        ("there and back again", "m-2", before, &[][..], true, false),
+        ("there and back again, with a clock that is ahead", "m-2", "2099-01-01T00:00:00Z", &[][..], true, false),
+        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false, false),
+        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false, false),
+        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false, false),
     ] {
-        let mut now = here.clone();
+        let (mut now, mut moving) = (here.clone(), moving.clone());
         let (machine, time) = (machine.to_owned(), time.to_owned());
-        let marker = Some(Marker { machine, time, ..own.clone() });
-        now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
+        let marker = Marker { machine, time, ..own.clone() };
+        if is_replaced {
+            let carried = &mut moving.carried.as_mut().unwrap().marker;
+            carried.supersedes = lineage::supersede(std::iter::once(&marker));
+        }
+        let filesystem = Filesystem { device: root.device.clone(), marker: Some(marker), ..Filesystem::default() };
+        now.filesystems = vec![filesystem];
         let claim = Claim { begun_on: begun_on.to_vec(), ..of_other() };
-        let made = receive(&layout, &now, moving.clone(), claim);
+        let made = receive(&layout, &now, moving, claim);
         let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
         assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
-        for words in [
-            "of machine m-2, allocation a-1, of 2026-11-02T00:00:00Z, and what is to come has one of 2026-11-01T00:00:00Z: it was moved here before",
-            "wipefs -a",
-        ] {
+        for words in ["of machine m-2, allocation a-1, dated ", "does not list it as replaced", "wipefs -a"] {
             assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
         }
     }
@@ -670,6 +675,27 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
     let claim = Claim { begun_on: disks.clone(), ..of_other() };
     assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
+}
+
+/// A machine that moved there and back keeps its proof, whichever version the other marker is of.
+#[test]
+fn the_marker_of_a_received_machine_lists_what_it_replaced() {
+    let (layout, other, moving, plan) = planned();
+    let written = |plan: &Plan| {
+        let found = all(plan).find_map(|operation| match operation {
+            Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+            _ => None,
+        });
+        found.unwrap_or_else(|| panic!("{plan}"))
+    };
+    let carried = &moving.carried.as_ref().unwrap().marker;
+    assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
+    // What was on this machine before is replaced as well.
+    let before = Marker { machine: "m-2".to_owned(), allocation: "a-0".to_owned(), ..Marker::default() };
+    let filesystem = Filesystem { device: "/dev/sda1".into(), marker: Some(before.clone()), ..Filesystem::default() };
+    let now = Inventory { filesystems: vec![filesystem], ..other };
+    let again = receive(&layout, &now, moving.clone(), of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(carried));
 }
 
 /// The order may be taken back while the copy is adapted, which takes minutes: then the other machine has the system again.

@@ -1,10 +1,12 @@
 //! Version 1 of the API, judged by a gRPC server that is not ours: PyPI's grpcio, with messages that protobuf's own library reads.
 
+mod remembered;
+
+use super::super::record::FirmwareRecord;
 use super::super::v1::{Memory, Pace, V1};
 use super::*;
 use crate::control::retry::Retries;
 use crate::facts::{Failed, Outcome};
-use crate::marker::Marker;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -74,7 +76,8 @@ impl First {
     fn boots_with(&self, pace: Pace) -> (Arc<MetalControl>, Reporter) {
         let (config, memory) = (self.config(), Memory::new(self.memory.path()));
         let v1 = V1::with(&format!("{}/certs", self.rack.url), MACHINE, &config, memory, pace).unwrap();
-        let control = Arc::new(MetalControl::with(Box::new(v1), MACHINE, &config.partition));
+        let record = FirmwareRecord::new(self.memory.path());
+        let control = Arc::new(MetalControl::with(Box::new(v1), MACHINE, &config.partition, record));
         (control.clone(), Reporter::new(control))
     }
 
@@ -138,8 +141,18 @@ fn allocation(id: &str, layout: &str) -> Value {
 }
 
 fn reinstall() -> Value {
+    let mut allocation = installed();
+    allocation["reinstall"] = json!(true);
+    allocation
+}
+
+/// An allocation that metal-hammer has installed and reported: metal-api sets `boot_info`, and leaves `succeeded` as it is.
+fn installed() -> Value {
     let mut allocation = allocation(ONE, "default");
-    (allocation["reinstall"], allocation["succeeded"]) = (json!(true), json!(true));
+    allocation["boot_info"] = json!({
+        "image_id": "debian-11.0.20251101", "primary_disk": "", "os_partition": "", "initrd": "/tmp/initrd.img", "cmdline": "ro",
+        "kernel": "/tmp/vmlinuz", "bootloaderid": "metal-debian",
+    });
     allocation
 }
 
@@ -373,26 +386,4 @@ fn judge_first_reinstalls() {
     first.rack.steer("allocate", &allocation(ONE, "default"));
     assert!(begin(&control).unwrap_err().is_refusal());
     first.calls();
-}
-
-/// What metal-hammer has installed is not erased, whoever boots it by accident.
-#[test]
-#[ignore = "scripts/metal"]
-fn judge_first_installed_by_another_agent() {
-    let first = First::start();
-    let mut installed = allocation(ONE, "default");
-    installed["succeeded"] = json!(true);
-    first.rack.steer("allocate", &installed);
-    let (control, _) = first.boots();
-    assert!(control.pool().unwrap().allocated(true).unwrap());
-    let found = control.machine().unwrap().allocation.unwrap();
-    let owner = Owner::Somebody { allocation: &found.id, reinstall: false, installed: found.succeeded };
-    let subject = Subject { machine: MACHINE.into(), image: "nothing".into(), ..Subject::default() };
-    let refusal = plan::empty(&machine(), owner, subject).unwrap_err().to_string();
-    println!("{refusal}");
-    assert!(refusal.contains("another agent has installed it"), "{refusal}");
-    let marker = Marker { machine: MACHINE.into(), allocation: ONE.into(), ..Marker::default() };
-    let filesystem = crate::inventory::Filesystem { marker: Some(marker), ..Default::default() };
-    let ours = Inventory { filesystems: vec![filesystem], ..machine() };
-    assert_eq!(erasure(&ours, Some(&found)), None);
 }

@@ -24,6 +24,9 @@ const LETTERS: usize = 24;
 /// Of what a server says in an error.
 const WORDS: usize = 500;
 
+/// Maximum number of registered disks that are waited for.
+const MAXIMUM_DISKS: usize = 512;
+
 pub struct Rest {
     client: Client,
     /// Without a trailing slash.
@@ -69,7 +72,7 @@ impl Rest {
 
     /// # Errors
     /// The server is away, or refuses, or what it says is not understood.
-    pub fn machine(&self, machine: &str) -> Result<Machine, Failure> {
+    pub fn machine<T>(&self, machine: &str, read: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T, Failure> {
         let url = format!("{}/v1/machine/{machine}", self.url);
         let (now, salt) = (OffsetDateTime::now_utc(), salt());
         let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
@@ -110,8 +113,28 @@ pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
         OWN.iter().for_each(|name| drop(allocation.remove(*name)));
         // Known to the server after the report alone; the agent makes a new one.
         allocation.remove("console_password");
+        // metal-api fills `boot_info` when an installation is reported, by whichever agent. It never sets `succeeded`.
+        if allocation.contains_key("boot_info") {
+            allocation.insert("succeeded".to_owned(), Value::Bool(true));
+        }
     }
     serde_json::from_value(document)
+}
+
+/// Reads the sizes of the disks that the machine registered last, in bytes. metal-hammer registers drives with removable media as well;
+/// a disk of size 0 is such a drive without a medium.
+pub fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
+    const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
+    let document: Value = serde_json::from_slice(text)?;
+    let disks = document.get("hardware").and_then(|hardware| hardware.get("disks")).and_then(Value::as_array);
+    let sizes = disks.into_iter().flatten().filter_map(|disk| {
+        let name = disk.get("name").and_then(Value::as_str).unwrap_or_default();
+        let name =
+            name.strip_prefix("/dev/").unwrap_or(name).trim_end_matches(|character: char| character.is_ascii_digit());
+        let size = disk.get("size").and_then(Value::as_u64).filter(|size| *size > 0)?;
+        (!NO_DISKS.contains(&name)).then_some(size)
+    });
+    Ok(sizes.take(MAXIMUM_DISKS).collect())
 }
 
 fn without_nulls(value: &mut Value) {
@@ -188,7 +211,7 @@ mod tests {
     #[test]
     fn a_question_has_its_three_headers() {
         let server = Server::script(&[(200, r#"{"id": "m", "allocation": null}"#)]);
-        assert_eq!(rest(&server.url("metal")).machine("m").unwrap().allocation, None);
+        assert_eq!(rest(&server.url("metal")).machine("m", read).unwrap().allocation, None);
         let request = &server.requests()[0];
         let header = |name: &str| request.header(name).unwrap().to_owned();
         let (date, salt) = (header("x-date"), header("x-data-salt"));
@@ -208,7 +231,7 @@ mod tests {
             (200, "[]", "is not understood"),
         ] {
             let server = Server::script(&[(status, body)]);
-            let failure = rest(&server.url("metal")).machine("m").unwrap_err();
+            let failure = rest(&server.url("metal")).machine("m", read).unwrap_err();
             let kind = match failure {
                 Failure::Signature(_) => [401, 403].contains(&status),
                 Failure::Passing(_) => [500, 200].contains(&status),
@@ -224,7 +247,7 @@ mod tests {
         let document = json!({
             "id": "m", "name": null, "size": {"id": "c1", "name": null}, "liveliness": "Alive", "events": {"log": null},
             "allocation": {
-                "allocationuuid": "a", "hostname": "h", "project": "p", "role": "machine", "reinstall": true, "succeeded": true,
+                "allocationuuid": "a", "hostname": "h", "project": "p", "role": "machine", "reinstall": true, "succeeded": false,
                 "image": {"id": "debian-12.0.20261101", "url": "http://i/img.tar.lz4", "features": ["machine"]},
                 "filesystemlayout": {"id": "l", "disks": [{"device": "/dev/sda", "partitions": null, "wipeonreinstall": true}]},
                 "networks": null, "ssh_pub_keys": null, "user_data": null, "vpn": null, "boot_info": null, "creator": "c",
@@ -234,10 +257,51 @@ mod tests {
         });
         let machine = read(document.to_string().as_bytes()).unwrap();
         let allocation = machine.allocation.unwrap();
-        assert_eq!((allocation.id.as_str(), allocation.reinstall, allocation.succeeded), ("a", true, true));
+        assert_eq!((allocation.id.as_str(), allocation.reinstall, allocation.succeeded), ("a", true, false));
         assert_eq!((allocation.order, allocation.installed, allocation.begun_on.len()), (None, None, 0));
         assert_eq!((allocation.ssh_pub_keys.len(), allocation.console_password.as_str()), (0, ""));
         assert_eq!(allocation.filesystemlayout["disks"][0].get("partitions"), None);
         assert_eq!(read(br#"{"id": "m"}"#).unwrap().allocation, None);
+    }
+
+    /// metal-api fills `boot_info` when a machine is reported as installed, by whichever agent, and never sets `succeeded`.
+    #[test]
+    fn an_allocation_with_boot_info_is_installed() {
+        for (boot_info, succeeded, is_installed) in [
+            (json!(null), false, false),
+            (
+                json!({"image_id": "debian-12", "primary_disk": "", "kernel": "/tmp/kernel", "bootloaderid": "b"}),
+                false,
+                true,
+            ),
+            (json!({"image_id": "", "kernel": ""}), false, true),
+            (json!({}), false, true),
+            (json!(null), true, true),
+        ] {
+            let document = json!({"id": "m", "allocation": {
+                "allocationuuid": "a", "hostname": "h", "image": {"id": "i", "url": "http://i"}, "filesystemlayout": {"id": "l"},
+                "succeeded": succeeded, "boot_info": boot_info,
+            }});
+            let allocation = read(document.to_string().as_bytes()).unwrap().allocation.unwrap();
+            assert_eq!(allocation.succeeded, is_installed, "{document}");
+        }
+    }
+
+    #[test]
+    fn registered_disks_are_read_by_their_sizes() {
+        let disk = |name: &str, size: i64| json!({"name": name, "size": size});
+        for (hardware, sizes) in [
+            (json!(null), vec![]),
+            (json!({"disks": null}), vec![]),
+            (json!({"disks": [disk("/dev/sda", 10), disk("/dev/nvme0n1", 20), disk("sdb", 10)]}), vec![10, 20, 10]),
+            (
+                json!({"disks": [disk("/dev/sr0", 2048), disk("/dev/sdc", 0), disk("/dev/sdd", -1), {"size": 5}, 7]}),
+                vec![5],
+            ),
+        ] {
+            let document = json!({"id": "m", "hardware": hardware});
+            assert_eq!(read_registered_disks(document.to_string().as_bytes()).unwrap(), sizes, "{document}");
+        }
+        assert!(read_registered_disks(b"{").is_err());
     }
 }

@@ -44,7 +44,11 @@ fn plane(answers: &[&str]) -> Server {
     Server::script(&answers)
 }
 
-const REINSTALL: &str = r#""allocationuuid": "a", "reinstall": true, "succeeded": true"#;
+/// Response of metal-api for an installed machine: `succeeded` stays false, `boot_info` is that of the last report.
+const INSTALLED: &str = r#""allocationuuid": "a", "reinstall": false, "succeeded": false, "boot_info": {"image_id": "i", "primary_disk": "",
+    "os_partition": "", "initrd": "/tmp/initrd", "cmdline": "ro", "kernel": "/tmp/kernel", "bootloaderid": "metal-debian"}"#;
+
+const REINSTALL: &str = r#""allocationuuid": "a", "reinstall": true, "succeeded": false, "boot_info": {"image_id": "j", "kernel": "/tmp/kernel"}"#;
 
 #[test]
 fn a_boot_counts_once_and_the_next_one_goes_on() {
@@ -100,11 +104,11 @@ fn an_answer_about_another_machine_is_none() {
 /// A second report would put another password into the place of the first.
 #[test]
 fn an_accidental_boot_is_reported_where_it_is_news() {
-    let installed = r#""allocationuuid": "a", "succeeded": true"#;
     for (of, password, calls) in [
-        (installed, None, false),
-        (installed, Some("new"), true),
+        (INSTALLED, None, false),
+        (INSTALLED, Some("new"), true),
         (r#""allocationuuid": "a""#, None, true),
+        (r#""allocationuuid": "a", "boot_info": null"#, None, true),
         (REINSTALL, None, true),
     ] {
         let (server, memory) = (plane(&[of]), tempfile::tempdir().unwrap());

@@ -8,6 +8,7 @@ use crate::facts::{Event, Failed};
 use crate::inventory::Inventory;
 use crate::testing::control::ended;
 use crate::testing::http::{Act, Request, Server};
+use std::path::Path;
 
 const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 
@@ -46,9 +47,14 @@ fn control(pace: Pace, act: impl Fn(&str, &Request) -> Act + Send + Sync + 'stat
     };
     let server = Server::start(Vec::new(), act);
     let pixie = server.url("certs");
-    let config = config::fetch(&pixie, MACHINE, ONCE).unwrap_or_else(|error| panic!("{error}"));
-    let api = V2::with(&pixie, MACHINE, &config, pace).unwrap_or_else(|error| panic!("{error}"));
-    (MetalControl::with(Box::new(api), MACHINE, &config.partition), server)
+    (booted(&pixie, pace, &FirmwareRecord::new(Path::new("/nonexistent"))), server)
+}
+
+/// Another boot of the machine, with what its firmware has recorded.
+fn booted(pixie: &str, pace: Pace, record: &FirmwareRecord) -> MetalControl {
+    let config = config::fetch(pixie, MACHINE, ONCE).unwrap_or_else(|error| panic!("{error}"));
+    let api = V2::with(pixie, MACHINE, &config, record.clone(), pace).unwrap_or_else(|error| panic!("{error}"));
+    MetalControl::with(Box::new(api), MACHINE, &config.partition, record.clone())
 }
 
 fn silent() -> Act {
@@ -198,6 +204,41 @@ fn only_what_has_succeeded_is_reported() {
     assert_eq!(passwords, [MADE_BEFORE, MADE_BEFORE, password.as_str()]);
 }
 
+/// The server does not say that an allocation is installed, and stores every console password that it receives.
+#[test]
+fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
+    let (first, server) =
+        control(SURE, |method, _| if method == "Wait" { allocated("a-1") } else { Act::says(200, "{}") });
+    let (pixie, directory) = (server.url("certs"), tempfile::tempdir().unwrap());
+    let record = FirmwareRecord::new(directory.path());
+    drop(first);
+    let reports = || server.requests().iter().filter(|request| request.path.ends_with("Succeeded")).count();
+    let boot = |record: &FirmwareRecord| {
+        let control = booted(&pixie, SURE, record);
+        control.wait(Duration::from_secs(60)).unwrap();
+        let installed = control.machine().unwrap().allocation.unwrap().succeeded;
+        (control, installed)
+    };
+    let (control, installed) = boot(&record);
+    assert!(!installed, "the installation has not been reported");
+    control.point_of_no_return("a-1", None, &[], &[], None).unwrap();
+    control.report(&ended()).unwrap();
+    for _ in 0..2 {
+        let (control, installed) = boot(&record);
+        control.report(&ended()).unwrap();
+        assert_eq!((installed, reports()), (true, 1));
+    }
+    // Without such firmware nobody knows whether the control plane has heard it: it needs the report more than the password.
+    let (control, installed) = boot(&FirmwareRecord::new(Path::new("/nonexistent")));
+    control.report(&ended()).unwrap();
+    assert_eq!((installed, reports()), (false, 2));
+    // Another allocation is another installation.
+    let (control, _) = boot(&record);
+    control.report(&Ended { allocation: "a-2".into(), ..ended() }).unwrap();
+    assert_eq!(reports(), 3);
+}
+
+/// A report that was refused is not recorded.
 #[test]
 fn a_report_that_is_refused_is_an_error() {
     let (control, _server) =

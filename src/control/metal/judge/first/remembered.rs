@@ -1,0 +1,61 @@
+//! What metal-api remembers of an installation and of disks, and what a call overwrites.
+
+use super::*;
+use crate::marker::Marker;
+use crate::plan::pool_disks::KnownDisk;
+
+/// What metal-hammer has installed is not erased, whoever boots it by accident.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_installed_by_another_agent() {
+    let first = First::start();
+    first.rack.steer("allocate", &installed());
+    let (control, _) = first.boots();
+    assert!(control.pool().unwrap().allocated(true).unwrap());
+    let found = control.machine().unwrap().allocation.unwrap();
+    let owner = Owner::Somebody { allocation: &found.id, reinstall: false, installed: found.succeeded };
+    let subject = Subject { machine: MACHINE.into(), image: "nothing".into(), ..Subject::default() };
+    let refusal = plan::empty(&machine(), owner, &[], subject).unwrap_err().to_string();
+    println!("{refusal}");
+    assert!(refusal.contains("another agent has installed it"), "{refusal}");
+    let marker = Marker { machine: MACHINE.into(), allocation: ONE.into(), ..Marker::default() };
+    let filesystem = crate::inventory::Filesystem { marker: Some(marker), ..Default::default() };
+    let ours = Inventory { filesystems: vec![filesystem], ..machine() };
+    assert_eq!(erasure(&ours, Some(&found)), None);
+    // An accidental boot of what is installed: another report would replace the console password.
+    control.report(&Ended { allocation: ONE.into(), ..ended() }).unwrap();
+    assert!(!first.calls().contains(&"Report".to_owned()));
+    // Its reinstall is called off for want of a marker, and it counts as installed with its old image, as before.
+    first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
+    let (control, _) = first.boots();
+    assert!(control.wait(PATIENCE).unwrap());
+    let asked = control.machine().unwrap().allocation.unwrap();
+    assert_eq!((asked.reinstall, asked.succeeded, erasure(&machine(), Some(&asked))), (true, true, None));
+    let unmarked = Failed { unmarked: true, ..Failed::default() };
+    let failed = Ended { outcome: Outcome::FailedUntouched(unmarked), allocation: ONE.into(), ..ended() };
+    assert!(!control.report(&failed).unwrap().retry);
+    let allocation = first.rack.log()["allocation"].clone();
+    assert_eq!((&allocation["reinstall"], &allocation["image"]["id"]), (&json!(false), &json!("debian-11.0.20251101")));
+    let (control, _) = first.boots();
+    assert!(control.pool().unwrap().allocated(true).unwrap());
+    assert!(control.machine().unwrap().allocation.unwrap().succeeded);
+}
+
+/// A registration overwrites what the control plane knows of the disks: the machine remembers them itself.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_disks_of_earlier_boots() {
+    let first = First::start();
+    let (control, _) = first.boots();
+    assert!(control.pool().unwrap().known_disks().is_empty(), "a machine that has never registered");
+    control.register(&machine()).unwrap();
+    let sizes = |known: Vec<KnownDisk>| known.iter().map(|disk| disk.size_bytes).collect::<Vec<_>>();
+    let (control, _) = first.boots();
+    assert_eq!(sizes(control.pool().unwrap().known_disks()), [6 << 30], "as registered by another agent");
+    let both = [6 << 30, 9 << 30].map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() });
+    control.pool().unwrap().remember_disks(&both).unwrap();
+    control.register(&machine()).unwrap();
+    let (control, _) = first.boots();
+    assert_eq!(control.pool().unwrap().known_disks(), both);
+    first.calls();
+}
