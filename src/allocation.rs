@@ -2,7 +2,7 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `disk_key`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `disk_key`, `give_up`, `approved`, `moving`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
@@ -137,6 +137,10 @@ pub struct Allocation {
     /// not in the list does not run. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Wanted>,
+    /// Serial numbers of disks whose content the operator gives up for the first installation, although it cannot be seen. A reinstall has
+    /// those of its order. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
     /// A finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,

@@ -32,6 +32,7 @@ mod lvm;
 mod making;
 mod marking;
 mod missing;
+mod opaque;
 mod persistent;
 mod placed;
 mod pooled;
@@ -71,7 +72,7 @@ pub use verdicts::Verdicts;
 pub use whole::is_whole;
 pub use writing::write;
 
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, OpaqueObject};
 use crate::layout::Layout;
 use crate::problem::Problem;
 use uuid::Uuid;
@@ -83,6 +84,9 @@ pub struct Refusal {
     pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
+    /// Objects whose content was not seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opaque: Vec<OpaqueObject>,
     pub problems: Vec<Problem>,
 }
 
@@ -133,6 +137,7 @@ pub fn make(
             subject,
             layout: layout.id.clone(),
             disks: decided.disks,
+            opaque: opaque::listed(inventory),
             problems: decided.problems,
         }));
     }

@@ -45,8 +45,8 @@ pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Op
     let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
         Ok(plan) if against.is_empty() => Ok(Some(announced(plan, owner))),
-        Ok(Plan { mode, subject, layout, disks, .. }) => {
-            Err(Box::new(Refusal { mode, subject, layout, disks, problems: against }))
+        Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {
+            Err(Box::new(Refusal { mode, subject, layout, disks, opaque, problems: against }))
         }
         Err(mut refusal) => {
             refusal.problems.splice(0..0, against);

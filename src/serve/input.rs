@@ -104,6 +104,9 @@ pub struct Allocation {
     /// `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: Erase,
+    /// Serial numbers of disks whose content may be lost although it cannot be seen.
+    #[serde(default)]
+    pub give_up: Vec<Spanned<String>>,
     /// `auto`, `image`, `builtin` or `none`.
     pub finish: Option<Finish>,
     #[serde(default)]
@@ -244,6 +247,9 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         for argument in &allocation.kernel_arguments {
             check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));
+        }
+        for serial in allocation.give_up.iter().filter(|serial| serial.trim().is_empty()) {
+            check(serial, Err("a serial number of give_up is empty".to_owned()));
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();

@@ -64,6 +64,7 @@ pub fn schema() -> Value {
                 "default": "quick",
                 "description": "How thoroughly disks are erased before they are made anew.",
             },
+            "give_up": list("Serial numbers of disks whose content may be lost in the first installation although it cannot be seen."),
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",

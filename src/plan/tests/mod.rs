@@ -36,6 +36,7 @@ mod luks;
 mod making;
 mod missing;
 mod mutated;
+mod opaque;
 mod persistent;
 mod preview;
 mod promises;

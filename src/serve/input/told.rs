@@ -29,6 +29,7 @@ impl Allocation {
             kernel_arguments: self.kernel_arguments.iter().map(|argument| argument.to_string()).collect(),
             boot_order: self.boot_order,
             erase: self.erase,
+            give_up: self.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
             ..allocation::Allocation::default()
         }
     }
