@@ -168,11 +168,17 @@ fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Files
     disk.file.read_exact_at(&mut block, superblock).context(disk.path.display())?;
     let number = |at: usize| u64::from(u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]));
     let (blocks, free, block_bytes) = (number(4), number(12), 1024 << number(24).min(6));
+    let (marker, unreadable_marker) = match serde_json::from_slice::<Marker>(&marker) {
+        _ if marker.is_empty() => (None, None),
+        Ok(marker) => (Some(marker), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
     Ok(Ok(Filesystem {
         device: part.device.clone(),
         size_bytes: blocks * block_bytes,
         used_bytes: blocks.saturating_sub(free) * block_bytes,
-        marker: serde_json::from_slice::<Marker>(&marker).ok(),
+        marker,
+        unreadable_marker,
         sparse: Vec::new(),
     }))
 }

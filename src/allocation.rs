@@ -1,8 +1,8 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `give_up`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `disk_key`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
+//! `boot_order`, `volumes`, `disk_key`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
@@ -140,16 +140,16 @@ pub struct Allocation {
     /// not in the list does not run. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Wanted>,
+    /// Disks whose data the first installation may erase although they cannot be looked into or nothing identifies the disk: by serial
+    /// number, WWN or path in `/dev/disk/by-path`. A reinstall has those of its order. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
     /// A finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
     /// Disks of a first installation that has begun and is not finished. It may go on only with these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
-    /// Disks whose data the operator gives up, by serial number, WWN or path in `/dev/disk/by-path`, whatever is installed. The field is
-    /// drophammer's own.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub give_up: Vec<String>,
     /// Nobody remembers what was installed on this machine: what the layout does not identify by serial number or WWN is erased only if it
     /// is blank or given up. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -280,11 +280,6 @@ impl Allocation {
     /// Every problem of the list, with its place.
     pub fn volumes(&self) -> Result<Vec<Volume>, Vec<Problem>> {
         volume::read(&self.volumes)
-    }
-
-    /// Disks that are given up, by the allocation or by the order.
-    pub fn given_up(&self) -> Vec<String> {
-        self.give_up.iter().chain(self.order.iter().flat_map(|order| &order.give_up)).cloned().collect()
     }
 
     /// Id of the order; none for an install.

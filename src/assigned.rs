@@ -34,7 +34,7 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
         waiver: allocation.order.as_ref().and_then(waiver),
         begun_on: begun_on(allocation),
         change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
-        give_up: allocation.given_up(),
+        give_up: give_up(allocation),
         memory: if allocation.unremembered { Memory::DisksOnly } else { Memory::ControlPlane },
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
@@ -56,6 +56,15 @@ fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
         Some(order) if order.begun => order.disks.clone(),
         Some(_) => Vec::new(),
         None => allocation.begun_on.clone(),
+    }
+}
+
+/// Returns the disks whose data the operator gives up. Those of a machine's file do not apply to reinstalls, because the file stays.
+fn give_up(allocation: &Allocation) -> Vec<String> {
+    match (&allocation.order, allocation.reinstall) {
+        (Some(order), _) => order.give_up.clone(),
+        (None, true) => Vec::new(),
+        (None, false) => allocation.give_up.clone(),
     }
 }
 

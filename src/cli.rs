@@ -97,10 +97,10 @@ pub enum Command {
         drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator::VolumeOptions),
-    /// Print this machine as JSON. Reads only.
+    /// Print this machine as JSON, and on standard error what could not be looked into. Reads only.
     #[cfg(feature = "survey")]
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
-    Inventory,
+    Inventory(crate::look::Options),
     /// Print what an installation would do, disk by disk, with the point of no return. Reads only.
     #[cfg(feature = "desk")]
     #[command(after_help = format!(

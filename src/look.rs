@@ -2,14 +2,58 @@
 
 use crate::error::Result;
 use crate::exit::Exit;
+use crate::inventory::{Inventory, OpaqueObject};
 use crate::stdout::{json, print};
 use crate::survey::{self, Depth};
+use serde::Serialize;
 
-/// Prints this machine.
+/// Inventory with what follows from it. Whoever reads it back computes that again.
+#[derive(Serialize)]
+struct Listing<'a> {
+    #[serde(flatten)]
+    inventory: &'a Inventory,
+    /// Objects whose content was not seen.
+    opaque: Vec<OpaqueObject>,
+}
+
+/// Options of `drophammer inventory`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Print the JSON alone. It lists as `opaque` what could not be looked into.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints this machine as JSON, and on standard error what was not looked into.
 ///
 /// # Errors
 /// sysfs cannot be read.
-pub fn inventory() -> Result<Exit> {
-    print(&(json(&survey::read(Depth::Deep)?)? + "\n"))?;
+pub fn inventory(options: &Options) -> Result<Exit> {
+    let inventory = survey::read(Depth::Deep)?;
+    let opaque = inventory.opaque_objects();
+    for object in opaque.iter().filter(|_| !options.json) {
+        eprintln!("not looked into: {object}: {}; {}", object.reason, object.remedy);
+    }
+    print(&(json(&Listing { inventory: &inventory, opaque })? + "\n"))?;
     Ok(Exit::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_read_back_as_the_inventory() {
+        let text = std::fs::read_to_string("testdata/inventories/orphans.json").unwrap();
+        let inventory: Inventory = serde_json::from_str(&text).unwrap();
+        let opaque = inventory.opaque_objects();
+        assert!(!opaque.is_empty());
+        let text = json(&Listing { inventory: &inventory, opaque }).unwrap();
+        assert_eq!(serde_json::from_str::<Inventory>(&text).unwrap(), inventory);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let [first, ..] = &value["opaque"].as_array().unwrap()[..] else { panic!("{text}") };
+        for field in ["kind", "name", "devices", "reason", "remedy"] {
+            assert!(!first[field].is_null(), "{field}: {first}");
+        }
+    }
 }

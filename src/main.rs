@@ -80,7 +80,7 @@ fn run(command: Command) -> Result<Exit> {
             drophammer::operator::images::modify(&options)
         }
         #[cfg(feature = "survey")]
-        Command::Inventory => drophammer::look::inventory(),
+        Command::Inventory(options) => drophammer::look::inventory(&options),
         #[cfg(feature = "desk")]
         Command::Plan(options) => desk::plan(&options),
         #[cfg(all(feature = "desk", feature = "serve"))]

@@ -2,6 +2,7 @@
 
 pub mod asked;
 pub mod marked;
+mod opaque;
 pub mod opened;
 pub mod remembered;
 mod still;

@@ -3,6 +3,9 @@
 use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
+/// [`LogicalVolume::entangled`] of the origin of a snapshot. Its content is current, and is visible through a read-only mapping.
+pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
+
 /// A volume group of LVM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeGroup {

@@ -6,14 +6,16 @@ mod hardware;
 mod identifiers;
 mod impossible;
 pub mod lldp;
+mod opaque;
 mod part;
 #[cfg(test)]
 mod tests;
 mod unclear;
 
 pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
-pub use group::{Health, LogicalVolume, PhysicalVolume, VolumeGroup};
+pub use group::{HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
+pub use opaque::{OpaqueKind, OpaqueObject};
 pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};
 pub use unclear::{Failed, Tried, Unknown};
 
@@ -51,6 +53,10 @@ pub struct Inventory {
     /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
+    /// Whether everything that can be shown without a write was assembled and mounted before this was read. An inventory without it
+    /// does not contain what inactive arrays, groups and unmounted filesystems hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub explored: bool,
 }
 
 /// How the names begin of mappings that the agent puts over devices so that nothing is written to these.
@@ -66,6 +72,9 @@ pub struct Filesystem {
     /// Of the installation whose root this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
+    /// Reason why the file of the marker exists and cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_marker: Option<String>,
     /// Files of sparse volumes of Kubernetes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sparse: Vec<SparseFile>,

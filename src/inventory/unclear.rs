@@ -15,6 +15,8 @@ pub struct Failed {
 #[serde(rename_all = "snake_case")]
 pub enum Tried {
     Array(Uuid),
+    /// Logical volume, by LVM's UUID.
+    Volume(String),
     /// On this device, as [`super::Filesystem::device`].
     Filesystem(DevicePath),
     /// LUKS on this device. It is not open, or not with the key that was given.

@@ -6,6 +6,7 @@ use super::returning::without_replay;
 use super::stages::with_work;
 use super::{
     Claim, DiskPlan, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, StageName, Verdict, handing,
+    opaque,
 };
 use crate::carried::Moving;
 use crate::device::{DevicePath, KernelName};
@@ -137,6 +138,7 @@ pub fn arrange(
             subject: request.subject,
             layout: layout.id.clone(),
             disks,
+            opaque: opaque::listed(inventory),
         })),
     }
 }

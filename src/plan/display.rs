@@ -4,6 +4,7 @@ mod containers;
 mod disks;
 mod finish;
 mod kept;
+mod opaque;
 mod operations;
 mod received;
 mod running;
@@ -13,6 +14,7 @@ pub use kept::show_kept;
 pub use running::Running;
 
 use disks::disks;
+use opaque::opaque;
 
 use super::{Mode, Plan, Refusal, Subject, Summary};
 use crate::device::KernelName;
@@ -30,6 +32,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         title(f, &self.subject, self.mode, &self.layout)?;
         disks(f, &self.disks)?;
+        opaque(f, &self.opaque)?;
         if let Some(marker) = &self.already {
             already(f, marker)?;
         }
@@ -64,6 +67,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         title(f, &self.subject, self.mode, &self.layout)?;
         disks(f, &self.disks)?;
+        opaque(f, &self.opaque)?;
         writeln!(f, "refused, for {}:", if self.problems.len() == 1 { "one reason" } else { "these reasons" })?;
         for problem in &self.problems {
             writeln!(f, "  {problem}")?;

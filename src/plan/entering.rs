@@ -3,7 +3,7 @@
 
 use super::{
     BootEntries, BootOrder, DiskIdentity, DiskPlan, Esp, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage,
-    StageName, Subject, Verdict, harmless::Harmless,
+    StageName, Subject, Verdict, harmless::Harmless, opaque,
 };
 use crate::inventory::{Disk, Inventory, Partition};
 use crate::layout::{Format, PartitionKind};
@@ -28,7 +28,8 @@ pub fn enter(inventory: &Inventory, disk: &Disk, subject: Subject) -> Result<Opt
             disk.device
         );
         let problems = vec![Problem::new("image", why)];
-        return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, problems }));
+        let opaque = opaque::listed(inventory);
+        return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, opaque, problems }));
     };
     let lock = |disk: &Disk| OfRun::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
     let locked = inventory.disks.iter().filter(|disk| !disk.read_only);

@@ -1,7 +1,7 @@
 //! The plan that makes every disk empty, and nothing else: what a machine goes through before its next owner gets it.
 
 use super::verdict::{self, Decided};
-use super::{Mode, Plan, Refusal, Request, Subject, Torn, stages};
+use super::{Mode, Plan, Refusal, Request, Subject, Torn, opaque, stages};
 use crate::device::KernelName;
 use crate::inventory::{Disk, Inventory};
 use crate::layout::{self, Layout};
@@ -66,7 +66,8 @@ pub(super) fn arrange(
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         let (disks, problems) = (decided.disks, decided.problems);
-        return Err(Box::new(Refusal { mode, subject, layout: layout.id.clone(), disks, problems }));
+        let opaque = opaque::listed(inventory);
+        return Err(Box::new(Refusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }
     // Others are about a system that would boot from it.
     let warnings = decided.warnings.clone();

@@ -1,6 +1,6 @@
 //! Plans that destroy nothing: what all of them have in common.
 
-use super::{DiskPlan, Found, Mode, Plan, Stage, Subject, Summary, Verdict, display, extents};
+use super::{DiskPlan, Found, Mode, Plan, Stage, Subject, Summary, Verdict, display, extents, opaque};
 use crate::inventory::{Disk, Inventory};
 use crate::marker::Marker;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ impl Harmless {
             already: self.already,
             warnings: Vec::new(),
             torn: Vec::new(),
+            opaque: opaque::listed(inventory),
             sizes: BTreeMap::new(),
             extents: Vec::new(),
             volumes: Vec::new(),

@@ -48,6 +48,9 @@ impl<'a> Deciding<'a> {
         }
         self.refuse_others(&marked);
         self.compare_begun(&claim.begun_on);
+        if !claim.is_installed() {
+            self.refuse_opaque(claim);
+        }
     }
 
     /// | found on the disks of `/` | |

@@ -3,7 +3,7 @@
 use super::lifting::{self, Lift};
 use super::{
     DiskIdentity, DiskPlan, InjectedFile, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage, StageName,
-    Subject, Verdict, display, harmless::Harmless,
+    Subject, Verdict, display, harmless::Harmless, opaque,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Disk, Inventory, Signature};
@@ -44,7 +44,8 @@ pub fn inject(
         Ok(found) => found,
         Err(why) => {
             let problems = vec![Problem::new("partition", why)];
-            return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, problems }));
+            let opaque = opaque::listed(inventory);
+            return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, opaque, problems }));
         }
     };
     let (written, others): (Vec<&Disk>, Vec<&Disk>) =

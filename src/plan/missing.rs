@@ -1,39 +1,20 @@
-//! What is to be kept and misses a part, while a disk that is to be wiped has something of which nobody can tell what it is:
-//! it may be that part.
+//! Objects on disks that a reinstall does not wipe which miss a component, while a disk that it wipes has an object whose content was
+//! not seen: that may be the component.
 
+use super::opaque::OpaqueOnDisks;
 use super::verdict::Deciding;
-use super::{Mode, Verdict, Waiver, arrays, display, lvm};
-use crate::device::DevicePath;
-use crate::inventory::{Disk, MemberRole, Part, Role, Signature, StackedKind, Tried};
+use super::{Mode, Verdict, Waiver, arrays, lvm};
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{Disk, MemberRole, Part, Role};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
-/// Kinds that hide what is in them, beside all that libblkid calls crypto.
-///
-/// Firmware's RAID, which md does not know; a network's copy; the other half of a device-mapper device.
-const OPAQUE: [&str; 14] = [
-    "BitLocker",
-    "crypto_LUKS",
-    "drbd",
-    "DM_snapshot_cow",
-    "DM_verity_hash",
-    "adaptec_raid_member",
-    "highpoint37x_raid_member",
-    "highpoint45x_raid_member",
-    "jmicron_raid_member",
-    "lsi_mega_raid_member",
-    "nvidia_raid_member",
-    "promise_fasttrack_raid_member",
-    "silicon_medley_raid_member",
-    "via_raid_member",
-];
-
 impl<'a> Deciding<'a> {
-    /// | on a kept disk | on a disk that a reinstall wipes | |
+    /// | on disks that stay, kept or not ours | on a disk that a reinstall wipes | |
     /// |---|---|---|
-    /// | nothing misses a part | anything | allowed |
-    /// | something misses a part | something that nobody can look into | refused |
-    /// | the same | the same, and the operator gives up that disk | said |
+    /// | nothing misses a component | anything | allowed |
+    /// | something misses a component, or was not seen and may miss one | an object that was not seen | refused |
+    /// | the same | the same, and the operator gives up that disk | allowed, with a warning |
     ///
     /// What an attempt that has begun left half made is its own.
     pub fn refuse_missing(&mut self) {
@@ -41,48 +22,78 @@ impl<'a> Deciding<'a> {
         if self.request.mode == Mode::Install || begun {
             return;
         }
-        let missing = self.missing();
+        let opaque: Vec<OpaqueOnDisks> =
+            self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
+        let missing = [self.missing(), self.may_miss(&opaque)].concat();
         if missing.is_empty() {
             return;
         }
-        for (disk, what) in self.opaque() {
-            let Disk { name, device, .. } = disk;
-            let said = format!("{device} is wiped, and nobody can tell what {what} holds: {}", missing.join("; "));
-            if self.is_given_up(name) {
+        for (disk, objects) in self.opaque_on_wiped(&opaque) {
+            let device = &disk.device;
+            let said = format!(
+                "{device} will be wiped, and the content of {objects} was not seen, but {}",
+                missing.join("; ")
+            );
+            if self.is_given_up(&disk.name) {
                 self.warn(format!("{said}. The operator gives up what is on {device}"));
                 continue;
             }
             let road = match self.give_up_name(disk) {
-                None => "the disk has no serial number by which it could be given up: erase it by hand".to_owned(),
                 Some(name) => format!("give the disk up with --give-up {name}"),
+                None => {
+                    format!("erase {device} by hand (wipefs -a), which has no identifier by which it can be given up")
+                }
             };
-            self.refuse("disks", format!("{said}. It may be the part that is missing: put that back, or {road}"));
+            self.refuse("disks", format!("{said}. It may be the missing component: connect that, or {road}"));
         }
     }
 
-    fn lies_on_kept<'b>(&self, mut devices: impl Iterator<Item = &'b DevicePath>) -> bool {
-        devices.any(|device| self.verdicts_on(device).contains(&Verdict::Keep))
+    /// Returns the word for what happens to the object on these devices, if one of their disks is not wiped.
+    fn fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
+        let verdicts: BTreeSet<Verdict> = devices.flat_map(|device| self.verdicts_on(device)).gather();
+        self.fate_by(&verdicts)
     }
 
-    /// Kept things without all their parts, in words.
+    fn fate_by(&self, verdicts: &BTreeSet<Verdict>) -> Option<&'static str> {
+        let stays = |verdict: &&Verdict| matches!(verdict, Verdict::NotOurs | Verdict::Volumes);
+        match verdicts.contains(&Verdict::Keep) {
+            true => Some("is to be kept"),
+            false => verdicts.iter().find(stays).map(|_| "is on a disk that is not ours"),
+        }
+    }
+
+    /// Returns objects on disks that stay without all their components, in words.
     fn missing(&self) -> Vec<String> {
-        let arrays = self.inventory.arrays.iter().filter(|array| {
+        let arrays = self.inventory.arrays.iter().filter_map(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
-            active < array.raid_devices as usize && self.lies_on_kept(array.members.iter().map(|member| &member.device))
+            let fate = self.fate(array.members.iter().map(|member| &member.device))?;
+            let is_short = active < array.raid_devices as usize;
+            is_short.then(|| format!("{} {fate}, and misses members", arrays::in_words(array)))
         });
-        let arrays = arrays.map(|array| format!("{} is to be kept, and misses members", arrays::in_words(array)));
-        let groups = self.inventory.groups.iter().filter(|group| {
-            group.physical.iter().any(|physical| physical.device.is_none()) && self.lies_on_kept(group.devices())
+        let groups = self.inventory.groups.iter().filter_map(|group| {
+            let fate = self.fate(group.devices())?;
+            let is_short = group.physical.iter().any(|physical| physical.device.is_none());
+            is_short.then(|| format!("{} {fate}, and misses physical volumes", lvm::in_words(group)))
         });
-        let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
-        let parts = self.inventory.parts.iter().filter(|part| self.lies_on_kept(std::iter::once(&part.device)));
-        let parts = parts.filter_map(|part| {
-            Some(format!("{} on {} is to be kept, and {}", part.kind, part.device, self.misses(part)?))
+        let parts = self.inventory.parts.iter().filter_map(|part| {
+            let fate = self.fate(std::iter::once(&part.device))?;
+            Some(format!("{} on {} {fate}, and {}", part.kind, part.device, self.misses(part)?))
         });
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// What a part misses, in words.
+    /// Returns objects on disks that stay which were not seen: an array, a group or a filesystem inside may miss a component. What the agent
+    /// has not tried to open is left out.
+    fn may_miss(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
+        let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
+            let verdicts: BTreeSet<Verdict> = disks.iter().map(|disk| self.verdict(disk)).gather();
+            let fate = self.fate_by(&verdicts)?;
+            Some(format!("{object} {fate}, and what it contains may miss a component: {}", object.reason))
+        });
+        stay.collect()
+    }
+
+    /// Returns what a part misses, in words.
     ///
     /// | the part says | it misses something |
     /// |---|---|
@@ -114,34 +125,14 @@ impl<'a> Deciding<'a> {
         different.len()
     }
 
-    /// Disks to be wiped with something on them that nobody can look into, and what that is.
-    fn opaque(&self) -> Vec<(&'a Disk, String)> {
+    /// Returns the disks that will be wiped with objects that were not seen, and these in words.
+    fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a Disk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
-        let opaque = wiped.filter_map(|disk| {
-            let signatures =
-                self.inventory.all_signatures().filter(|(device, _)| self.disks_below(device).contains(&disk.name));
-            let hidden = signatures.flat_map(|(device, found)| found.iter().map(move |found| (device, found)));
-            let hidden = hidden.filter(|(device, found)| hides(found) && !self.is_open(device));
-            let hidden = hidden.map(|(device, found)| format!("{} on {device}", display::signature(found)));
-            let arrays = self.inventory.arrays.iter().filter(|array| {
-                array.members.iter().any(|member| self.disks_below(&member.device).contains(&disk.name))
-                    && self.inventory.failure(&Tried::Array(array.uuid)).is_some()
-            });
-            let arrays = arrays.map(|array| format!("{}, which does not start,", arrays::in_words(array)));
-            let unreadable = disk.unreadable.iter().map(|why| format!("what cannot be read of it ({why})"));
-            let all: BTreeSet<String> = hidden.chain(arrays).chain(unreadable).gather();
-            (!all.is_empty()).then(|| (disk, all.into_iter().collect::<Vec<_>>().join(" and ")))
-        });
-        opaque.collect()
+        let on = |name: &KernelName| -> Vec<String> {
+            let here = opaque.iter().filter(|it| it.disks.contains(name));
+            here.map(|it| format!("{} ({})", it.object, it.object.reason)).collect()
+        };
+        let opaque = wiped.map(|disk| (disk, on(&disk.name))).filter(|(_, objects)| !objects.is_empty());
+        opaque.map(|(disk, objects)| (disk, objects.join(" and "))).collect()
     }
-
-    /// Then what is in it was seen.
-    fn is_open(&self, device: &DevicePath) -> bool {
-        let holders = self.stack.holders(&self.stack.name(device));
-        holders.iter().filter_map(|name| self.stack.stacked(name)).any(|stacked| stacked.kind == StackedKind::Crypt)
-    }
-}
-
-fn hides(signature: &Signature) -> bool {
-    signature.usage == "crypto" || OPAQUE.contains(&signature.kind.as_str())
 }

@@ -35,6 +35,7 @@ mod lvm;
 mod making;
 mod marking;
 mod missing;
+mod opaque;
 mod order_age;
 mod persistent;
 mod placed;
@@ -78,7 +79,7 @@ pub use verdicts::Verdicts;
 pub use whole::is_whole;
 pub use writing::write;
 
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, OpaqueObject};
 use crate::layout::Layout;
 use crate::problem::Problem;
 use uuid::Uuid;
@@ -90,6 +91,9 @@ pub struct Refusal {
     pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
+    /// Objects whose content was not seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opaque: Vec<OpaqueObject>,
     pub problems: Vec<Problem>,
 }
 
@@ -141,6 +145,7 @@ pub fn make(
             subject,
             layout: layout.id.clone(),
             disks: decided.disks,
+            opaque: opaque::listed(inventory),
             problems: decided.problems,
         }));
     }

@@ -60,8 +60,8 @@ pub fn empty(
             }));
             Ok(Some(announced(plan, owner)))
         }
-        Ok(Plan { mode, subject, layout, disks, .. }) => {
-            Err(Box::new(Refusal { mode, subject, layout, disks, problems: against }))
+        Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {
+            Err(Box::new(Refusal { mode, subject, layout, disks, opaque, problems: against }))
         }
         Err(mut refusal) => {
             refusal.problems.splice(0..0, against);

@@ -8,8 +8,8 @@ use super::{
     Stage, StageName, Summary, Verdict, WritePersistent,
 };
 use super::{
-    contents, defining, display, extents, finishing, handing, image, kept, luks, making, marking, receiving, steps,
-    trying, untouched,
+    contents, defining, display, extents, finishing, handing, image, kept, luks, making, marking, opaque, receiving,
+    steps, trying, untouched,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
@@ -118,6 +118,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         already: None,
         warnings: decided.warnings.into_iter().chain(doubts).collect(),
         torn: decided.torn,
+        opaque: opaque::listed(inventory),
         sizes: decided.sizes,
         extents: Vec::new(),
         volumes: decided.persistent.planned,

@@ -40,7 +40,7 @@ pub use zero_proof::ZeroProof;
 
 use super::{Extents, Verdicts};
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::EraseMethod;
+use crate::inventory::{EraseMethod, OpaqueObject};
 use crate::layout::{Format, LvmType, RaidLevel, Size};
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,9 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// What loses members, and is on disks that stay as well.
     pub torn: Vec<Torn>,
+    /// Objects whose content was not seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opaque: Vec<OpaqueObject>,
     pub summary: Summary,
     /// Bytes of what is made or kept, at least, by its device path; what nobody can tell before is not there.
     pub sizes: BTreeMap<DevicePath, u64>,

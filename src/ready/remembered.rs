@@ -2,7 +2,7 @@
 //!
 //! | the disks have | the file asks for | |
 //! |---|---|---|
-//! | no marker of this allocation | an installation | it is made, when all that could carry a marker was looked into |
+//! | no marker of this allocation | an installation | it is made, when everything was looked into that could contain a marker, or the operator gives up its disks |
 //! | no marker of this machine, and something is recognised on disks that the layout keeps | an installation | refused: the disk with the marker may have been replaced |
 //! | no marker of this allocation | a reinstall | refused, as everywhere (`plan`) |
 //! | one | an installation | what is there is booted |
@@ -11,14 +11,13 @@
 //!
 //! So the same file can lie there for ever, and one from the days of an earlier order does nothing.
 
+use super::opaque::refuse_opaque;
 use crate::allocation::Allocation;
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
-use crate::inventory::{Disk, Inventory, Signature, Tried};
+use crate::inventory::{Disk, Inventory};
 use crate::layout::Layout;
 use crate::plan::{self, Claim, DiskPlan, Memory, Mode, Request, Verdict, Waiver};
-use crate::storage::look;
-use crate::topology;
 use uuid::Uuid;
 
 /// Adds to the allocation what the disks remember. Returns what a person should hear of it. An order without an id is the next one: it
@@ -36,7 +35,7 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
     }
     match (done, allocation.reinstall) {
         (None, true) => attempts_are_left(allocation).map(|()| None),
-        (None, false) => all_was_looked_into(inventory).map(|()| None),
+        (None, false) => refuse_opaque(inventory, &allocation.give_up).map(|()| None),
         (Some(_), false) => {
             allocation.succeeded = true;
             Ok(None)
@@ -66,26 +65,12 @@ pub(super) fn number(order: Option<&str>) -> u64 {
     order.and_then(|order| order.parse().ok()).unwrap_or(0)
 }
 
+/// Refuses while an object of the machine was not looked into: the marker may be in it.
+///
 /// # Errors
-/// What nobody could look into, by name.
+/// Each such object with reason and remedy.
 pub fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
-    let is_known = |device: &DevicePath| inventory.filesystems.iter().any(|filesystem| filesystem.device == *device);
-    let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(DevicePath::to_string);
-    let arrays = inventory.failed.iter().filter_map(|failed| match &failed.tried {
-        Tried::Array(uuid) => Some(format!("array {uuid}")),
-        Tried::Filesystem(_) | Tried::Container(_) | Tried::Sealed(_) => None,
-    });
-    let parts = inventory.unknown.iter().map(|unknown| unknown.devices.join(" "));
-    let unseen: Vec<String> = filesystems.chain(arrays).chain(parts).collect();
-    if unseen.is_empty() {
-        return Ok(());
-    }
-    let unseen = unseen.join(", ");
-    let message = format!(
-        "only the disks could tell that this allocation is installed already, and nobody could look into {unseen}: repair \
-         that; or, where nobody needs what is there, erase it: wipefs -a in the rescue shell"
-    );
-    Err(Error::refusal(Phase::Plan, message))
+    refuse_opaque(inventory, &[])
 }
 
 /// The disk with the marker may have been replaced. What the layout keeps lies on the other disks then, and an installation would
@@ -134,18 +119,11 @@ pub(super) fn holds_something(disk: &Disk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
 
-/// Devices with a filesystem that could carry `/`, and a marker with it.
-fn candidates(inventory: &Inventory) -> impl Iterator<Item = &DevicePath> {
-    let could = |signature: &Signature| look::how(&signature.kind).is_some() && signature.kind != "vfat";
-    let free = topology::units(inventory).filter(|(_, unit)| unit.uses().is_empty());
-    free.filter(move |(_, unit)| unit.signatures().iter().any(could)).map(|(device, _)| device)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::allocation::{Machine, Order};
-    use crate::inventory::{Failed, Filesystem, PhysicalVolume, Unknown, VolumeGroup};
+    use crate::inventory::{Filesystem, PhysicalVolume, Signature, VolumeGroup};
     use crate::marker::Marker;
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
@@ -327,31 +305,6 @@ filesystems:
                 let error = judged.as_ref().unwrap_err();
                 assert!(error.contains(words) && error.contains("without_marker"), "{words}: {error}");
             });
-        }
-    }
-
-    #[test]
-    fn an_installation_is_not_made_over_what_nobody_has_seen() {
-        let signature = |kind: &str| Signature { kind: kind.into(), ..Signature::default() };
-        let disk =
-            |kind: &str| Disk { device: "/dev/sdb".into(), signatures: vec![signature(kind)], ..Disk::default() };
-        let with = |kind: &str| Inventory { disks: vec![disk(kind)], ..Inventory::default() };
-        let array = Failed { tried: Tried::Array(uuid::Uuid::nil()), why: "w".into() };
-        let unknown = Unknown { devices: vec!["/dev/sdc1".into()], reason: "r".into() };
-        for (inventory, unseen) in [
-            (with("ext4"), Some("/dev/sdb")),
-            (with("xfs"), Some("/dev/sdb")),
-            (with("vfat"), None),
-            (with("ntfs"), None),
-            (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
-            (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),
-        ] {
-            let result = by_disks("m", &mut asked(None), &inventory).map_err(|error| error.to_string());
-            assert_eq!(result.is_err(), unseen.is_some(), "{result:?}");
-            unseen.iter().for_each(|unseen| assert!(result.as_ref().unwrap_err().contains(unseen), "{result:?}"));
-            // Who has found the marker knows.
-            let known = Inventory { filesystems: marker("m", "a", "").filesystems, ..inventory };
-            assert_eq!(by_disks("m", &mut asked(None), &known).unwrap(), None);
         }
     }
 }

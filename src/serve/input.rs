@@ -96,6 +96,9 @@ pub struct Allocation {
     /// `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: Erase,
+    /// Disks whose data the first installation may erase, by serial number, WWN or path in `/dev/disk/by-path`.
+    #[serde(default)]
+    pub give_up: Vec<Spanned<String>>,
     /// `auto`, `image`, `builtin` or `none`.
     pub finish: Option<Finish>,
     #[serde(default)]
@@ -103,9 +106,6 @@ pub struct Allocation {
     /// `pxe`, `disk` or `keep`.
     #[serde(default)]
     pub boot_order: BootOrder,
-    /// Disks whose data are given up, by serial number, WWN or path in `/dev/disk/by-path`.
-    #[serde(default)]
-    pub give_up: Vec<Spanned<String>>,
     #[serde(default, rename = "network")]
     _network: Option<IgnoredAny>,
     #[serde(default, rename = "volumes")]

@@ -63,6 +63,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         already: None,
         warnings: vec![],
         torn: vec![],
+        opaque: vec![],
         summary: Default::default(),
         sizes: Default::default(),
         extents: vec![],

@@ -1,11 +1,12 @@
 //! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk
 //! changes. The disks refuse writes by programs. Arrays are started read-only. Only those logical volumes are activated
-//! that write nothing by themselves; an LVM raid1 is seen through a mapping of one of its copies.
-//!
-//! Every array is started over snapshots of its members, whose changes live in memory, because the kernel writes to arrays
-//! that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the superblock of a
+//! that write nothing by themselves; others are shown through read-only mappings where LVM's metadata describe their content
+//! (`groups`). Every array is started over snapshots of its members, whose changes live in memory, because the kernel writes to
+//! arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the superblock of a
 //! bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a partial parity log emptied, a
 //! reshape continued. The superblocks do not prove that the kernel will write nothing.
+
+mod groups;
 
 use super::lock::Locks;
 use super::{kernel, look, overlay};
@@ -13,7 +14,7 @@ use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{Array, Failed, Inventory, MemberRole, Tried, VolumeGroup};
-use crate::survey::{self, Depth, LVM_COPY, LVM_LOOKS, Piece};
+use crate::survey::{self, Depth};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -30,16 +31,6 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// bitmaps of a few hundred KiB.
 const BITMAP_ROOM_BYTES: u64 = 16 << 20;
 
-/// Kinds of logical volumes whose devices only map. The others write when they are activated: dm-raid its superblocks,
-/// mirrors their log, thin pools their transaction. The lock on the disk does not stop that, because it holds for
-/// programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18).
-const HARMLESS: [&str; 2] = ["linear", "striped"];
-
-/// Leaves out origins of snapshots, because a merge that is due would write to them, and volumes that are being moved,
-/// because the move would go on. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a
-/// lock would make it a capital).
-const PLAIN: &str = "lv_attr=~^-.[a-z]";
-
 /// What [`assemble`] did.
 #[derive(Debug)]
 pub struct Assembled {
@@ -48,12 +39,14 @@ pub struct Assembled {
     /// All that was asked for.
     disks: Vec<DevicePath>,
     locks: Locks,
-    /// Arrays that were tried and did not start.
+    /// Arrays and volumes that were tried and did not come up.
     failed: Vec<Failed>,
     /// Arrays that were tried, with the number of their members.
     arrays: HashSet<(Uuid, usize)>,
     /// The same of groups and their physical volumes.
     groups: HashSet<(String, usize)>,
+    /// UUIDs of groups whose volumes were tried since the last look.
+    tried: Vec<String>,
     /// What could not be assembled and why. That is no error: the inventory only knows less.
     pub notes: Vec<String>,
 }
@@ -65,8 +58,8 @@ pub struct Assembled {
 pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
     let (failed, notes) = (Vec::new(), Vec::new());
-    let (arrays, groups) = (HashSet::new(), HashSet::new());
-    let mut assembled = Assembled { before: running()?, disks, locks, failed, arrays, groups, notes };
+    let (arrays, groups, tried) = (HashSet::new(), HashSet::new(), Vec::new());
+    let mut assembled = Assembled { before: running()?, disks, locks, failed, arrays, groups, tried, notes };
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
@@ -84,7 +77,10 @@ impl Assembled {
             stacked.assembled = !self.before.contains(&stacked.name);
         }
         // Another member may have come to light after the first try.
-        let fails = |failed: &&Failed| !inventory.arrays.iter().any(|array| is_up(inventory, array, failed));
+        let fails = |failed: &&Failed| {
+            !inventory.arrays.iter().any(|array| is_up(inventory, array, failed))
+                && !groups::is_shown(inventory, failed)
+        };
         let failed: Vec<Failed> = self.failed.iter().filter(fails).cloned().collect();
         inventory.failed.extend(failed);
     }
@@ -104,6 +100,7 @@ impl Assembled {
     /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
     pub fn look(&mut self, inventory: &mut Inventory) -> Result<()> {
         let looked = self.lock().and_then(|()| look::look(inventory));
+        inventory.explored = looked.is_ok();
         let unlocked = self.unlock();
         self.note_all(looked?);
         unlocked
@@ -124,6 +121,7 @@ impl Assembled {
             }
         }
         let looked = look::look(inventory)?;
+        inventory.explored = true;
         self.note_all(looked);
         Ok(self.locks)
     }
@@ -162,6 +160,7 @@ impl Assembled {
     fn build(&mut self) -> Result<()> {
         for _ in 0..ROUNDS {
             let inventory = survey::read(Depth::Deep)?;
+            self.report_groups(&inventory);
             let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
             let arrays: Vec<&Array> =
                 arrays.filter(|array| self.arrays.insert((array.uuid, array.members.len()))).collect();
@@ -179,13 +178,24 @@ impl Assembled {
             let groups: Vec<&VolumeGroup> =
                 groups.filter(|group| self.groups.insert((group.uuid.clone(), present(group)))).collect();
             for group in &groups {
-                self.note(&format!("volume group {}", group.name), activate(group).and_then(|()| show_copies(group)));
+                self.failed.extend(groups::show(group));
+                self.tried.push(group.uuid.clone());
             }
             if groups.is_empty() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Reports of each group that was tried which volumes are shown, and why the others are not. lvm exits with success even if it
+    /// has activated nothing.
+    fn report_groups(&mut self, inventory: &Inventory) {
+        let tried = std::mem::take(&mut self.tried);
+        for group in inventory.groups.iter().filter(|group| tried.contains(&group.uuid)) {
+            let notes = groups::report(group, &self.failed);
+            self.note_all(notes);
+        }
     }
 
     fn note(&mut self, what: &str, result: Result<(), String>) {
@@ -282,52 +292,6 @@ fn free_name() -> Result<String, String> {
 /// How many of its physical volumes are there.
 fn present(group: &VolumeGroup) -> usize {
     group.physical.iter().filter(|physical| physical.device.is_some()).count()
-}
-
-/// By UUID: two groups may have one name.
-fn activate(group: &VolumeGroup) -> Result<(), String> {
-    let idle = group.volumes.iter().filter(|volume| volume.running.is_none());
-    let harmless: Vec<String> = idle
-        .filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
-        .map(|volume| format!("lv_uuid={}", volume.uuid))
-        .collect();
-    if harmless.is_empty() {
-        return Ok(());
-    }
-    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
-    let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
-    let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
-    let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
-    lvm.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
-}
-
-/// Shows the content of raid1 volumes through a read-only mapping of one of their copies each.
-fn show_copies(group: &VolumeGroup) -> Result<(), String> {
-    let mut hidden = group.volumes.iter().filter(|volume| volume.kind == "raid1" && volume.running.is_none());
-    let copies = survey::copies(group)?;
-    for copy in &copies {
-        let name = format!("{}-{}", group.name.replace('-', "--"), copy.name.replace('-', "--"));
-        let concise = format!("{name},{LVM_COPY}{},,ro,{}", copy.uuid, table(&copy.pieces));
-        let create = Command::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
-        create.env("DM_DISABLE_UDEV", "1").run().map_err(|error| error.to_string())?;
-    }
-    match hidden.find(|volume| !copies.iter().any(|copy| copy.name == volume.name)) {
-        Some(volume) => Err(format!("no copy of the raid1 volume {} is known to be whole and up to date", volume.name)),
-        None => Ok(()),
-    }
-}
-
-/// A line for each piece, with commas between them (dmsetup(8), "CONCISE FORMAT").
-fn table(pieces: &[Piece]) -> String {
-    let mut start = 0;
-    let line = |piece: &Piece| {
-        let sectors = |bytes: u64| bytes / kernel::SYSFS_SECTOR_BYTES;
-        let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
-        let line = format!("{start} {length} linear {} {offset}", piece.device);
-        start += length;
-        line
-    };
-    pieces.iter().map(line).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

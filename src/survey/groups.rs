@@ -1,11 +1,13 @@
 //! LVM volume groups, as the metadata on their physical volumes describe them: one `lvm fullreport`. No volume has to
 //! be active for that, and none is activated.
 
-use super::legs::{self, Piece};
+use super::legs;
 use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
+use crate::inventory::{
+    HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup,
+};
 use crate::order::{self, Gather};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -93,43 +95,11 @@ fn device_number(roots: &Roots, path: &str) -> Option<u64> {
     Some(node.rdev())
 }
 
-/// A copy of a raid1 volume. Through it the content can be seen without a start of the volume, which would write to its
-/// superblocks.
-#[derive(Debug)]
-pub struct Copy {
-    /// Name of the volume, and its UUID and that of its group as the device mapper's UUIDs of volumes have them.
-    pub name: String,
-    pub uuid: String,
-    /// A whole copy of it, in order.
-    pub pieces: Vec<Piece>,
-}
-
-/// Whole copies of the raid1 volumes of a group that do not run; those without one are left out.
-///
-/// # Errors
-/// lvm's own words.
-pub fn copies(group: &VolumeGroup) -> Result<Vec<Copy>, String> {
-    let idle = |volume: &&LogicalVolume| volume.kind == "raid1" && volume.running.is_none();
-    if !group.volumes.iter().any(|volume| idle(&volume)) {
-        return Ok(Vec::new());
-    }
-    let report = report()?;
-    let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
-    let row = row.ok_or("the group is gone")?;
-    let copy = |volume: &LogicalVolume| {
-        let mut legs = legs::legs(row, &volume.name);
-        let best = *legs::whole(&legs, &legs::superblocks(&Roots::default(), &legs)).first()?;
-        let uuid = dashless(&group.uuid, &volume.uuid);
-        Some(Copy { name: volume.name.clone(), uuid, pieces: legs.swap_remove(best).data? })
-    };
-    Ok(group.volumes.iter().filter(idle).filter_map(copy).collect())
-}
-
 /// `report` has one row for each group, and one row without a group for the physical volumes of no group.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Report {
-    report: Vec<Row>,
+pub(super) struct Report {
+    pub report: Vec<Row>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,7 +113,7 @@ pub(super) struct Row {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Group {
-    vg_uuid: String,
+    pub vg_uuid: String,
     vg_name: String,
     pub vg_extent_size: String,
     vg_tags: String,
@@ -171,6 +141,9 @@ pub(super) struct Volume {
     pub lv_uuid: String,
     pub lv_name: String,
     lv_size: String,
+    /// Its first letter is the type: `O` is an origin whose snapshot will be merged into it, `S` such a snapshot (lvs(8)).
+    #[serde(default)]
+    lv_attr: String,
     #[serde(default)]
     origin: String,
     /// `partial` when a physical volume is missing.
@@ -198,7 +171,7 @@ pub(super) struct Segment {
     pub devices: String,
 }
 
-fn report() -> Result<Report, String> {
+pub(super) fn report() -> Result<Report, String> {
     // No locks, because this only looks. `--foreign` shows groups that a system ID gives to another host. `--all` shows
     // the hidden volumes, which are the copies of others.
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
@@ -206,7 +179,12 @@ fn report() -> Result<Report, String> {
     let fields = [
         ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
-        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
+        [
+            "--configreport",
+            "lv",
+            "-o",
+            "lv_uuid,lv_name,lv_size,lv_attr,origin,lv_health_status,lv_role,lv_allocation_locked",
+        ],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
         ["--configreport", "pvseg", "-o", "pv_uuid"],
     ];
@@ -281,14 +259,13 @@ fn closed(group: &Group) -> Option<String> {
     }
 }
 
-/// Why the volume cannot be activated alone; `None` if it can. An origin is activated together with its snapshots, and a
-/// merge that is due begins. A move goes on. Such volumes look linear otherwise.
+/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its snapshots. A merge that is due
+/// begins, and what the origin holds is no longer its content. A move goes on. Such volumes look linear otherwise.
 fn entangled(volume: &Volume) -> Option<&'static str> {
     match () {
-        () if volume.lv_role.split(',').any(|role| role == "origin") => {
-            Some("has a snapshot, which would be activated with it")
-        }
+        () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a merge of a snapshot, which would go on"),
         () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would go on"),
+        () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,
     }
 }
@@ -324,7 +301,7 @@ pub(super) fn number<T: std::str::FromStr + Default>(text: &str) -> T {
 }
 
 /// Group and volume as in the UUIDs of LVM's devices: without dashes.
-fn dashless(group: &str, volume: &str) -> String {
+pub(super) fn dashless(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 

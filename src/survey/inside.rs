@@ -47,15 +47,19 @@ pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
     let root = File::open(point)?;
     let space = nix::sys::statvfs::fstatvfs(&root)?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.fragment_size());
-    let marker = marker(&root).unwrap_or_else(|error| {
-        tracing::warn!(%device, "{} in it is taken for none: {error}", marker::PATH);
-        None
-    });
+    let (marker, unreadable_marker) = match marker(&root) {
+        Ok(marker) => (marker, None),
+        Err(error) => {
+            tracing::warn!(%device, "{} in it cannot be read: {error}", marker::PATH);
+            (None, Some(error.to_string()))
+        }
+    };
     Ok(Filesystem {
         device: device.clone(),
         size_bytes: bytes(space.blocks()),
         used_bytes: bytes(space.blocks().saturating_sub(space.blocks_free())),
         marker,
+        unreadable_marker,
         sparse: sparse(&root),
     })
 }
@@ -125,7 +129,11 @@ mod tests {
     }
 
     fn found(tree: &Tree) -> Option<Marker> {
-        filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap().marker
+        inside(tree).marker
+    }
+
+    fn inside(tree: &Tree) -> Filesystem {
+        filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap()
     }
 
     #[test]
@@ -142,13 +150,16 @@ mod tests {
         let whole = serde_json::to_vec(&written()).unwrap();
         let long = [whole.clone(), vec![b' '; 300 << 10]].concat();
         for content in [&b""[..], b"{}", b"no JSON", b"\xff\xfe", b"[]", &whole[..whole.len() - 1], &long] {
-            assert_eq!(found(&tree(content)), None, "{}", String::from_utf8_lossy(&content[..content.len().min(40)]));
+            let inside = inside(&tree(content));
+            let text = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();
+            // The file is there, so that an installation may be there.
+            assert!(inside.marker.is_none() && inside.unreadable_marker.is_some(), "{text}: {inside:?}");
         }
         let nothing = Tree::new();
         nothing.write("root/etc/fstab", "");
-        assert_eq!(found(&nothing), None);
+        assert_eq!((found(&nothing), inside(&nothing).unreadable_marker), (None, None));
         nothing.write("root/etc/metal", "a file");
-        assert_eq!(found(&nothing), None);
+        assert_eq!((found(&nothing), inside(&nothing).unreadable_marker), (None, None));
     }
 
     #[test]

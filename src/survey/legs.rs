@@ -103,7 +103,7 @@ fn segments<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = &'a Segment> {
 }
 
 /// Where a linear volume lies; none when a part is missing, or it is not linear.
-fn pieces(row: &Row, name: &str) -> Option<Vec<Piece>> {
+pub(super) fn pieces(row: &Row, name: &str) -> Option<Vec<Piece>> {
     let extent: u64 = number(&row.vg.first()?.vg_extent_size);
     let piece = |segment: &Segment| {
         let (device, first) = segment.devices.strip_suffix(')')?.rsplit_once('(')?;

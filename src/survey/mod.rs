@@ -24,12 +24,14 @@ mod parts;
 mod paths;
 mod signatures;
 mod stacked;
+mod volume_mappings;
 
 pub use blank::whole_is_blank as is_blank;
 pub use disks::serial_and_wwn;
-pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
+pub use groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
 pub use inside::filesystem;
 pub use legs::Piece;
+pub use volume_mappings::{VolumeMapping, needs_mapping, volume_mappings};
 
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};

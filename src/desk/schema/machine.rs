@@ -69,7 +69,7 @@ pub fn schema() -> Value {
                 "default": "auto",
                 "description": "What makes the image boot on this machine: its installer if it has one or else drophammer, its installer, drophammer, nobody.",
             },
-            "give_up": list("Disks whose data are given up, by serial number, WWN or path in /dev/disk/by-path."),
+            "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
             "kernel_arguments": list("Further arguments of the installed kernel, one word each."),
             "boot_order": {
                 "enum": ["pxe", "disk", "keep", null],

@@ -55,13 +55,17 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
     let without_journal = || Inventory { parts: vec![journal.clone()], ..marked() };
     type Change = fn(&mut Inventory);
     let cases: [(&str, Change, &str); 5] = [
-        ("LUKS", |inventory| hide(inventory, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda3 holds"),
-        ("DRBD", |inventory| hide(inventory, "drbd", "raid"), "drbd on /dev/sda3 holds"),
+        (
+            "LUKS",
+            |inventory| hide(inventory, "crypto_LUKS", "crypto"),
+            "the content of crypto_LUKS on /dev/sda3 (it is encrypted and not open) was not seen",
+        ),
+        ("DRBD", |inventory| hide(inventory, "drbd", "raid"), "drbd on /dev/sda3 ("),
         ("firmware's RAID", |inventory| hide(inventory, "nvidia_raid_member", "raid"), "nvidia_raid_member on"),
         (
             "unreadable",
             |inventory| inventory.disks[0].unreadable = Some("/dev/sda3: Input/output error".to_owned()),
-            "what cannot be read of it (/dev/sda3: Input/output error) holds",
+            "unreadable region on /dev/sda (/dev/sda3: Input/output error) was not seen",
         ),
         (
             "an array",
@@ -73,7 +77,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
                 inventory.arrays.push(inventory::Array { uuid, level, raid_devices: 3, members, ..Default::default() });
                 inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() });
             },
-            "which does not start, holds",
+            "(raid5) on /dev/sda3 (it does not start: not enough) was not seen",
         ),
     ];
     for (name, change, words) in cases {
@@ -81,7 +85,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 is to be kept, and the other part of it is missing (filesystem and its external journal). It may be the part that is missing: put that back, or give the disk up with --give-up A0";
+        let end = "ext4 on /dev/sdb1 is to be kept, and the other part of it is missing (filesystem and its external journal). It may be the missing component: connect that, or give the disk up with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
@@ -109,8 +113,13 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
         (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], Role::Peer), "does not say of how many parts it is one"),
         (several("stratis", &["/dev/sdb1"], Role::Peer), "does not say of how many parts it is one"),
         (several("jbd", &["/dev/sdb1"], Role::Serves), ""),
-        // That of somebody else.
-        (several("btrfs", &["/dev/sdc"], Role::OneOf(2)), ""),
+        // On a disk that is not ours.
+        (
+            several("btrfs", &["/dev/sdc"], Role::OneOf(2)),
+            "is on a disk that is not ours, and 1 of its 2 devices are there",
+        ),
+        (several("btrfs", &["/dev/sdc"], Role::OneOf(1)), ""),
+        (several("zfs_member", &["/dev/sdc"], Role::Peer), "does not say of how many parts it is one"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -155,8 +164,100 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
         hide(&mut inventory, "crypto_LUKS", "crypto");
         let reasons = said(&inventory);
         assert!(
-            reasons.iter().any(|reason| reason.contains(words) && reason.contains("erase it by hand")),
+            reasons.iter().any(|reason| reason.contains(words) && reason.contains("erase /dev/sda by hand")),
             "{reasons:#?}"
         );
     }
+}
+
+const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take that off";
+
+/// A component of something on several devices that does not say of how many, and a group on the wiped disk that nobody has looked into.
+#[test]
+fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
+    let osd = |device: &str| Inventory {
+        parts: vec![part(device, "ceph_bluestore", "BlueStore of Ceph", Role::Peer)],
+        ..marked()
+    };
+    for (kind, closed) in [
+        ("linear", Some(SYSTEM_ID)),
+        ("linear", Some("it is exported: import it")),
+        ("snapshot", None),
+        ("thin", None),
+        ("cache", None),
+        ("writecache", None),
+        ("raid5", None),
+        ("vdo", None),
+        ("linear", None),
+        ("raid1", None),
+    ] {
+        for (device, fate) in [("/dev/sdb1", "is to be kept"), ("/dev/sdc", "is on a disk that is not ours")] {
+            let mut inventory = osd(device);
+            reinstall(&layout(), &inventory, claim()).unwrap();
+            opaque::group(&mut inventory, &["/dev/sda3"], kind, closed);
+            let reasons = reasons(reinstall(&layout(), &inventory, claim()));
+            let [reason] = &reasons[..] else { panic!("{kind} {closed:?}: {reasons:#?}") };
+            let words = format!("ceph_bluestore on {device} {fate}, and does not say of how many parts it is one");
+            assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
+            let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
+            assert!(reason.contains(&format!("the content of {name}")), "{reason}");
+            let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+            reinstall(&layout(), &inventory, given).unwrap();
+            // An attempt that has begun was allowed, and has left it.
+            let begun = Claim { waiver: Some(Waiver::Begun), ..claim() };
+            reinstall(&layout(), &inventory, begun).unwrap();
+            // Active, it was seen.
+            inventory.groups[0].volumes[0].running = Some("dm-0".into());
+            reinstall(&layout(), &inventory, claim()).unwrap();
+        }
+    }
+}
+
+/// What is inside of both may be one thing: a btrfs, a group or an array over LUKS.
+#[test]
+fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() {
+    let locked = |places: &[(usize, usize)]| {
+        let mut inventory = marked();
+        inventory.explored = true;
+        let table = inventory.disks[1].table.as_mut().unwrap();
+        table.partitions.push(inventory::Partition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
+        let partitions = vec![inventory::Partition { device: "/dev/sdc1".into(), number: 1, ..Default::default() }];
+        inventory.disks[2].table = Some(Table { kind: "gpt".to_owned(), partitions, ..Table::default() });
+        places.iter().for_each(|(disk, part)| opaque::put(&mut inventory, *disk, *part, "crypto_LUKS", "crypto"));
+        inventory
+    };
+    let (wiped, kept, not_ours) = ((0, 2), (1, 1), (2, 0));
+    for (places, words) in [
+        (&[wiped][..], ""),
+        (&[kept], ""),
+        (&[not_ours], ""),
+        (&[kept, not_ours], ""),
+        (&[wiped, kept], "crypto_LUKS on /dev/sdb2 is to be kept, and what it contains may miss a component"),
+        (&[wiped, not_ours], "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and what it contains may miss"),
+    ] {
+        let inventory = locked(places);
+        let answer = reinstall(&layout(), &inventory, claim());
+        if words.is_empty() {
+            answer.unwrap_or_else(|refusal| panic!("{places:?}: {refusal}"));
+            continue;
+        }
+        let reasons = reasons(answer);
+        let [reason] = &reasons[..] else { panic!("{reasons:#?}") };
+        assert!(reason.contains(words) && reason.contains("crypto_LUKS on /dev/sda3"), "{reason}");
+        let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+        let plan = reinstall(&layout(), &inventory, given).unwrap();
+        assert_eq!(plan.opaque.len(), 2, "{plan}");
+    }
+}
+
+/// A damaged filesystem holds no component of anything else.
+#[test]
+fn a_filesystem_that_cannot_be_mounted_is_no_missing_component() {
+    let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", Role::NeedsAnother);
+    let mut inventory = Inventory { parts: vec![journal], explored: true, ..marked() };
+    opaque::put(&mut inventory, 0, 2, "ext4", "filesystem");
+    let failed = Failed { tried: Tried::Filesystem("/dev/sda3".into()), why: "EUCLEAN".to_owned() };
+    inventory.failed.push(failed);
+    let plan = reinstall(&layout(), &inventory, claim()).unwrap();
+    assert!(plan.opaque.iter().any(|object| object.devices == ["/dev/sda3"]), "{plan}");
 }

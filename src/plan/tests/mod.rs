@@ -41,6 +41,7 @@ mod making;
 mod member_content;
 mod missing;
 mod mutated;
+mod opaque;
 mod order_age;
 mod persistent;
 mod placeholders;

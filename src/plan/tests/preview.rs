@@ -50,6 +50,7 @@ fn machine() -> Inventory {
         size_bytes: size * MIB,
         used_bytes: used * MIB,
         marker: None,
+        unreadable_marker: None,
         sparse: Vec::new(),
     };
     machine.filesystems = vec![inside("/dev/sdb1", 1200, 7900), inside("/dev/mapper/csi--lvm-varlib", 310, 3900)];

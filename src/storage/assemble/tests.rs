@@ -1,9 +1,12 @@
 //! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
 
+use super::groups::table;
 use super::*;
 use crate::inventory::{Health, Stacked, StackedKind, Use};
 use crate::storage::vmdisks::fingerprints;
+use crate::survey::Piece;
 
+mod closed;
 mod overlaid;
 mod volumes;
 
@@ -35,6 +38,7 @@ fn an_array_that_does_not_run_after_all_tries_is_handed_over() {
         failed,
         arrays: Default::default(),
         groups: Default::default(),
+        tried: Vec::new(),
         notes: Vec::new(),
     };
     assembled.mark(&mut inventory);

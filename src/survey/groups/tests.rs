@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::inventory::{Array, ArrayMember, Partition, Stacked, Table};
+use crate::survey::Piece;
 use crate::survey::fake::Tree;
 
 fn recorded(name: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Vec<VolumeGroup> {
@@ -232,18 +233,25 @@ fn health_by_what_is_missing() {
 
 #[test]
 fn volumes_that_are_not_activated_alone() {
-    let volume = |role: &str, locked: &str| {
-        let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_role": role, "lv_allocation_locked": locked});
+    let volume = |attr: &str, role: &str, locked: &str| {
+        let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_attr": attr, "lv_role": role, "lv_allocation_locked": locked});
         entangled(&serde_json::from_value(volume).unwrap())
     };
-    for (role, locked, expected) in [
-        ("", "", None),
-        ("public", "", None),
-        ("public,snapshot,thicksnapshot", "", None),
-        ("public,origin,thickorigin,multithickorigin", "", Some("has a snapshot, which would be activated with it")),
-        ("public", "allocation locked", Some("is being moved, which would go on")),
+    const MERGE: &str = "is part of a merge of a snapshot, which would go on";
+    const MOVE: &str = "is being moved, which would go on";
+    for (attr, role, locked, expected) in [
+        ("", "", "", None),
+        ("-wi-------", "public", "", None),
+        ("swi---s---", "public,snapshot,thicksnapshot", "", None),
+        ("owi---s---", "public,origin,thickorigin,multithickorigin", "", Some(HAS_SNAPSHOT)),
+        // Recorded by an earlier version.
+        ("", "public,origin,thickorigin,multithickorigin", "", Some(HAS_SNAPSHOT)),
+        ("Owi---s---", "public,origin,thickorigin", "", Some(MERGE)),
+        ("Swi---s---", "public,snapshot,thicksnapshot", "", Some(MERGE)),
+        ("-wI-------", "public", "allocation locked", Some(MOVE)),
+        ("owI---s---", "public,origin,thickorigin", "allocation locked", Some(MOVE)),
     ] {
-        assert_eq!(volume(role, locked), expected, "{role} {locked}");
+        assert_eq!(volume(attr, role, locked), expected, "{attr} {role} {locked}");
     }
 }
 

@@ -94,7 +94,7 @@ impl Rest {
 /// The fields that metal-api has. It spells what is not there as null, or not at all. What drophammer's own server adds is no word of
 /// metal-api's, and means nothing here.
 pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
-    const OWN: [&str; 11] = [
+    const OWN: [&str; 12] = [
         "order",
         "installed",
         "erase",
@@ -106,6 +106,7 @@ pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
         "network",
         "kernel_arguments",
         "approved",
+        "give_up",
     ];
     let mut document: Value = serde_json::from_slice(text)?;
     without_nulls(&mut document);

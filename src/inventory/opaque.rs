@@ -1,0 +1,235 @@
+//! Objects whose content was not seen. Each may contain anything: the marker of an installation, or a component of something that
+//! is preserved. Planner, fleet mode and `drophammer inventory` use this list and no other rule.
+//!
+//! | object | opaque unless |
+//! |---|---|
+//! | volume group that is exported or belongs to another host | each of its volumes is shown |
+//! | logical volume | it is active, or a read-only mapping shows it |
+//! | md array, container of a firmware RAID | it runs |
+//! | encrypted container | it is open |
+//! | bcache device | its bcache runs |
+//! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | never seen |
+//! | RAID member or physical volume that mdadm or lvm cannot assign | never seen |
+//! | filesystem of a format that may carry `/` | it is in use or was mounted read-only, and its marker is readable or absent |
+//! | region of a disk that cannot be read | never seen |
+
+mod components;
+mod volumes;
+
+use super::{Array, Disk, Filesystem, Inventory, MemberRole, Signature, Stacked, StackedKind, Tried, Unknown, Use};
+use crate::device::DevicePath;
+use serde::Serialize;
+use std::fmt;
+
+/// Formats that a layout can put `/` on.
+const ROOT_FORMATS: [&str; 5] = ["ext2", "ext3", "ext4", "xfs", "btrfs"];
+
+/// Object whose content was not seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OpaqueObject {
+    pub kind: OpaqueKind,
+    /// `logical volume vg00/root (thin)`, `crypto_LUKS "vault"`.
+    pub name: String,
+    /// Devices that it lies on, spelled as the disks, partitions and stacked devices of the inventory.
+    pub devices: Vec<DevicePath>,
+    pub reason: String,
+    /// What the operator can do to make its content visible.
+    pub remedy: String,
+    /// Nothing has tried to show the content. The agent tries, and may succeed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub untried: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpaqueKind {
+    VolumeGroup,
+    LogicalVolume,
+    Array,
+    Encrypted,
+    /// Component of something that neither md nor LVM assembles.
+    Component,
+    /// RAID member or physical volume that mdadm or lvm cannot assign.
+    Unassigned,
+    Filesystem,
+    UnreadableRegion,
+}
+
+impl OpaqueObject {
+    /// Returns whether block devices may be inside: components of arrays, groups, pools and filesystems that span devices.
+    pub fn may_contain_devices(&self) -> bool {
+        self.kind != OpaqueKind::Filesystem
+    }
+}
+
+/// Object and devices, without reason and remedy.
+impl fmt::Display for OpaqueObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.devices.as_slice() {
+            [] => f.write_str(&self.name),
+            devices => write!(f, "{} on {}", self.name, devices.join(", ")),
+        }
+    }
+}
+
+/// Disk, partition or stacked device with its content and users.
+struct Device<'a> {
+    path: &'a DevicePath,
+    signatures: &'a [Signature],
+    uses: &'a [Use],
+}
+
+impl Inventory {
+    /// Returns every object whose content was not seen.
+    pub fn opaque_objects(&self) -> Vec<OpaqueObject> {
+        let groups = self.groups.iter().flat_map(|group| self.opaque_volumes(group));
+        let arrays = self.arrays.iter().filter_map(|array| self.opaque_array(array)).chain(self.lost_arrays());
+        let components = self.devices().flat_map(|device| self.opaque_components(&device));
+        let unassigned = self.unknown.iter().map(unassigned);
+        let filesystems = self.devices().filter_map(|device| self.opaque_filesystem(&device));
+        let unreadable = self.disks.iter().filter_map(unreadable_region);
+        groups.chain(arrays).chain(components).chain(unassigned).chain(filesystems).chain(unreadable).collect()
+    }
+
+    fn devices(&self) -> impl Iterator<Item = Device<'_>> {
+        let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.uses, &disk.table));
+        let stacked = self.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
+        disks.chain(stacked).flat_map(|(path, signatures, uses, table)| {
+            let partitions = table.iter().flat_map(|table| &table.partitions);
+            let partitions =
+                partitions.map(|part| Device { path: &part.device, signatures: &part.signatures, uses: &part.uses });
+            std::iter::once(Device { path, signatures, uses }).chain(partitions)
+        })
+    }
+
+    /// Returns the running devices that lie directly on a device. An overlay shows what it lies on, so that its holders count as well.
+    fn holders(&self, device: &DevicePath) -> Vec<&Stacked> {
+        let name = self.kernel_name(device);
+        let uses = self.devices().find(|other| other.path == device).map(|other| other.uses).unwrap_or_default();
+        let holds = |other: &&Stacked| {
+            other.below.contains(&name) || uses.iter().any(|usage| *usage == Use::Holder(other.name.clone()))
+        };
+        let direct = self.stacked.iter().filter(holds);
+        direct
+            .flat_map(|holder| match holder.is_overlay() {
+                true => self.stacked.iter().filter(|other| other.below.contains(&holder.name)).collect(),
+                false => vec![holder],
+            })
+            .collect()
+    }
+
+    /// Returns whether a device of this kind lies on the device and has a size. An inactive array has none.
+    fn is_held_by(&self, device: &DevicePath, kind: StackedKind) -> bool {
+        self.holders(device).iter().any(|holder| holder.kind == kind && holder.size_bytes > 0)
+    }
+
+    fn opaque_array(&self, array: &Array) -> Option<OpaqueObject> {
+        let device = |stacked: &&Stacked| array.running.as_ref() == Some(&stacked.name);
+        let runs = self.stacked.iter().filter(device).any(|stacked| stacked.size_bytes > 0);
+        if runs || array.members.iter().any(|member| self.is_held_by(&member.device, StackedKind::Array)) {
+            return None;
+        }
+        let failure = self.failure(&Tried::Array(array.uuid));
+        let is_firmware = array.level == "container";
+        let is_whole = array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_)));
+        let untried = !self.explored && failure.is_none() && is_whole && !is_firmware;
+        let reason = match failure {
+            Some(why) => format!("it does not start: {why}"),
+            None if is_firmware => format!("RAID of the firmware ({}) is not started", array.metadata),
+            None if !is_whole => "none of its members is known to be complete and current".to_owned(),
+            None if untried => "it did not run when the inventory was read".to_owned(),
+            None => "it does not run".to_owned(),
+        };
+        let remedy = match is_firmware {
+            true => "delete the RAID volume in the firmware setup, or save its content in the system that uses it",
+            false => "connect its missing members, or repair it in the system that uses it",
+        };
+        let name = if array.name.is_empty() { array.uuid.to_string() } else { format!("\"{}\"", array.name) };
+        Some(OpaqueObject {
+            kind: OpaqueKind::Array,
+            name: format!("array {name} ({})", array.level),
+            devices: array.members.iter().map(|member| member.device.clone()).collect(),
+            reason,
+            remedy: remedy.to_owned(),
+            untried,
+        })
+    }
+
+    /// Returns arrays that did not start and whose members can no longer be read.
+    fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> {
+        self.failed.iter().filter_map(|failed| match &failed.tried {
+            Tried::Array(uuid) if self.arrays.iter().all(|array| array.uuid != *uuid) => Some(OpaqueObject {
+                kind: OpaqueKind::Array,
+                name: format!("array {uuid}"),
+                devices: Vec::new(),
+                reason: format!("it did not start, and its members are gone: {}", failed.why),
+                remedy: "connect its members".to_owned(),
+                untried: false,
+            }),
+            _ => None,
+        })
+    }
+
+    fn opaque_filesystem(&self, device: &Device) -> Option<OpaqueObject> {
+        let format = device.signatures.iter().find(|found| ROOT_FORMATS.contains(&found.kind.as_str()))?;
+        let seen = self.filesystems.iter().find(|filesystem| filesystem.device == *device.path);
+        if !device.uses.is_empty() && seen.is_none() {
+            return None;
+        }
+        let failure = self.failure(&Tried::Filesystem(device.path.clone()));
+        let is_ambiguous = device.signatures.len() > 1;
+        let (reason, remedy) = match (seen, failure) {
+            (Some(Filesystem { unreadable_marker: None, .. }), _) => return None,
+            (Some(Filesystem { unreadable_marker: Some(why), .. }), _) => {
+                (format!("the marker of an installation in it cannot be read: {why}"), "repair or remove that file")
+            }
+            (None, Some(why)) => (format!("it cannot be mounted: {why}"), "repair the filesystem"),
+            (None, None) if is_ambiguous => {
+                let kinds: Vec<&str> = device.signatures.iter().map(|found| found.kind.as_str()).collect();
+                (format!("its device has several signatures: {}", kinds.join(", ")), "remove the stale one (wipefs)")
+            }
+            (None, None) => ("it is not mounted".to_owned(), "mount it read-only to see why this fails"),
+        };
+        Some(OpaqueObject {
+            kind: OpaqueKind::Filesystem,
+            name: signature_name(format),
+            devices: vec![device.path.clone()],
+            reason,
+            remedy: remedy.to_owned(),
+            untried: !self.explored && seen.is_none() && failure.is_none() && !is_ambiguous,
+        })
+    }
+}
+
+fn unassigned(unknown: &Unknown) -> OpaqueObject {
+    OpaqueObject {
+        kind: OpaqueKind::Unassigned,
+        name: "RAID member or physical volume".to_owned(),
+        devices: unknown.devices.clone(),
+        reason: format!("what it belongs to is not known: {}", unknown.reason),
+        remedy: "connect the devices that belong to it, or repair its metadata".to_owned(),
+        untried: false,
+    }
+}
+
+fn unreadable_region(disk: &Disk) -> Option<OpaqueObject> {
+    let why = disk.unreadable.as_ref()?;
+    Some(OpaqueObject {
+        kind: OpaqueKind::UnreadableRegion,
+        name: "unreadable region".to_owned(),
+        devices: vec![disk.device.clone()],
+        reason: why.clone(),
+        remedy: "check the disk and its cabling, or repair the metadata that is named".to_owned(),
+        untried: false,
+    })
+}
+
+fn signature_name(signature: &Signature) -> String {
+    match signature.label.as_str() {
+        "" => signature.kind.clone(),
+        label => format!("{} \"{label}\"", signature.kind),
+    }
+}
+
+#[cfg(test)]
+mod tests;

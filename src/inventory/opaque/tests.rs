@@ -1,0 +1,297 @@
+//! Which objects are opaque, as tables: each with a neighbour that is not.
+
+use super::*;
+use crate::inventory::{
+    ArrayMember, Failed, HAS_SNAPSHOT, Health, LogicalVolume, Partition, PhysicalVolume, Table, VolumeGroup,
+};
+use crate::marker::Marker;
+use uuid::Uuid;
+
+const EXPORTED: &str = "it is exported: `vgimport` it in the installed system";
+const FOREIGN: &str =
+    "it belongs to the host with the system ID \"node: 1\": take that off with `vgchange --systemid \"\"`";
+
+fn signature(kind: &str, usage: &str) -> Signature {
+    Signature { kind: kind.to_owned(), usage: usage.to_owned(), ..Signature::default() }
+}
+
+/// Machine with one disk, `sda`, whose second partition has these signatures.
+fn with(signatures: &[Signature]) -> Inventory {
+    let part = |number: u32| Partition {
+        number,
+        device: format!("/dev/sda{number}").into(),
+        size_bytes: 1 << 30,
+        ..Partition::default()
+    };
+    let partitions = vec![part(1), Partition { signatures: signatures.to_vec(), ..part(2) }];
+    let table = Some(Table { partitions, ..Table::default() });
+    let disk = Disk { name: "sda".into(), device: "/dev/sda".into(), table, ..Disk::default() };
+    Inventory { disks: vec![disk], explored: true, ..Inventory::default() }
+}
+
+/// The same with a device of this kind on the second partition.
+fn held(signatures: &[Signature], kind: StackedKind, size_bytes: u64) -> Inventory {
+    let (name, device) = ("dm-0".into(), "/dev/mapper/held".into());
+    let held = Stacked { name, device, kind, below: vec!["sda2".into()], size_bytes, ..Stacked::default() };
+    Inventory { stacked: vec![held], ..with(signatures) }
+}
+
+fn group(closed: Option<&str>, volumes: Vec<LogicalVolume>) -> Inventory {
+    let physical = vec![PhysicalVolume { device: Some("/dev/sda2".into()), ..PhysicalVolume::default() }];
+    let (name, closed) = ("vg00".to_owned(), closed.map(str::to_owned));
+    let group = VolumeGroup { name, physical, volumes, closed, ..VolumeGroup::default() };
+    Inventory { groups: vec![group], ..with(&[signature("LVM2_member", "raid")]) }
+}
+
+fn volume(kind: &str) -> LogicalVolume {
+    let (name, uuid) = (format!("a-{kind}"), format!("u-{kind}"));
+    LogicalVolume { name, uuid, kind: kind.to_owned(), ..LogicalVolume::default() }
+}
+
+fn printed(inventory: &Inventory) -> Vec<String> {
+    let objects = inventory.opaque_objects().into_iter();
+    objects.map(|object| format!("{object}: {}; {}", object.reason, object.remedy)).collect()
+}
+
+#[test]
+fn volumes_are_opaque_unless_they_are_shown() {
+    for (kind, words) in [
+        ("linear", "LVM did not activate it; activate it in the rescue shell (lvchange -ay vg00/a-linear)"),
+        ("striped", "LVM did not activate it"),
+        ("raid1", "LVM did not activate it"),
+        ("snapshot", "the activation of a snapshot may write to it; remove the snapshot"),
+        ("thin", "the activation of a volume of type thin writes to its disks; save what is needed"),
+        ("thin-pool", "type thin-pool"),
+        ("cache", "type cache"),
+        ("writecache", "type writecache"),
+        ("vdo", "type vdo"),
+        ("raid5", "type raid5"),
+        ("raid5_ls", "type raid5_ls"),
+        ("raid6", "type raid6"),
+        ("raid10", "type raid10"),
+        ("mirror", "type mirror"),
+        ("", "type  writes"),
+    ] {
+        let [said] = &printed(&group(None, vec![volume(kind)]))[..] else { panic!("{kind}") };
+        let name = format!("logical volume vg00/a-{kind} ({kind}) on /dev/sda2: ");
+        assert!(said.starts_with(&name) && said.contains(words), "{said}");
+        let shown = LogicalVolume { running: Some("dm-0".into()), ..volume(kind) };
+        assert_eq!(printed(&group(None, vec![shown])), [""; 0], "{kind}");
+    }
+}
+
+#[test]
+fn the_reason_of_a_volume_is_the_nearest_one() {
+    let entangled = |how: &str| LogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
+    let lost = |kind: &str| LogicalVolume { health: Health::Lost, ..volume(kind) };
+    for (volume, words) in [
+        (entangled(HAS_SNAPSHOT), "it has a snapshot, which would be activated with it; remove the snapshot"),
+        (entangled("is being moved, which would go on"), "it is being moved, which would go on; "),
+        (lost("linear"), "part of its data is on a missing physical volume; connect the missing disk"),
+        (lost("thin-pool"), "part of its data is on a missing physical volume"),
+        (
+            lost("raid1"),
+            "none of its copies is known to be complete and current; connect the missing disk, or repair it",
+        ),
+    ] {
+        let [said] = &printed(&group(None, vec![volume]))[..] else { panic!("{words}") };
+        assert!(said.contains(words), "{said}");
+    }
+    let mut inventory = group(None, vec![volume("linear")]);
+    let why = "`lvm lvchange` exited with 5".to_owned();
+    inventory.failed.push(Failed { tried: Tried::Volume("u-linear".to_owned()), why });
+    assert!(printed(&inventory)[0].contains("(linear) on /dev/sda2: `lvm lvchange` exited with 5; "));
+}
+
+#[test]
+fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
+    for (why, reason, remedy) in [
+        (EXPORTED, "it is exported", "`vgimport` it in the installed system"),
+        (
+            FOREIGN,
+            "it belongs to the host with the system ID \"node: 1\"",
+            "take that off with `vgchange --systemid \"\"`",
+        ),
+    ] {
+        let shown = LogicalVolume { running: Some("dm-0".into()), ..volume("linear") };
+        let both = group(Some(why), vec![shown.clone(), volume("thin"), volume("raid5")]);
+        assert_eq!(printed(&both), [format!("volume group vg00 (a-thin, a-raid5) on /dev/sda2: {reason}; {remedy}")]);
+        assert_eq!(printed(&group(Some(why), vec![shown])), [""; 0]);
+        assert_eq!(printed(&group(Some(why), vec![])), [""; 0], "it has no volumes, as LVM's metadata say");
+    }
+}
+
+#[test]
+fn arrays_are_opaque_unless_they_run() {
+    let uuid = Uuid::from_u128(9);
+    let member = |role| ArrayMember { device: "/dev/sda2".into(), role };
+    let array = |level: &str, role| Array {
+        uuid,
+        name: "root".to_owned(),
+        level: level.to_owned(),
+        metadata: "imsm".to_owned(),
+        raid_devices: 2,
+        members: vec![member(role)],
+        ..Array::default()
+    };
+    let alone = |array: &Array| Inventory { arrays: vec![array.clone()], ..with(&[]) };
+    let active = array("raid1", MemberRole::Active(0));
+    let name = "array \"root\" (raid1) on /dev/sda2: ";
+    for (array, words) in [
+        (active.clone(), "it does not run; connect"),
+        (array("raid1", MemberRole::Spare), "none of its members is known to be complete and current; "),
+        (array("raid1", MemberRole::Faulty), "none of its members is known to be complete and current; "),
+    ] {
+        assert!(printed(&alone(&array))[0].starts_with(&format!("{name}{words}")), "{:?}", printed(&alone(&array)));
+    }
+    let firmware = printed(&alone(&array("container", MemberRole::Active(0))));
+    assert!(firmware[0].contains("RAID of the firmware (imsm) is not started; delete the RAID volume"), "{firmware:?}");
+    let failed = vec![Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() }];
+    let failed = printed(&Inventory { failed, ..alone(&active) });
+    assert!(failed[0].contains("it does not start: not enough; "), "{failed:?}");
+    let failed = vec![Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() }];
+    let gone = printed(&Inventory { failed, ..with(&[]) });
+    assert!(gone[0].starts_with("array 00000000-") && gone[0].contains("its members are gone: not enough"), "{gone:?}");
+    for (size_bytes, is_seen) in [(1 << 30, true), (0, false)] {
+        let running = Array { running: Some("dm-0".into()), ..active.clone() };
+        let inventory = Inventory { arrays: vec![running], ..held(&[], StackedKind::Array, size_bytes) };
+        assert_eq!(printed(&inventory).is_empty(), is_seen, "{size_bytes}");
+    }
+}
+
+#[test]
+fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
+    use StackedKind::{Array, Bcache, Crypt, Other, Volume};
+    for (kind, usage, opened_by, words) in [
+        ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide its key"),
+        ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
+        ("cs_fvault2", "crypto", Some(Crypt), "it is encrypted and not open"),
+        ("bcache", "other", Some(Bcache), "its bcache device does not run"),
+        ("zfs_member", "raid", None, "ZFS is not supported here; import the pool"),
+        ("zfs_member", "filesystem", None, "ZFS is not supported here"),
+        ("stratis", "raid", None, "stratis is not supported here"),
+        ("drbd", "raid", None, "drbd is not supported here"),
+        ("DM_snapshot_cow", "other", None, "DM_snapshot_cow is not supported here"),
+        ("nvidia_raid_member", "raid", None, "md does not support this RAID of the firmware; delete the RAID volume"),
+        ("VMFS_volume_member", "raid", None, "VMFS_volume_member is not supported here"),
+    ] {
+        let found = [signature(kind, usage)];
+        let said = printed(&with(&found));
+        assert!(said.len() == 1 && said[0].starts_with(&format!("{kind} on /dev/sda2: {words}")), "{said:?}");
+        for holder in [Array, Bcache, Crypt, Other, Volume] {
+            // What is in an array shows on its members.
+            let is_seen = opened_by == Some(holder) || holder == Array;
+            assert_eq!(printed(&held(&found, holder, 1)).is_empty(), is_seen, "{kind} {holder:?}");
+            assert_eq!(printed(&held(&found, holder, 0)).len(), 1, "{kind} {holder:?}, which is inactive");
+        }
+    }
+    for (kind, usage) in [
+        ("swap", "other"),
+        ("vfat", "filesystem"),
+        ("ntfs", "filesystem"),
+        ("iso9660", "filesystem"),
+        ("ceph_bluestore", "other"),
+        ("jbd", "other"),
+        ("LVM2_member", "raid"),
+        ("linux_raid_member", "raid"),
+    ] {
+        assert_eq!(printed(&with(&[signature(kind, usage)])), [""; 0], "{kind}");
+    }
+    let failed = vec![Failed { tried: Tried::Container("/dev/sda2".into()), why: "no key".to_owned() }];
+    let locked = Inventory { failed, ..with(&[signature("crypto_LUKS", "crypto")]) };
+    assert!(printed(&locked)[0].contains("it is encrypted and not open: no key; "), "{:?}", printed(&locked));
+}
+
+#[test]
+fn an_overlay_hides_nothing() {
+    let mut inventory = held(&[signature("crypto_LUKS", "crypto")], StackedKind::Other, 1 << 30);
+    inventory.stacked[0].device = "/dev/mapper/drophammer-overlay-sda2".into();
+    assert_eq!(printed(&inventory).len(), 1);
+    let (name, device, below) = ("md127".into(), "/dev/md127".into(), vec!["dm-0".into()]);
+    let kind = StackedKind::Array;
+    inventory.stacked.push(Stacked { name, device, kind, below, size_bytes: 1, ..Stacked::default() });
+    assert_eq!(printed(&inventory), [""; 0]);
+}
+
+#[test]
+fn filesystems_are_opaque_unless_they_were_mounted() {
+    let seen = |unreadable_marker: Option<&str>, marker| Filesystem {
+        device: "/dev/sda2".into(),
+        unreadable_marker: unreadable_marker.map(str::to_owned),
+        marker,
+        ..Filesystem::default()
+    };
+    for kind in ROOT_FORMATS {
+        let there = with(&[signature(kind, "filesystem")]);
+        let said = printed(&there);
+        assert_eq!(said, [format!("{kind} on /dev/sda2: it is not mounted; mount it read-only to see why this fails")]);
+        for filesystem in [seen(None, None), seen(None, Some(Marker::default()))] {
+            assert_eq!(printed(&Inventory { filesystems: vec![filesystem], ..there.clone() }), [""; 0], "{kind}");
+        }
+        let damaged = Inventory { filesystems: vec![seen(Some("it is larger"), None)], ..there.clone() };
+        assert!(printed(&damaged)[0].contains("the marker of an installation in it cannot be read: it is larger; "));
+        let failed = vec![Failed { tried: Tried::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
+        let failed = Inventory { failed, ..there.clone() };
+        assert!(printed(&failed)[0].contains("it cannot be mounted: EUCLEAN; repair the filesystem"));
+        let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
+        let words = format!("its device has several signatures: {kind}, swap; remove the stale one");
+        assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
+        // What holds it shows what is in it.
+        let mut used = there.clone();
+        used.disks[0].table.as_mut().unwrap().partitions[1].uses = vec![Use::Holder("md127".into())];
+        assert_eq!(printed(&used), [""; 0], "{kind}");
+    }
+}
+
+#[test]
+fn what_is_unassigned_or_unreadable_is_opaque() {
+    let mut inventory = with(&[]);
+    assert_eq!(printed(&inventory), [""; 0]);
+    let devices = ["/dev/sda1", "/dev/sda2"].map(DevicePath::from).into();
+    inventory.unknown.push(Unknown { devices, reason: "bad checksum".to_owned() });
+    inventory.disks[0].unreadable = Some("/dev/sda3: Input/output error".to_owned());
+    assert_eq!(
+        printed(&inventory),
+        [
+            "RAID member or physical volume on /dev/sda1, /dev/sda2: what it belongs to is not known: bad checksum; connect the devices that belong to it, or repair its metadata",
+            "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the metadata that is named",
+        ]
+    );
+}
+
+/// An inventory that was read before anything was assembled does not tell whether the agent can look.
+#[test]
+fn only_what_the_agent_may_still_see_is_untried() {
+    let entangled = |how: &str| LogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
+    let lost = LogicalVolume { health: Health::Lost, ..volume("linear") };
+    let array = |role| Array {
+        raid_devices: 1,
+        members: vec![ArrayMember { device: "/dev/sda2".into(), role }],
+        ..Array::default()
+    };
+    let arrays = |role| Inventory { arrays: vec![array(role)], ..with(&[]) };
+    for (inventory, may_be_seen) in [
+        (group(None, vec![volume("linear")]), true),
+        (group(None, vec![volume("striped")]), true),
+        (group(None, vec![volume("raid1")]), true),
+        (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
+        (group(None, vec![entangled("is being moved, which would go on")]), false),
+        (group(None, vec![lost]), false),
+        (group(None, vec![volume("thin")]), false),
+        (group(Some(EXPORTED), vec![volume("linear")]), true),
+        (group(Some(EXPORTED), vec![volume("linear"), volume("thin")]), false),
+        (group(Some(EXPORTED), vec![volume("striped")]), false),
+        (arrays(MemberRole::Active(0)), true),
+        (arrays(MemberRole::Spare), false),
+        (with(&[signature("ext4", "filesystem")]), true),
+        (with(&[signature("ext4", "filesystem"), signature("xfs", "filesystem")]), false),
+        (with(&[signature("crypto_LUKS", "crypto")]), false),
+        (with(&[signature("zfs_member", "raid")]), false),
+    ] {
+        for explored in [false, true] {
+            let objects = Inventory { explored, ..inventory.clone() }.opaque_objects();
+            assert_eq!(objects.len(), 1, "{objects:?}");
+            assert_eq!(objects[0].untried, may_be_seen && !explored, "{:?}", objects[0]);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Volume groups and logical volumes that are not active.
+
+use super::{OpaqueKind, OpaqueObject};
+use crate::inventory::{HAS_SNAPSHOT, Health, Inventory, LogicalVolume, Tried, VolumeGroup};
+
+/// Segment types whose content the agent can show without a write.
+const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
+
+impl Inventory {
+    /// Returns the volumes of a group that are not shown; of a closed group as one object.
+    pub(super) fn opaque_volumes(&self, group: &VolumeGroup) -> Vec<OpaqueObject> {
+        let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
+        match &group.closed {
+            Some(_) if idle().next().is_none() => Vec::new(),
+            Some(why) => vec![self.closed_group(group, why, &idle().collect::<Vec<_>>())],
+            None => idle().map(|volume| self.opaque_volume(group, volume)).collect(),
+        }
+    }
+
+    fn closed_group(&self, group: &VolumeGroup, why: &str, idle: &[&LogicalVolume]) -> OpaqueObject {
+        // The inventory has both in one sentence.
+        let (reason, remedy) = why.rsplit_once(": ").unwrap_or((why, "open it in the system that uses it"));
+        let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
+        OpaqueObject {
+            kind: OpaqueKind::VolumeGroup,
+            name: format!("volume group {} ({})", group.name, volumes.join(", ")),
+            devices: group.devices().cloned().collect(),
+            reason: reason.to_owned(),
+            remedy: remedy.to_owned(),
+            untried: !self.explored && idle.iter().all(|volume| is_showable_in_closed_group(volume)),
+        }
+    }
+
+    fn opaque_volume(&self, group: &VolumeGroup, volume: &LogicalVolume) -> OpaqueObject {
+        let failure = self.failure(&Tried::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
+        let untried = !self.explored && failure.is_none() && is_showable(volume);
+        let path = format!("{}/{}", group.name, volume.name);
+        let elsewhere = |what: &str| format!("{what} in the system that uses it");
+        let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
+            (Health::Lost, "raid1", _) => (
+                "none of its copies is known to be complete and current".to_owned(),
+                elsewhere(&format!("connect the missing disk, or repair it (lvconvert --repair {path})")),
+            ),
+            (Health::Lost, ..) => {
+                ("part of its data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
+            }
+            _ if untried => ("it was not active when the inventory was read".to_owned(), activate(&path)),
+            (_, _, Some(how)) => {
+                (format!("it {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
+            }
+            (_, "snapshot", _) => (
+                "the activation of a snapshot may write to it".to_owned(),
+                elsewhere(&format!("remove the snapshot (lvremove {path})")),
+            ),
+            (_, "linear" | "striped" | "raid1", _) => {
+                let why = failure.unwrap_or("LVM did not activate it");
+                (why.to_owned(), activate(&path))
+            }
+            (_, kind, _) => (
+                format!("the activation of a volume of type {kind} writes to its disks"),
+                elsewhere("save what is needed, and remove the volume,"),
+            ),
+        };
+        OpaqueObject {
+            kind: OpaqueKind::LogicalVolume,
+            name: format!("logical volume {path} ({})", volume.kind),
+            devices: group.devices().cloned().collect(),
+            reason,
+            remedy,
+            untried,
+        }
+    }
+}
+
+fn activate(path: &str) -> String {
+    format!("activate it in the rescue shell (lvchange -ay {path})")
+}
+
+/// Returns whether the agent can show the volume without a write.
+fn is_showable(volume: &LogicalVolume) -> bool {
+    let is_free =
+        volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));
+    is_free && volume.health != Health::Lost && SHOWABLE.contains(&volume.kind.as_str())
+}
+
+/// Returns whether a read-only mapping can show a volume that LVM refuses to activate.
+fn is_showable_in_closed_group(volume: &LogicalVolume) -> bool {
+    is_showable(volume) && volume.kind != "striped"
+}

@@ -1,0 +1,136 @@
+//! Where only the disks remember what was installed, an object whose content was not seen may contain the marker.
+
+use crate::device::KernelName;
+use crate::error::{Error, Phase, Result};
+use crate::inventory::{Inventory, OpaqueObject};
+use crate::topology::Stack;
+
+/// Refuses while an object of the machine was not looked into. Objects that lie only on disks with the serial numbers of `give_up` do not
+/// count: the operator gives up what is on them.
+///
+/// # Errors
+/// Each such object with reason and remedy.
+pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
+    let stack = Stack::new(inventory);
+    let is_given_up = |name: &KernelName| {
+        let mut disks = inventory.disks.iter().filter(|disk| give_up.contains(&disk.serial));
+        let serial = disks.find(|disk| disk.name == *name).map(|disk| &disk.serial).filter(|serial| !serial.is_empty());
+        serial.is_some_and(|serial| inventory.disks.iter().filter(|disk| disk.serial == *serial).count() == 1)
+    };
+    let counts = |object: &OpaqueObject| {
+        let mut disks = object.devices.iter().flat_map(|device| stack.disks(&stack.name(device))).peekable();
+        disks.peek().is_none() || !disks.all(|disk| is_given_up(&disk))
+    };
+    let opaque = inventory.opaque_objects().into_iter().filter(counts);
+    let opaque = opaque.map(|object| format!("{object} ({}; {})", object.reason, object.remedy));
+    let opaque: Vec<String> = opaque.collect();
+    if opaque.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "only the disks could tell that this allocation is installed already, and the content of {} cannot be seen. If nobody needs \
+         what is there, erase it: wipefs -a in the rescue shell",
+        opaque.join(", ")
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocation::Allocation;
+    use crate::inventory::{
+        Disk, Failed, Filesystem, LogicalVolume, PhysicalVolume, Signature, Tried, Unknown, VolumeGroup,
+    };
+    use crate::marker::Marker;
+    use crate::ready::remembered::{all_was_looked_into, by_disks};
+
+    fn asked(give_up: &[&str]) -> Allocation {
+        let give_up = give_up.iter().map(|it| (*it).to_owned()).collect();
+        Allocation { id: "a".into(), give_up, ..Allocation::default() }
+    }
+
+    /// A machine with this on its second disk.
+    fn with(kind: &str, usage: &str) -> Inventory {
+        let signatures = vec![Signature { kind: kind.into(), usage: usage.into(), ..Signature::default() }];
+        let disk = |name: &str, serial: &str| Disk {
+            name: name.into(),
+            device: format!("/dev/{name}").into(),
+            serial: serial.into(),
+            ..Disk::default()
+        };
+        let disks = vec![disk("sda", "A"), Disk { signatures, ..disk("sdb", "B") }];
+        Inventory { disks, ..Inventory::default() }
+    }
+
+    fn with_group(kind: &str, closed: Option<&str>) -> Inventory {
+        let physical = vec![PhysicalVolume { device: Some("/dev/sdb".into()), ..PhysicalVolume::default() }];
+        let volumes = vec![LogicalVolume { name: "root".into(), kind: kind.into(), ..LogicalVolume::default() }];
+        let closed = closed.map(str::to_owned);
+        let group = VolumeGroup { name: "vg00".into(), physical, volumes, closed, ..VolumeGroup::default() };
+        Inventory { groups: vec![group], ..with("LVM2_member", "raid") }
+    }
+
+    fn installed() -> Filesystem {
+        let (machine, allocation) = ("m".into(), "a".into());
+        let marker = Some(Marker { machine, allocation, ..Marker::default() });
+        Filesystem { device: "/dev/sda".into(), marker, ..Filesystem::default() }
+    }
+
+    #[test]
+    fn an_installation_is_not_made_over_what_nobody_has_seen() {
+        let array = Failed { tried: Tried::Array(uuid::Uuid::nil()), why: "w".into() };
+        let unknown = Unknown { devices: vec!["/dev/sdc1".into()], reason: "r".into() };
+        let unreadable = Disk { unreadable: Some("EIO".into()), ..with("", "").disks[0].clone() };
+        for (inventory, unseen) in [
+            (with("ext4", "filesystem"), Some("/dev/sdb")),
+            (with("xfs", "filesystem"), Some("/dev/sdb")),
+            (with("vfat", "filesystem"), None),
+            (with("ntfs", "filesystem"), None),
+            (with("swap", "other"), None),
+            (with("crypto_LUKS", "crypto"), Some("crypto_LUKS on /dev/sdb")),
+            (with("zfs_member", "raid"), Some("zfs_member on /dev/sdb")),
+            (with("bcache", "other"), Some("bcache on /dev/sdb")),
+            (with_group("thin", None), Some("logical volume vg00/root (thin) on /dev/sdb")),
+            (with_group("linear", None), Some("logical volume vg00/root (linear) on /dev/sdb")),
+            (with_group("snapshot", None), Some("logical volume vg00/root (snapshot) on /dev/sdb")),
+            (with_group("linear", Some("it is exported: import it")), Some("volume group vg00 (root) on /dev/sdb")),
+            (Inventory { disks: vec![unreadable], ..Inventory::default() }, Some("unreadable region on /dev/sda")),
+            (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
+            (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),
+        ] {
+            let result = by_disks("m", &mut asked(&[]), &inventory).map_err(|error| error.to_string());
+            assert_eq!(result.is_err(), unseen.is_some(), "{result:?}");
+            unseen.iter().for_each(|unseen| assert!(result.as_ref().unwrap_err().contains(unseen), "{result:?}"));
+            assert_eq!(all_was_looked_into(&inventory).is_err(), unseen.is_some(), "of a pool");
+            // Whoever has found the marker knows.
+            let known = Inventory { filesystems: vec![installed()], ..inventory };
+            assert_eq!(by_disks("m", &mut asked(&[]), &known).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_the_operator_gives_up_may_be_unseen() {
+        let two = |serial: &str| {
+            let mut inventory = with_group("thin", None);
+            inventory.disks[0].serial = serial.into();
+            let first = PhysicalVolume { device: Some("/dev/sda".into()), ..PhysicalVolume::default() };
+            inventory.groups[0].physical.push(first);
+            inventory
+        };
+        for (inventory, give_up, allowed) in [
+            (with("crypto_LUKS", "crypto"), &["B"][..], true),
+            (with("crypto_LUKS", "crypto"), &["A"], false),
+            (with("crypto_LUKS", "crypto"), &[""], false),
+            (with_group("thin", None), &["B"], true),
+            // It lies on both.
+            (two("A"), &["B"], false),
+            (two("A"), &["A", "B"], true),
+            // Two disks have that number, and it identifies neither.
+            (two("B"), &["B"], false),
+        ] {
+            assert_eq!(by_disks("m", &mut asked(give_up), &inventory).is_ok(), allowed, "{give_up:?} {inventory:?}");
+            assert!(all_was_looked_into(&inventory).is_err());
+        }
+    }
+}

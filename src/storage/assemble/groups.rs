@@ -1,0 +1,97 @@
+//! Shows the logical volumes of a group without a write.
+
+use crate::command::Command;
+use crate::inventory::{Failed, Inventory, LogicalVolume, Tried, VolumeGroup};
+use crate::storage::kernel;
+use crate::survey::{self, LVM_COPY, LVM_LOOKS, Piece, VolumeMapping};
+
+/// Kinds of logical volumes whose devices only map. The others write when they are activated: dm-raid its superblocks,
+/// mirrors their log, thin pools their transaction. The lock on the disk does not stop that, because it holds for
+/// programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18).
+const HARMLESS: [&str; 2] = ["linear", "striped"];
+
+/// Leaves out origins of snapshots, because a merge that is due would write to them, and volumes that are being moved,
+/// because the move would go on. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a
+/// lock would make it a capital).
+const PLAIN: &str = "lv_attr=~^-.[a-z]";
+
+/// Activates the volumes that only map, and maps those whose content LVM's metadata describe. Returns the volumes that failed; the caller
+/// looks which of them are shown all the same.
+pub(super) fn show(group: &VolumeGroup) -> Vec<Failed> {
+    let mut failed = Vec::new();
+    if let Err(why) = activate(group) {
+        failed.extend(harmless(group).map(|volume| failure(volume, &why)));
+    }
+    let wanted = || group.volumes.iter().filter(|volume| survey::needs_mapping(group, volume));
+    match survey::volume_mappings(group) {
+        Err(why) => failed.extend(wanted().map(|volume| failure(volume, &why))),
+        Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
+            let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
+            let mapping = mapping.ok_or_else(|| "its metadata do not describe a complete and current copy".to_owned());
+            mapping.and_then(|mapping| map(group, mapping)).err().map(|why| failure(volume, &why))
+        })),
+    }
+    failed
+}
+
+/// Returns whether this is a failure of a volume that is shown now.
+pub(super) fn is_shown(inventory: &Inventory, failed: &Failed) -> bool {
+    let mut volumes = inventory.groups.iter().flat_map(|group| &group.volumes);
+    volumes.any(|volume| volume.running.is_some() && failed.tried == Tried::Volume(volume.uuid.clone()))
+}
+
+/// Logs which volumes of a group are shown, and returns a note for each object that is not, with the reason.
+pub(super) fn report(group: &VolumeGroup, failed: &[Failed]) -> Vec<String> {
+    let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
+    let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
+    if !shown.is_empty() {
+        tracing::info!("volume group {}: shown read-only: {}", group.name, shown.join(", "));
+    }
+    let (groups, failed) = (vec![group.clone()], failed.to_vec());
+    let alone = Inventory { groups, failed, explored: true, ..Inventory::default() };
+    let hidden = alone.opaque_objects().into_iter();
+    hidden.map(|object| format!("volume group {}: {object} is not shown: {}", group.name, object.reason)).collect()
+}
+
+fn failure(volume: &LogicalVolume, why: &str) -> Failed {
+    Failed { tried: Tried::Volume(volume.uuid.clone()), why: why.to_owned() }
+}
+
+fn harmless(group: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
+    let idle = group.volumes.iter().filter(|volume| volume.running.is_none() && volume.entangled.is_none());
+    idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
+}
+
+/// By UUID: two groups may have one name. LVM activates nothing of a closed group.
+fn activate(group: &VolumeGroup) -> Result<(), String> {
+    let harmless: Vec<String> = harmless(group).map(|volume| format!("lv_uuid={}", volume.uuid)).collect();
+    if harmless.is_empty() || group.closed.is_some() {
+        return Ok(());
+    }
+    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
+    let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
+    let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
+    let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
+    lvm.env("DM_DISABLE_UDEV", "1").deadline(super::DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Shows the content of a volume through a read-only mapping.
+fn map(group: &VolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
+    let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));
+    let concise = format!("{name},{LVM_COPY}{},,ro,{}", mapping.uuid, table(&mapping.pieces));
+    let create = Command::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
+    create.env("DM_DISABLE_UDEV", "1").run().map(drop).map_err(|error| error.to_string())
+}
+
+/// A line for each piece, with commas between them (dmsetup(8), "CONCISE FORMAT").
+pub(super) fn table(pieces: &[Piece]) -> String {
+    let mut start = 0;
+    let line = |piece: &Piece| {
+        let sectors = |bytes: u64| bytes / kernel::SYSFS_SECTOR_BYTES;
+        let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
+        let line = format!("{start} {length} linear {} {offset}", piece.device);
+        start += length;
+        line
+    };
+    pieces.iter().map(line).collect::<Vec<_>>().join(",")
+}

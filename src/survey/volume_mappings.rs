@@ -1,0 +1,93 @@
+//! Read-only mappings of logical volumes that LVM cannot activate without a write: a copy of a raid1, the origin of a snapshot, and
+//! linear volumes of a group that is exported or belongs to another host. They are made from LVM's metadata, and nothing of the group
+//! is activated.
+
+use super::Roots;
+use super::groups::{dashless, report};
+use super::legs::{self, Piece};
+use crate::inventory::{HAS_SNAPSHOT, LogicalVolume, VolumeGroup};
+
+/// Mapping that shows the current content of a logical volume.
+#[derive(Debug)]
+pub struct VolumeMapping {
+    /// Name of the volume.
+    pub name: String,
+    /// UUIDs of group and volume as the device mapper's UUIDs of volumes contain them.
+    pub uuid: String,
+    /// Ranges of devices, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// Returns the mappings of a group. Volumes without a complete and current copy are left out.
+///
+/// # Errors
+/// lvm's own words.
+pub fn volume_mappings(group: &VolumeGroup) -> Result<Vec<VolumeMapping>, String> {
+    let wanted: Vec<&LogicalVolume> = group.volumes.iter().filter(|volume| needs_mapping(group, volume)).collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let report = report()?;
+    let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
+    let row = row.ok_or("the group is gone")?;
+    let mapping = |volume: &&LogicalVolume| {
+        let pieces = match volume.kind.as_str() {
+            "raid1" => {
+                let mut legs = legs::legs(row, &volume.name);
+                let best = *legs::whole(&legs, &legs::superblocks(&Roots::default(), &legs)).first()?;
+                legs.swap_remove(best).data?
+            }
+            _ => legs::pieces(row, &volume.name)?,
+        };
+        Some(VolumeMapping { name: volume.name.clone(), uuid: dashless(&group.uuid, &volume.uuid), pieces })
+    };
+    Ok(wanted.iter().filter_map(mapping).collect())
+}
+
+/// Returns whether an inactive volume is shown through a mapping and not by LVM. The origin of a snapshot holds the current content: the
+/// snapshot holds what was overwritten. While a merge is due this is the other way round.
+pub fn needs_mapping(group: &VolumeGroup, volume: &LogicalVolume) -> bool {
+    let is_origin = volume.entangled.as_deref() == Some(HAS_SNAPSHOT);
+    let is_closed = group.closed.is_some() && volume.entangled.is_none();
+    let is_shown = match volume.kind.as_str() {
+        "raid1" => true,
+        "linear" => is_origin || is_closed,
+        _ => false,
+    };
+    is_shown && volume.running.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_are_volumes_whose_content_is_known_without_a_write() {
+        let cases = [
+            // Kind, entangled, closed group, mapped.
+            ("linear", None, false, false),
+            ("linear", Some(HAS_SNAPSHOT), false, true),
+            ("linear", None, true, true),
+            ("linear", Some(HAS_SNAPSHOT), true, true),
+            ("linear", Some("is part of a merge of a snapshot, which would go on"), false, false),
+            ("linear", Some("is part of a merge of a snapshot, which would go on"), true, false),
+            ("linear", Some("is being moved, which would go on"), true, false),
+            ("raid1", None, false, true),
+            ("raid1", None, true, true),
+            ("striped", None, true, false),
+            ("snapshot", None, true, false),
+            ("thin", None, true, false),
+            ("cache", None, false, false),
+            ("raid5", None, true, false),
+        ];
+        for (kind, entangled, is_closed, expected) in cases {
+            let closed = is_closed.then(|| "it is exported".to_owned());
+            let group = VolumeGroup { closed, ..VolumeGroup::default() };
+            let entangled = entangled.map(str::to_owned);
+            let volume = LogicalVolume { kind: kind.to_owned(), entangled, ..LogicalVolume::default() };
+            assert_eq!(needs_mapping(&group, &volume), expected, "{kind} {:?} {is_closed}", volume.entangled);
+            let active = LogicalVolume { running: Some("dm-0".into()), ..volume };
+            assert!(!needs_mapping(&group, &active), "{kind}");
+        }
+    }
+}
