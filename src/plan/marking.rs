@@ -38,6 +38,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         time: String::new(),
         disks: disks.collect(),
         received_from: None,
+        volumes: Some(decided.persistent.records.clone()),
     })
 }
 

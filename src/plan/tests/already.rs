@@ -24,6 +24,7 @@ fn marker(order: &str) -> Marker {
         time: "2026-10-01T12:00:00Z".to_owned(),
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
         received_from: None,
+        volumes: None,
     }
 }
 
