@@ -2,13 +2,13 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `disk_key`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
-use crate::marker::{FencingToken, MarkedDisk, Marker};
+use crate::marker::{FencingToken, MarkedDisk, Marker, RecordedVolume};
 use crate::problem::Problem;
 use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, Wanted};
@@ -106,6 +106,10 @@ pub struct Allocation {
     /// drophammer's own.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub volumes: Value,
+    /// Volumes of Kubernetes that the control plane lists as `Available`; none from a control plane that does not list them. The field is
+    /// drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_volumes: Option<Vec<RecordedVolume>>,
     /// What opens the machine's encrypted filesystems that have `key: server`. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub disk_key: Secret,

@@ -53,6 +53,28 @@ pub struct Marker {
     /// Digests of the installations that this one replaced, the latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
+    /// Volumes of Kubernetes that this installation or an earlier one has prepared; `None` in older markers, which did not record them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<Vec<RecordedVolume>>,
+}
+
+/// A volume of Kubernetes that an installation has prepared: it is never prepared a second time while its data may exist.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct RecordedVolume {
+    /// `metadata.uid` of the resource.
+    pub uid: String,
+    #[serde(default)]
+    pub name: String,
+    /// Persistent path: `/dev/disk/by-uuid/…`; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Device that it was prepared on, by its name of that time: `/dev/sdc`; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
+    /// Disks below that device; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<MarkedDisk>,
 }
 
 /// Which disk the layout's name meant when the machine was installed.
@@ -156,4 +178,21 @@ impl std::fmt::Display for Promise {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_from_before_volumes_were_recorded_loads() {
+        let old = r#"{"machine": "m", "allocation": "a", "order": "", "image": "i", "layout": "l", "disks": []}"#;
+        let marker: Marker = serde_json::from_str(old).unwrap();
+        assert_eq!(marker.volumes, None);
+        let uid = "9474cda7-0dbe-40fc-9842-3cb0404a7201";
+        let new = old.replace("\"disks\"", &format!("\"volumes\": [{{\"uid\": \"{uid}\"}}], \"disks\""));
+        let marker: Marker = serde_json::from_str(&new).unwrap();
+        assert_eq!(marker.volumes, Some(vec![RecordedVolume { uid: uid.to_owned(), ..RecordedVolume::default() }]));
+        assert_eq!(serde_json::from_str::<Marker>(&serde_json::to_string(&marker).unwrap()).unwrap(), marker);
+    }
 }

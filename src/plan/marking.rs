@@ -40,6 +40,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         disks: disks.collect(),
         received_from: None,
         supersedes: superseded(meant.inventory, request, claim),
+        volumes: Some(decided.persistent.records.clone()),
     })
 }
 

@@ -180,7 +180,13 @@ impl Session {
     /// replaying a journal.
     pub(super) fn write_marker(&mut self, marker: &Marker) -> Result<()> {
         self.mounts.write_back()?;
-        let marker = Marker { received_from: self.received_from.clone(), ..marker.clone() };
+        let mut marker = Marker { received_from: self.received_from.clone(), ..marker.clone() };
+        // LVM's UUIDs of new volumes exist only now.
+        for recorded in marker.volumes.iter_mut().flatten() {
+            if let Some(done) = self.facts.done.volumes.iter().find(|done| done.uid == recorded.uid) {
+                recorded.path.clone_from(&done.path);
+            }
+        }
         self.facts.marker = Some(target::marker::write(&self.root()?, &marker, OffsetDateTime::now_utc())?);
         self.mounts.write_back()
     }

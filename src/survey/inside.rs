@@ -16,8 +16,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use uuid::Uuid;
 
-/// No marker is larger.
-const MARKER_LIMIT_BYTES: u64 = 256 << 10;
+/// No marker is larger: it records up to thousands of volumes of Kubernetes.
+const MARKER_LIMIT_BYTES: u64 = 4 << 20;
 /// Of a folder; a node has a few volumes.
 const MOST_ENTRIES: usize = 4096;
 
@@ -104,7 +104,7 @@ fn marker(root: &File) -> io::Result<Option<Marker>> {
     let mut text = Vec::new();
     file.take(MARKER_LIMIT_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MARKER_LIMIT_BYTES {
-        return Err(io::Error::other("it is larger than 256 KiB"));
+        return Err(io::Error::other("it is larger than 4 MiB"));
     }
     Ok(Some(serde_json::from_slice(&text)?))
 }

@@ -57,10 +57,10 @@ impl Deciding<'_> {
         if let Some((device, unit)) = self.found(volume)? {
             return Ok(self.keep_raw(volume, path, device, unit));
         }
-        if let Some((lost, _)) = self.carriers(volume).next()
+        if let Some(lost) = self.carriers(volume).first()
             && self.request.mode == Mode::Reinstall
         {
-            return Err(Some(wiped(lost)));
+            return Err(Some(wiped(lost.device)));
         }
         let named = path.map(|path| DevicePath::from(path.as_str())).unwrap_or_default();
         // A block volume of LVM has no UUID of its own: it is the volume of the layout.

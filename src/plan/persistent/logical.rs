@@ -50,13 +50,62 @@ impl<'a> Deciding<'a> {
         if fate != Fate::Kept {
             self.warn_of_wipes(volume, &listed.devices);
         }
-        match kept {
-            None => self.make_logical(volume, create, mib, &listed.devices),
-            Some(kept) => match kept.volumes.iter().find(|found| found.name == volume.name) {
-                Some(found) => self.keep_logical(volume, create, kept, found, size_bytes, &listed.devices),
-                None => self.add_logical(volume, create, kept, size_bytes, &listed.devices),
-            },
+        let same_name = kept.and_then(|kept| kept.volumes.iter().find(|found| found.name == volume.name));
+        if let Some(decision) = self.keep_renamed(volume, &create.device, same_name)? {
+            return Ok(decision);
         }
+        match (kept, same_name) {
+            (None, _) => self.make_logical(volume, create, mib, &listed.devices),
+            (Some(kept), Some(found)) => self.keep_logical(volume, create, kept, found, size_bytes, &listed.devices),
+            (Some(kept), None) => self.add_logical(volume, create, kept, size_bytes, &listed.devices),
+        }
+    }
+
+    /// Keeps the volume where it is found: by its UUID, or by the recorded LVM UUID of a `Block` volume. The logical volume may have been
+    /// renamed since. A volume that has its name is left to the caller, as is the refusal of another one with that name.
+    fn keep_renamed(
+        &mut self,
+        volume: &Volume,
+        named: &DevicePath,
+        same_name: Option<&inventory::LogicalVolume>,
+    ) -> Result<Option<Decision>, Refused> {
+        if volume.content == Content::Block {
+            return self.keep_recorded(volume, named, same_name);
+        }
+        let Some((device, unit)) = self.found(volume)?.filter(|_| same_name.is_none()) else { return Ok(None) };
+        self.warn(format!("volume {} names {named}, and is kept on {device}, which has its UUID", volume.name));
+        Ok(Some(self.keep_raw(volume, None, device, unit)))
+    }
+
+    fn keep_recorded(
+        &mut self,
+        volume: &Volume,
+        named: &DevicePath,
+        same_name: Option<&inventory::LogicalVolume>,
+    ) -> Result<Option<Decision>, Refused> {
+        let recorded = self.record_of(volume).and_then(|record| self.recorded_logical(record));
+        let stays = |group: &inventory::VolumeGroup| !group.devices().any(|device| self.is_erased(device));
+        let Some((group, found)) = recorded.filter(|(group, _)| stays(group)) else { return Ok(None) };
+        if same_name.is_some_and(|same_name| same_name.uuid == found.uuid) {
+            return Ok(None);
+        }
+        let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
+        if found.health == Health::Lost {
+            return Err(Some(format!("is to be {named} and is {device}, and not all of its data are there")));
+        }
+        self.warn(format!(
+            "volume {} names {named}, and is kept on {device}, which has the recorded LVM UUID",
+            volume.name
+        ));
+        Ok(Some(Decision {
+            device,
+            disks: group.devices().flat_map(|device| self.disks_below(device)).gather(),
+            verdict: PersistentVerdict::Keep,
+            size: Known::Known(found.size_bytes),
+            sector_bytes: 512,
+            prepare: None,
+            persistent: Persistent::Known(mapping_path(&group.uuid, &found.uuid)),
+        }))
     }
 
     fn make_logical(

@@ -8,12 +8,16 @@
 //! | a blank disk that the layout does not name | made: the volume names that disk, and nothing else is written to it |
 //! | a device that this plan makes | made; refused where that is on a disk which this reinstall wipes |
 //! | free space of a kept group, a new file in a kept filesystem | added |
+//! | it was prepared before, and its data are not found | refused: they may be on a disk that is not seen ([`prepared`]) |
 //! | it is marked for deletion | kept where it is there, and left where it is not |
 //! | anything else | refused, by the volume's name |
 
+mod carriers;
 mod leaving;
 mod logical;
+mod prepared;
 mod raw;
+mod records;
 mod sparse;
 
 use super::devices::{Device, Fate, Size};
@@ -21,13 +25,13 @@ use super::sectors::MIB;
 use super::verdict::Deciding;
 use super::{
     Filling, MakeFilesystem, Mode, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared,
-    SparseVolume, TryFilesystem, Verdict, capacity, display, partition_bytes,
+    SparseVolume, TryFilesystem, Verdict, capacity, partition_bytes,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{Disk, Inventory, Signature};
 use crate::layout::Format;
+use crate::marker::RecordedVolume;
 use crate::order;
-use crate::topology::{Unit, units};
 use crate::volume::{Content, Source, Volume};
 use std::collections::BTreeSet;
 
@@ -42,6 +46,8 @@ pub struct Decisions {
     pub trials: Vec<TryFilesystem>,
     /// Disks that the layout does not name, and that are written for a volume.
     pub written: Vec<KernelName>,
+    /// Volumes that the marker records.
+    pub records: Vec<RecordedVolume>,
     /// Kept groups that get a volume.
     pub extended: BTreeSet<String>,
 }
@@ -91,6 +97,7 @@ impl<'a> Deciding<'a> {
         for (index, decision) in decisions {
             self.note_decision(&volumes[index], decision);
         }
+        self.record_volumes();
     }
 
     fn decide_volume(&mut self, volume: &Volume) -> Result<Decision, Refused> {
@@ -107,7 +114,11 @@ impl<'a> Deciding<'a> {
         if decision.verdict == PersistentVerdict::Keep {
             return Ok(decision);
         }
-        match self.lost(volume).map(lies_on_wiped).or_else(|| too_small(volume, &decision)) {
+        if let Some(why) = self.lost(volume).map(lies_on_wiped) {
+            return Err(Some(why));
+        }
+        self.refuse_second_copy(volume, &decision)?;
+        match too_small(volume, &decision) {
             Some(why) => Err(Some(why)),
             None => Ok(decision),
         }
@@ -149,60 +160,6 @@ impl<'a> Deciding<'a> {
         });
         decided.prepares.extend(prepare);
         decided.prepared.push(Prepared { volume: volume.clone(), device, is_part, persistent, size_bytes });
-    }
-
-    /// All devices with the volume's UUID.
-    fn carriers(&self, volume: &Volume) -> impl Iterator<Item = (&'a DevicePath, Unit<'a>)> + use<'a> {
-        let (uid, is_block) = (volume.uid, volume.content == Content::Block);
-        let has_it = move |unit: &Unit| match (is_block, unit) {
-            (true, Unit::Partition(part)) => part.guid == Some(uid),
-            (true, _) => false,
-            (false, unit) => match unit.signatures() {
-                [one] => one.uuid.eq_ignore_ascii_case(&uid.to_string()),
-                _ => false,
-            },
-        };
-        units(self.inventory).filter(move |(_, unit)| has_it(unit))
-    }
-
-    /// The device with the volume's UUID that stays as it is.
-    ///
-    /// # Errors
-    /// There are several, or it is another kind of filesystem.
-    fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
-        let stays = |(device, unit): &(&DevicePath, Unit)| {
-            let on = self.verdicts_on(device);
-            !on.iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
-                && !self.is_half(volume, device, unit)
-        };
-        let carriers: Vec<(&DevicePath, Unit)> = self.carriers(volume).filter(stays).collect();
-        let (device, unit) = match carriers.as_slice() {
-            [] => return Ok(None),
-            [one] => *one,
-            several => {
-                let devices: Vec<&str> = several.iter().map(|(device, _)| device.as_str()).collect();
-                return Err(format!("has its UUID {} on several devices: {}", volume.uid, devices.join(", ")));
-            }
-        };
-        if let (Content::Filesystem { format, .. }, [one]) = (&volume.content, unit.signatures())
-            && one.kind != format.name()
-        {
-            return Err(format!("is to be {format}, and {device} has its UUID and is {}", display::signature(one)));
-        }
-        Ok(Some((device, unit)))
-    }
-
-    /// A device with the volume's data that this reinstall wipes. The volume may name another one by now.
-    fn lost(&self, volume: &Volume) -> Option<&'a DevicePath> {
-        let is_wiped = |device: &DevicePath| self.verdicts_on(device).iter().any(|verdict| *verdict == Verdict::Wipe);
-        let lost = self.carriers(volume).map(|(device, _)| device).find(|device| is_wiped(device));
-        lost.filter(|_| self.request.mode == Mode::Reinstall)
-    }
-
-    /// Has an earlier attempt been cut off while it made this filesystem? mkfs.xfs writes the UUID first, and the rest after it.
-    fn is_half(&self, volume: &Volume, device: &DevicePath, unit: &Unit) -> bool {
-        let content = on_kept(device, unit.signatures(), 0);
-        self.was_cut_off(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
     /// The volume of the list whose filesystem this is.

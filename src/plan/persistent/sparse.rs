@@ -7,6 +7,7 @@ use super::super::verdict::Deciding;
 use super::super::{Filling, Mode, PersistentVerdict};
 use super::{Decision, Refused, persistent};
 use crate::device::DevicePath;
+use crate::inventory::Tried;
 use crate::layout::{Filesystem, Format};
 use crate::text;
 use crate::volume::{SPARSE, Source, Volume};
@@ -101,11 +102,14 @@ impl<'a> Deciding<'a> {
         Some((wanted, now))
     }
 
-    fn keep_sparse(&self, volume: &Volume, size_bytes: u64, path: &str) -> Result<PersistentVerdict, Refused> {
-        let Some((wanted, now)) = self.carrier_now() else { return Err(None) };
-        let inside = self.inventory.filesystems.iter().find(|is| is.device == *now);
-        let file = inside.and_then(|is| is.sparse.iter().find(|file| file.uid == volume.uid));
-        match file {
+    fn keep_sparse(&mut self, volume: &Volume, size_bytes: u64, path: &str) -> Result<PersistentVerdict, Refused> {
+        let Some((wanted, now)) = self.carrier_now().map(|(wanted, now)| (wanted, now.clone())) else {
+            return Err(None);
+        };
+        let Some(inside) = self.inventory.filesystems.iter().find(|is| is.device == now) else {
+            return self.extend_unread(volume, &now, path);
+        };
+        match inside.sparse.iter().find(|file| file.uid == volume.uid) {
             Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
             Some(file) => {
                 let (is, wanted) = (text::bytes(file.size_bytes), text::bytes(size_bytes));
@@ -116,6 +120,36 @@ impl<'a> Deciding<'a> {
             }
             None => Ok(PersistentVerdict::Extend),
         }
+    }
+
+    /// Decides about a kept filesystem that was not looked into: on a desk the machine will, on the machine it cannot be.
+    fn extend_unread(&mut self, volume: &Volume, now: &DevicePath, path: &str) -> Result<PersistentVerdict, Refused> {
+        let failure = self.inventory.failure(&Tried::Filesystem(now.clone()));
+        let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
+        match failure {
+            None if is_preview => {
+                self.warn(format!(
+                    "volume {}: the machine sees whether its file is there, when it mounts {path}",
+                    volume.name
+                ));
+                Ok(PersistentVerdict::Extend)
+            }
+            why => Err(Some(format!(
+                "cannot be looked for below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
+                why.unwrap_or("it was not looked into")
+            ))),
+        }
+    }
+
+    /// Returns whether the file may be in a filesystem that is opened on the machine only, and not on a desk.
+    pub(super) fn may_be_in_closed_carrier(&self, volume: &Volume) -> bool {
+        let is_preview = self.request.claim.is_none();
+        let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, Source::Sparse { .. }));
+        carrier.is_some_and(|(_, wanted, is)| {
+            let is_kept = matches!(is, FilesystemFate::Kept { .. });
+            let is_unread = self.inventory.filesystems.is_empty() || self.is_unopened(wanted);
+            is_preview && is_kept && is_unread
+        })
     }
 
     /// What the file of a new sparse volume gets.

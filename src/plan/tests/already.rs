@@ -26,6 +26,7 @@ fn marker(order: &str) -> Marker {
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
         received_from: None,
         supersedes: Vec::new(),
+        volumes: None,
     }
 }
 

@@ -6,6 +6,7 @@ mod leaving;
 mod many;
 mod random;
 mod refusals;
+mod second;
 
 use super::properties::assert_sound;
 use super::stacks::{group, raid, volume as logical, whole};
@@ -244,11 +245,12 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
         assert_sound(&plan, inventory);
         shown(&plan).concat()
     };
+    let mounted = first.fstab.iter().find(|entry| entry.path == "/var/lib").unwrap();
+    inventory.filesystems.push(Inside { device: mounted.source.as_str().into(), ..Inside::default() });
     let without = again(&inventory, &volume);
     assert!(without.contains(" extend "), "{without}");
-    let mounted = first.fstab.iter().find(|entry| entry.path == "/var/lib").unwrap();
     let sparse = vec![SparseFile { uid: first.volumes[0].uid, size_bytes: 10 * MIB }];
-    inventory.filesystems.push(Inside { device: mounted.source.as_str().into(), sparse, ..Inside::default() });
+    inventory.filesystems.last_mut().unwrap().sparse = sparse;
     // On a desk nobody has opened it.
     let mut closed = inventory.clone();
     closed.stacked.retain(|stacked| stacked.kind != inventory::StackedKind::Crypt);

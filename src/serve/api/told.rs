@@ -1,6 +1,8 @@
 //! What a machine is told of its allocation, as an agent reads it.
 
 use crate::allocation;
+use crate::facts::PreparedVolume;
+use crate::marker::RecordedVolume;
 use crate::pull::Secret;
 use crate::serve::App;
 use crate::serve::api_error::ApiError;
@@ -33,6 +35,8 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
     let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
     let succeeded = standing.is_installed();
     let told = allocation.told();
+    let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
+    let prepared_volumes = has_volumes.then(|| standing.volumes.iter().map(recorded_volume).collect());
     allocation::Allocation {
         created: standing.created,
         image: allocation::Image {
@@ -78,8 +82,15 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         unremembered: standing.unremembered && !succeeded,
         former_machines: standing.former,
         approved: approved.clone(),
+        prepared_volumes,
         ..told
     }
+}
+
+/// Converts a volume that the last installation has reported. The marker records the disks below it.
+fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
+    let PreparedVolume { name, uid, path, .. } = volume.clone();
+    RecordedVolume { name, uid, path, ..RecordedVolume::default() }
 }
 
 /// A path for a URL.

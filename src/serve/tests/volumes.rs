@@ -59,12 +59,19 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!(server.call(&token, "GET", "/v1/volumes", &Value::Null).await.status, 401, "it is the operator's");
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.volumes().unwrap()[0].name, "db-1");
+    assert_eq!(given.prepared_volumes, Some(Vec::new()));
     let path = format!("/dev/disk/by-uuid/{UID}");
     let report = json!({"success": true, "message": "m", "allocationuuid": given.id, "burn": {"bytes": 1, "seconds": 1.0, "shares": []},
         "volumes": [{"name": "db-1", "uid": UID, "path": path, "size_bytes": 4096}]});
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Available"]);
+    // From now on every boot is told that it was prepared.
+    let next = server.token(ONE).await;
+    server.register(ONE, &next).await;
+    let prepared = server.allocated(ONE, &next).await.allocation.unwrap().prepared_volumes.unwrap();
+    let told: Vec<(&str, &str)> = prepared.iter().map(|is| (is.uid.as_str(), is.path.as_str())).collect();
+    assert_eq!(told, [(UID, path.as_str())]);
     let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
     let text = manifests.text();
     let json: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();

@@ -120,3 +120,88 @@ fn no_volume_touches_what_another_has() {
         ("reinstalls that add to a kept group", 0),
     ]);
 }
+
+/// What may happen to a machine between two installations: disks that are not seen, volumes that were renamed or are not active,
+/// stale second signatures.
+fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
+    match kind {
+        0 => {
+            // A blank disk takes the name of one that is not seen.
+            let Some(index) = at.checked_rem(machine.disks.len()) else { return };
+            let gone = machine.disks[index].clone();
+            machine.stacked.retain(|stacked| !stacked.below.contains(&gone.name));
+            let blank = crate::inventory::Disk { blank: true, serial: "spare".into(), ..disk(&gone.name, 900) };
+            machine.disks[index] = blank;
+        }
+        1 => {
+            let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
+            volumes.filter(|volume| volume.name.starts_with("kv")).for_each(|volume| volume.name.insert_str(0, "old-"));
+        }
+        2 => {
+            let stale = || Signature { kind: "linux_raid_member".into(), usage: "raid".into(), ..Signature::default() };
+            let has_uid = |signatures: &[Signature]| signatures.iter().any(|is| is.uuid.starts_with(&uid(0)[..34]));
+            let disks = machine.disks.iter_mut().map(|disk| &mut disk.signatures);
+            let stacked = machine.stacked.iter_mut().map(|stacked| &mut stacked.signatures);
+            disks.chain(stacked).filter(|is| has_uid(is)).for_each(|is| is.insert(at % 2, stale()));
+        }
+        _ => {
+            let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
+            let idle: Vec<_> =
+                volumes.filter_map(|volume| volume.running.take_if(|_| volume.name.starts_with("kv"))).collect();
+            machine.stacked.retain(|stacked| !idle.contains(&stacked.name));
+        }
+    }
+}
+
+#[test]
+fn no_prepared_volume_is_made_a_second_time() {
+    let judged = Judged::new("no_prepared_volume_is_made_a_second_time");
+    proptest!(ProptestConfig::with_cases(80), |(
+        layout in any_layout(),
+        machine in any_machine(),
+        volumes in any_volumes(),
+        kind in 0usize..4,
+        at in 0usize..16,
+    )| {
+        judged.case();
+        let mut machine = machine;
+        for disk in &mut machine.disks {
+            disk.blank = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
+        }
+        let volumes = accepted(&layout, &machine, Mode::Install, volumes);
+        let Ok(first) = planned(&layout, &machine, Mode::Install, &volumes) else { return Ok(()) };
+        let mut installed = after(&first, machine);
+        let volumes = accepted(&layout, &installed, Mode::Reinstall, volumes);
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        judged.note("reinstalls", true);
+        // Files were not looked into: this inventory is one of a desk.
+        let seen = first.volumes.iter().filter(|is| !is.kind.starts_with("sparse"));
+        let prepared = seen.map(|is| crate::marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
+        let prepared: Vec<_> = prepared.collect();
+        disturb(&mut installed, kind, at);
+        let again = |volume: &Value| {
+            let mut request = request(Mode::Reinstall, list(std::slice::from_ref(volume)), None);
+            request.assigned.allocation.prepared_volumes = Some(prepared.clone());
+            super::super::super::make(&layout, &installed, request, &mut counting_from(3000))
+        };
+        // Each alone, so that a refusal of one of them hides no other.
+        for volume in &volumes {
+            let plan = again(volume);
+            let is_prepared = |uid: &str| prepared.iter().any(|is| is.uid == uid);
+            judged.note("refused", plan.is_err());
+            let Ok(plan) = plan else { continue };
+            for is in plan.volumes.iter().filter(|is| is_prepared(&is.uid.to_string())) {
+                judged.note("kept", true);
+                prop_assert_eq!(is.verdict, PersistentVerdict::Keep, "{}", plan);
+            }
+            for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+                if let Operation::Device(OnDevice::PreparePersistent(made)) = operation {
+                    prop_assert!(!is_prepared(&made.uid.to_string()), "{}", plan);
+                }
+            }
+        }
+    });
+    judged.assert_shares(&[("reinstalls", 8), ("refused", 2), ("kept", 2)]);
+}

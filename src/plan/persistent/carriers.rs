@@ -1,0 +1,149 @@
+//! Finds the devices that have a volume's UUID.
+
+use super::super::verdict::Deciding;
+use super::super::{Mode, Verdict, display};
+use super::on_kept;
+use crate::device::DevicePath;
+use crate::topology::{Unit, units};
+use crate::volume::{Content, Volume};
+use uuid::Uuid;
+
+/// A device that has the UUID of a volume.
+#[derive(Clone, Copy)]
+pub(super) struct Carrier<'a> {
+    pub device: &'a DevicePath,
+    pub unit: Unit<'a>,
+    /// The UUID is where the volume's mode puts it, and the device has no second signature.
+    pub is_plain: bool,
+}
+
+impl<'a> Deciding<'a> {
+    /// Returns all devices with the volume's UUID. Parts of an array or of another device are left out if the assembled device has it.
+    pub(super) fn carriers(&self, volume: &Volume) -> Vec<Carrier<'a>> {
+        let all: Vec<Carrier> =
+            units(self.inventory).filter_map(|(device, unit)| carrier(volume, device, unit)).collect();
+        let shown_above = |lower: &Carrier| {
+            all.iter().any(|upper| {
+                upper.is_plain && upper.device != lower.device && self.is_below(lower.device, upper.device)
+            })
+        };
+        all.iter().filter(|carrier| !shown_above(carrier)).copied().collect()
+    }
+
+    /// Returns the device with the volume's UUID that stays as it is.
+    ///
+    /// # Errors
+    /// Several devices have it, or the device has something else too, or another filesystem.
+    pub(super) fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
+        let carriers = self.carriers(volume);
+        let is_kept = |carrier: &&Carrier| !self.is_erased(carrier.device) && !self.is_half(volume, carrier);
+        let kept: Vec<&Carrier> = carriers.iter().filter(is_kept).collect();
+        let Some(one) = kept.first() else { return Ok(None) };
+        let copies = carriers.iter().filter(|carrier| is_kept(carrier) || self.is_lost_copy(carrier.device));
+        let copies: Vec<&str> = copies.map(|carrier| carrier.device.as_str()).collect();
+        if copies.len() > 1 {
+            return Err(format!(
+                "has its UUID {} on several devices: {}; disconnect the copy, or erase it with wipefs in the rescue shell",
+                volume.uid,
+                copies.join(", ")
+            ));
+        }
+        if !one.is_plain {
+            return Err(ambiguous(volume, one));
+        }
+        if let (Content::Filesystem { format, .. }, [signature]) = (&volume.content, one.unit.signatures())
+            && signature.kind != format.name()
+        {
+            let there = display::signature(signature);
+            return Err(format!("is to be {format}, and {} has its UUID and is {there}", one.device));
+        }
+        Ok(Some((one.device, one.unit)))
+    }
+
+    /// Returns a device with the volume's data that this reinstall wipes. The volume may name another one by now.
+    pub(super) fn lost(&self, volume: &Volume) -> Option<&'a DevicePath> {
+        let carriers = self.carriers(volume).into_iter().map(|carrier| carrier.device);
+        let files = self.sparse_files(volume.uid);
+        let mut lost = carriers.chain(files).filter(|_| self.request.mode == Mode::Reinstall);
+        lost.find(|device| self.verdicts_on(device).contains(&Verdict::Wipe))
+    }
+
+    /// Returns the devices whose filesystems have a file of the volume.
+    pub(super) fn sparse_files(&self, uid: Uuid) -> impl Iterator<Item = &'a DevicePath> + use<'a> {
+        let filesystems = self.inventory.filesystems.iter();
+        filesystems.filter(move |is| is.sparse.iter().any(|file| file.uid == uid)).map(|is| &is.device)
+    }
+
+    /// Returns whether this plan erases a disk below the device.
+    pub(super) fn is_erased(&self, device: &DevicePath) -> bool {
+        self.verdicts_on(device).iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
+    }
+
+    /// Returns whether a reinstall erases the device, and the operator does not give up all of its disks.
+    fn is_lost_copy(&self, device: &DevicePath) -> bool {
+        let is_given_up = self.disks_below(device).iter().all(|disk| self.is_given_up(disk));
+        self.request.mode == Mode::Reinstall && self.is_erased(device) && !is_given_up
+    }
+
+    /// Returns whether an earlier attempt was cut off while it made this filesystem. mkfs.xfs writes the UUID first, and the rest after it.
+    fn is_half(&self, volume: &Volume, carrier: &Carrier) -> bool {
+        let content = on_kept(carrier.device, carrier.unit.signatures(), 0);
+        self.was_cut_off(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
+    }
+
+    /// Returns whether the upper device is assembled from the lower one, or from the disk that the lower one is a partition of.
+    fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
+        let (lower, upper) = (self.stack.name(lower), self.stack.name(upper));
+        let is_part = |unit: &Unit| {
+            unit.table().is_some_and(|table| table.partitions.iter().any(|part| part.device.kernel_name() == lower))
+        };
+        let whole = units(self.inventory).find(|(_, unit)| is_part(unit)).map(|(device, _)| self.stack.name(device));
+        let holders = [Some(lower), whole].into_iter().flatten().flat_map(|name| self.stack.holders(&name));
+        holders.into_iter().any(|holder| self.stack.topmost_first(&holder).contains(&upper))
+    }
+}
+
+/// Returns whether it is a partition with that GUID, or a signature on it has that UUID.
+pub(super) fn has_uuid(unit: Unit, uid: Uuid) -> bool {
+    has_guid(unit, uid) || has_signature(unit, uid)
+}
+
+fn has_guid(unit: Unit, uid: Uuid) -> bool {
+    matches!(unit, Unit::Partition(part) if part.guid == Some(uid))
+}
+
+fn has_signature(unit: Unit, uid: Uuid) -> bool {
+    let uuid = uid.to_string();
+    unit.signatures().iter().any(|signature| signature.uuid.eq_ignore_ascii_case(&uuid))
+}
+
+fn carrier<'a>(volume: &Volume, device: &'a DevicePath, unit: Unit<'a>) -> Option<Carrier<'a>> {
+    let uid = volume.uid;
+    let is_plain = match volume.content {
+        Content::Block => has_guid(unit, uid),
+        Content::Filesystem { .. } => has_signature(unit, uid) && unit.signatures().len() == 1,
+    };
+    has_uuid(unit, uid).then_some(Carrier { device, unit, is_plain })
+}
+
+/// Returns why the device with the volume's UUID cannot be taken for the volume.
+fn ambiguous(volume: &Volume, Carrier { device, unit, .. }: &Carrier) -> String {
+    let uuid = volume.uid.to_string();
+    let signatures: Vec<String> = unit.signatures().iter().map(display::signature).collect();
+    let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
+    match other {
+        Some(other) if unit.signatures().len() > 1 => format!(
+            "has its UUID on {device}, which has several signatures: {}; remove the stale one in the rescue shell: wipefs --all --types {} {device}, if that is it",
+            signatures.join(" and "),
+            other.kind
+        ),
+        _ => format!(
+            "is to be {}, and its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
+            volume.content,
+            match signatures.is_empty() {
+                true => "the device is a partition with that GUID".to_owned(),
+                false => format!("there is {}", signatures.join(" and ")),
+            }
+        ),
+    }
+}

@@ -1,0 +1,224 @@
+//! Refuses to prepare a volume a second time while its data may exist.
+//!
+//! | the volume is not found on a device that stays, and | this plan prepares it |
+//! |---|---|
+//! | a file or a device with its UUID is elsewhere in the machine, on a disk that stays | refused |
+//! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator gives up the recorded disks |
+//! | an attempt was about to prepare it on a disk that is not in the machine | refused |
+//! | neither control plane nor marker records volumes, and something that cannot be looked into may have it | refused |
+//! | otherwise | yes |
+
+use super::super::identity_words::record_in_words;
+use super::super::same::{Shared, looks_like, may_be};
+use super::super::verdict::Deciding;
+use super::super::{Claim, Mode, Verdict, mapping_path};
+use super::carriers::has_uuid;
+use super::{Decision, Refused};
+use crate::inventory::{self, Disk};
+use crate::marker::{MarkedDisk, Marker, RecordedVolume};
+use crate::topology::units;
+use crate::volume::{Content, Source, Volume};
+use uuid::Uuid;
+
+/// What the operator can always do: Kubernetes knows a volume by the UID of its resource.
+const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
+
+/// Volumes without a file system of their own, which only hold the extents of others.
+const POOLS: [&str; 2] = ["thin-pool", "cache-pool"];
+
+impl<'a> Deciding<'a> {
+    /// Decides whether a volume that is not on any device that stays may be prepared.
+    pub(super) fn refuse_second_copy(&mut self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
+        let device = &decision.device;
+        if let Some((carrier, _)) = self.found(volume)? {
+            return Err(Some(format!(
+                "cannot be prepared on {device}: its UUID {} is on {carrier}; remove that copy, or {REPLACE}",
+                volume.uid
+            )));
+        }
+        if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
+            return Err(Some(format!(
+                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move it to its place in the installed system, or {REPLACE}",
+                volume.sparse_path()
+            )));
+        }
+        if self.may_be_in_closed_carrier(volume) {
+            return Ok(());
+        }
+        match self.record_of(volume) {
+            Some(record) => self.decide_recorded(volume, record, decision),
+            None => self.refuse_unfinished(volume, decision).and_then(|()| self.refuse_unseen(volume, decision)),
+        }
+    }
+
+    /// Returns the latest record of the volume: of the control plane, or of a marker in the machine.
+    pub(super) fn record_of(&self, volume: &Volume) -> Option<&'a RecordedVolume> {
+        let uid = volume.uid.to_string();
+        let mut markers: Vec<&Marker> = self.all_markers().collect();
+        // Times are RFC 3339 in UTC, so they sort as text.
+        crate::order::by_key(&mut markers, |marker| std::cmp::Reverse(marker.time.clone()));
+        let marked = markers.into_iter().flat_map(|marker| marker.volumes.iter().flatten());
+        let listed = self.request.assigned.allocation.prepared_volumes.iter().flatten();
+        marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
+    }
+
+    /// Markers of whatever installation: the UID of a resource is unique.
+    fn all_markers(&self) -> impl Iterator<Item = &'a Marker> + use<'a> {
+        let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
+        let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        remembered.into_iter().chain(found)
+    }
+
+    fn decide_recorded(
+        &mut self,
+        volume: &Volume,
+        record: &RecordedVolume,
+        decision: &Decision,
+    ) -> Result<(), Refused> {
+        if self.request.mode == Mode::Install && self.is_recorded_on_erased(record) {
+            return Ok(());
+        }
+        let was = was_prepared(record);
+        if self.are_given_up(&record.disks) {
+            self.warn(format!("volume {} {was}: the operator gives that up, and it is prepared again", volume.name));
+            return Ok(());
+        }
+        let serials: Vec<&str> = record.disks.iter().map(|disk| disk.serial.as_str()).collect();
+        let can_give_up = self.request.mode == Mode::Reinstall && !serials.is_empty() && !serials.contains(&"");
+        let give_up = match can_give_up {
+            true => format!("order the reinstall again with --give-up {}, or ", serials.join(" --give-up ")),
+            false => String::new(),
+        };
+        Err(Some(format!(
+            "cannot be prepared on {}: it {was}, and no device of this machine has its {}; put back what it was on. If its data are lost, {give_up}{REPLACE}",
+            decision.device,
+            identifier(volume),
+        )))
+    }
+
+    /// Returns whether this plan erases the recorded data.
+    pub(super) fn is_recorded_on_erased(&self, record: &RecordedVolume) -> bool {
+        let is_wiped = |device| self.verdicts_on(device).contains(&Verdict::Wipe);
+        let uid = Uuid::try_parse(&record.uid).unwrap_or_default();
+        let is_seen = units(self.inventory).any(|(device, unit)| has_uuid(unit, uid) && is_wiped(device));
+        let has_file = self.sparse_files(uid).any(is_wiped);
+        let recorded = self.recorded_logical(record).is_some_and(|(group, _)| group.devices().any(is_wiped));
+        let shared = Shared::new(self.inventory, &record.disks);
+        let is_erased = |disk: &MarkedDisk| {
+            let mut wiped = self.inventory.disks.iter().filter(|found| self.verdict(&found.name) == Verdict::Wipe);
+            wiped.any(|found| may_be(disk, found, &shared) || is_alike(disk, found))
+        };
+        let all_erased = !record.disks.is_empty() && record.disks.iter().all(is_erased);
+        is_seen || has_file || recorded || all_erased
+    }
+
+    /// Returns the logical volume with the recorded LVM UUIDs, whatever its name is now.
+    pub(super) fn recorded_logical(
+        &self,
+        record: &RecordedVolume,
+    ) -> Option<(&'a inventory::VolumeGroup, &'a inventory::LogicalVolume)> {
+        let groups = self.inventory.groups.iter();
+        let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+        let is_it = |group: &str, volume: &str| !volume.is_empty() && mapping_path(group, volume) == record.path;
+        volumes.find(|(group, volume)| is_it(&group.uuid, &volume.uuid))
+    }
+
+    pub(super) fn are_given_up(&self, disks: &[MarkedDisk]) -> bool {
+        let given_up = self.request.claim.as_ref().map(|claim| claim.give_up.as_slice()).unwrap_or_default();
+        !disks.is_empty() && disks.iter().all(|disk| !disk.serial.is_empty() && given_up.contains(&disk.serial))
+    }
+
+    /// An attempt that was cut off may have left the filesystem on a disk that is gone.
+    fn refuse_unfinished(&self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
+        let begun_on = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
+        let uuid = volume.uid.to_string();
+        let shared = Shared::new(self.inventory, begun_on);
+        let is_there = |disk: &MarkedDisk| {
+            self.inventory.disks.iter().any(|found| may_be(disk, found, &shared) || is_alike(disk, found))
+        };
+        let mut on =
+            begun_on.iter().filter(|disk| disk.making.iter().any(|making| making.uuid.as_ref() == Some(&uuid)));
+        match on.find(|disk| !is_there(disk)) {
+            Some(gone) => Err(Some(format!(
+                "cannot be prepared on {}: an attempt was cut off that was about to prepare it on {}, which was {} and is not in the machine; put that disk back, or {REPLACE}",
+                decision.device,
+                gone.device,
+                record_in_words(gone)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Without any record of volumes, a reinstall does not take a volume for a new one while something stays unread.
+    fn refuse_unseen(&self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
+        let is_file = matches!(volume.source, Source::Sparse { .. });
+        if is_file || self.request.mode == Mode::Install || self.request.claim.is_none() || self.records_volumes() {
+            return Ok(());
+        }
+        match self.unseen_carrier() {
+            Some(what) => Err(Some(format!(
+                "cannot be prepared on {}: it is not recorded whether it was prepared before, and {what} may have it, which cannot be looked into; make that readable, or reinstall once without this volume in the list: then the marker records that it is new",
+                decision.device
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the control plane or this installation's marker lists what was prepared.
+    fn records_volumes(&self) -> bool {
+        let is_installed = self.request.claim.as_ref().is_some_and(Claim::is_installed);
+        let is_listed = is_installed && self.request.assigned.allocation.prepared_volumes.is_some();
+        is_listed || self.own_markers().any(|marker| marker.volumes.is_some())
+    }
+
+    /// Markers of this allocation; without a control plane all of them.
+    pub(super) fn own_markers(&self) -> impl Iterator<Item = &'a Marker> + use<'a> {
+        let claim = self.request.claim.as_ref();
+        self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
+    }
+
+    /// Names something that stays and that nobody could look into.
+    fn unseen_carrier(&self) -> Option<String> {
+        let inventory = self.inventory;
+        let idle = inventory.groups.iter().filter(|group| !group.devices().any(|device| self.is_erased(device)));
+        let mut idle = idle.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+        let idle = idle.find(|(_, volume)| volume.running.is_none() && !POOLS.contains(&volume.kind.as_str()));
+        let idle = idle.map(|(group, volume)| format!("volume {}/{}, which is not active,", group.name, volume.name));
+        let mut arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
+        let array = arrays.find(|array| !array.members.iter().any(|member| self.is_erased(&member.device)));
+        let array = array.map(|array| format!("array {}, which does not run,", array.uuid));
+        let mut locked = units(inventory).filter(|(device, unit)| {
+            let is_encrypted = unit.signatures().iter().any(|signature| signature.usage == "crypto");
+            is_encrypted && !self.is_erased(device) && self.stack.holders(&self.stack.name(device)).is_empty()
+        });
+        let locked = locked.next().map(|(device, _)| format!("{device}, which is locked,"));
+        let mut unread = inventory.disks.iter().filter(|disk| disk.unreadable.is_some());
+        let unread = unread
+            .find(|disk| !self.is_erased(&disk.device))
+            .map(|disk| format!("{}, which cannot be read,", disk.device));
+        idle.or(array).or(locked).or(unread)
+    }
+}
+
+/// Disks without identifiers are taken for the recorded one if they look like it, in the same place.
+fn is_alike(record: &MarkedDisk, disk: &Disk) -> bool {
+    record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
+}
+
+/// `was prepared on /dev/sdc (the disk with serial S4X (400 GB))`.
+fn was_prepared(record: &RecordedVolume) -> String {
+    let disks: Vec<String> = record.disks.iter().map(record_in_words).collect();
+    match (record.device.as_str(), disks.is_empty()) {
+        ("", _) => "is listed as Available by the control plane".to_owned(),
+        (device, true) => format!("was prepared on {device}"),
+        (device, false) => format!("was prepared on {device}, {}", disks.join(", ")),
+    }
+}
+
+fn identifier(volume: &Volume) -> String {
+    match (&volume.source, &volume.content) {
+        (Source::Sparse { .. }, _) => format!("file {}", volume.uid),
+        (Source::Logical { .. }, Content::Block) => "LVM UUID".to_owned(),
+        _ => format!("UUID {}", volume.uid),
+    }
+}
