@@ -90,7 +90,7 @@ pub fn waiver(order: &Order) -> Option<Waiver> {
     }
 }
 
-/// Returns a marker of this very allocation, the newest if that is proven, where the control plane does not know the installation. Either the control plane
+/// Returns a marker of this very allocation, the newest if that is proven, if the control plane does not know the installation. Either the control plane
 /// has forgotten it, or an earlier owner of the disk has written the marker. Only an operator can tell which.
 #[cfg(feature = "agent")]
 pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {

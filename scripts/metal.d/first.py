@@ -1,6 +1,6 @@
 """A control plane of metal-stack's API v1, and its pixie, for the judge of the agent (src/control/metal/judge/first.rs).
 
-gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from the table below, which has the numbers of the interface and nothing
+gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from a table (first_messages.py), which has the numbers of the interface and nothing
 of metal-stack's own files; protobuf's own library reads and judges them. A field that the table does not have is wrong. So is an event that
 does not come in its order, and a second phase of the same boot, and a report that replaces the console password of an installed machine.
 

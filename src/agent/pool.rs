@@ -46,7 +46,7 @@ impl Agent {
         Ok((inventory, missing))
     }
 
-    /// Erases every disk, unless what is on them belongs to whoever has the machine. `missing` are disks of earlier boots.
+    /// Erases every disk, unless the disks hold the installation of the present owner. `missing` are disks of earlier boots.
     pub(super) fn make_empty(&mut self, pool: &dyn Pool, missing: &[KnownDisk]) -> Result<(), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         ready::require_tools().map_err(at("tools"))?;

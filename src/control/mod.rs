@@ -126,7 +126,7 @@ pub trait Pool {
     /// Remembers these disks for later boots.
     ///
     /// # Errors
-    /// There is no place for them, or it refuses.
+    /// The machine has no memory for them, or the memory is full.
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 

@@ -82,7 +82,7 @@ impl<'a> Deciding<'a> {
         self.compare_disks(&Known::new(self.inventory, finished, begun_on, proven));
     }
 
-    /// Several installations of this allocation are on the disks of `/`, and none of them is proven to be the newest one.
+    /// Refuses because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
     fn refuse_unordered(&mut self, marked: &[Marked]) {
         let found = in_words(marked);
         let message = format!(
@@ -119,7 +119,7 @@ impl<'a> Deciding<'a> {
         self.refuse("disks", message);
     }
 
-    /// Nothing proves that the installation on this machine is older than the one that would overwrite it.
+    /// Refuses because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &Marked, carried: &Carried) {
         let message = format!(
             "{} on {} has the marker ({}) of {}, dated {}, and the marker of the other machine, dated {}, does not list it as replaced: the system may have been moved here before, and may have run here since. The database of the control plane may be older. Nothing is overwritten. Make sure that only one of the two machines runs. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, for each of its partitions and for itself) and order the move again",

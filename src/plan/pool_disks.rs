@@ -21,7 +21,7 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Whether the machine was erased without this disk. It is still reported, but no longer waited for.
+    /// True if the machine was erased without this disk. The disk is still reported, but no longer waited for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
 }

@@ -112,8 +112,8 @@ fn installed(owner: Owner) -> Option<Problem> {
     Some(Problem::new(format!("allocation {allocation}"), message))
 }
 
-/// The owner of the machine may have it installed, with the marker on the disk that is not found. Once the machine was erased without
-/// the disk, for nobody, it belongs to no owner.
+/// Returns a problem for each missing disk of an allocated machine: it may hold the marker of the owner's installation. A disk that was
+/// written off belongs to an earlier owner.
 fn unseen(owner: Owner, missing: &[KnownDisk]) -> Vec<Problem> {
     let Owner::Somebody { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

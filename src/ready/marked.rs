@@ -85,7 +85,7 @@ fn of<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator<Item = &'a M
 }
 
 /// # Errors
-/// What is to be kept may be there, and nothing says whose it is, or which of several markers is the newest one.
+/// Data that must be kept may be on the disks, and no marker proves whose it is or which of several installations is the newest.
 pub fn nothing_is_lost(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The disks must stay unchanged for this long.
 const STILL: Duration = Duration::from_secs(5);
 
-/// How long the machine waits for disks.
+/// Limits of the time that the machine waits for disks.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskPatience {
     /// Time for an expected disk to appear. Disks behind slow controllers spin up late.
@@ -17,11 +17,11 @@ pub struct DiskPatience {
 }
 
 impl DiskPatience {
-    /// For the disks of a layout.
+    /// Limits for the disks of a layout.
     pub const LAYOUT: DiskPatience = DiskPatience { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
-    /// For the disks that earlier boots of a pool machine have seen. A full enclosure spins up for minutes, and a pool machine can wait.
+    /// Limits for the disks that earlier boots of a pool machine have seen. A full enclosure spins up for minutes, and a pool machine can wait.
     pub const POOL: DiskPatience = DiskPatience { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
-    /// For a pool machine of which no earlier boot is known: any disk may be late.
+    /// Limits for a pool machine without a known earlier boot: any disk may be late.
     pub const FIRST_BOOT: DiskPatience =
         DiskPatience { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }

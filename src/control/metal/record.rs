@@ -1,7 +1,7 @@
-//! What a machine of metal-stack remembers from one boot to the next, where the control plane has no field for it.
+//! Facts that a machine of metal-stack remembers from one boot to the next because the control plane has no field for them.
 //!
-//! Disks are pulled, erased, and slow to appear, so they cannot hold it. It is in variables of the EFI firmware. A machine without them
-//! remembers nothing.
+//! Disks are pulled, erased, and slow to appear, so they cannot hold these facts. Variables of the EFI firmware do. A machine without
+//! such variables remembers nothing.
 
 use crate::boot::efi::own;
 use crate::error::{Context, Error, Phase, Result};
@@ -43,7 +43,7 @@ impl FirmwareRecord {
     /// Records the disks, unless they are recorded already: the memory of the firmware wears out.
     ///
     /// # Errors
-    /// There is no such firmware, it has no room, or there are too many disks.
+    /// The firmware has no variables or no room, or there are too many disks.
     pub fn write_disks(&self, disks: &[KnownDisk]) -> Result<()> {
         if self.disks() == disks {
             return Ok(());
@@ -63,8 +63,10 @@ impl FirmwareRecord {
         reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation)
     }
 
+    /// Records that the control plane has acknowledged the report of this allocation's installation.
+    ///
     /// # Errors
-    /// There is no such firmware, or it has no room.
+    /// The firmware has no variables or no room.
     pub fn write_reported(&self, allocation: &str) -> Result<()> {
         let what = || "record the reported installation in a variable of the EFI firmware";
         let value = serde_json::to_vec(&ReportedInstallation { allocation: allocation.to_owned() });

@@ -270,7 +270,7 @@ impl Api for V2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// A second report would replace the console password, and nobody knows the old one.
+    /// A second report would replace the console password, which cannot be restored.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation);
         if matches!(ended.outcome, Outcome::Succeeded { .. }) && is_news {

@@ -1,10 +1,10 @@
-//! What metal-api remembers of an installation and of disks, and what a call overwrites.
+//! Facts that metal-api remembers about an installation and about disks, and those that a call overwrites.
 
 use super::*;
 use crate::marker::Marker;
 use crate::plan::pool_disks::KnownDisk;
 
-/// What metal-hammer has installed is not erased, whoever boots it by accident.
+/// An installation by metal-hammer survives an accidental PXE boot and an attempt to reinstall it.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installed_by_another_agent() {
