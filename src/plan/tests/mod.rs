@@ -38,6 +38,7 @@ mod making;
 mod member_content;
 mod missing;
 mod mutated;
+mod overlaid;
 mod persistent;
 mod preview;
 mod promises;
