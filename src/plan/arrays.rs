@@ -183,10 +183,16 @@ impl<'a> Deciding<'a> {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
         if let Some(running) = running {
+            // What the agent has put over a member to look inside has a name of the kernel alone.
+            let member = |name: &KernelName| match self.stack.stacked(name).filter(|below| below.is_overlay()) {
+                Some(overlay) => overlay.below.join(", "),
+                None => name.to_string(),
+            };
+            let members: Vec<String> = running.below.iter().map(member).collect();
             let message = format!(
                 "array:{} is the name of another array, which runs on {} and stays: choose another name",
                 raid.arrayname,
-                running.below.join(", ")
+                members.join(", ")
             );
             self.refuse(format!("{place}.arrayname"), message);
         }

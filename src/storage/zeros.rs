@@ -51,23 +51,12 @@ fn prove_device(proof: &ZeroProof, say: &Say) -> Result<()> {
     let ZeroProof { device, ranges, give_up } = proof;
     let file = open(device).context(Phase::Storage, || format!("{device}: cannot be opened to read all of it"))?;
     let deadline = PATIENCE + Duration::from_secs(proof.bytes() / SLOWEST_BYTES);
-    let mut reading = Reading { device, total: proof.bytes(), done: 0, began: Instant::now(), deadline, say };
+    let (total, began) = (proof.bytes(), Instant::now());
+    let mut reading = Reading { device, give_up, total, done: 0, began, deadline, say };
     for range in ranges {
-        match reading.first_data(&file, *range)? {
-            None => {}
-            Some(offset) => {
-                let remedy = match give_up.as_slice() {
-                    [] => "erase it by hand if nobody needs what is there".to_owned(),
-                    serials => format!(
-                        "if nobody needs what is there, order the reinstall again with --give-up {}",
-                        serials.join(" --give-up ")
-                    ),
-                };
-                let message = format!(
-                    "{device}: cannot be taken for blank: there are data at byte {offset}, between the samples that are zero; nothing was written; {remedy}"
-                );
-                return Err(Error::refusal(Phase::Storage, message));
-            }
+        if let Some(offset) = reading.first_data(&file, *range)? {
+            let found = format!("there are data at byte {offset}, between the samples that are zero");
+            return Err(reading.refusal(&format!("cannot be taken for blank: {found}")));
         }
     }
     Ok(())
@@ -86,6 +75,7 @@ fn open(device: &DevicePath) -> io::Result<File> {
 /// What is being read, and how far.
 struct Reading<'a> {
     device: &'a DevicePath,
+    give_up: &'a [String],
     total: u64,
     done: u64,
     began: Instant,
@@ -105,10 +95,8 @@ impl Reading<'_> {
         while offset < end {
             let length = (end - offset).min(BLOCK as u64) as usize;
             let block = &mut block[..length];
-            file.read_exact_at(block, offset).map_err(|error| {
-                let what = format!("{}: cannot be read completely: at byte {offset}: {error}", self.device);
-                Error::refusal(Phase::Storage, format!("{what}; replace the disk, or give it up"))
-            })?;
+            file.read_exact_at(block, offset)
+                .map_err(|error| self.refusal(&format!("cannot be read completely: at byte {offset}: {error}")))?;
             if *block != zeros[..length] {
                 let data = block.iter().position(|byte| *byte != 0).unwrap_or_default();
                 return Ok(Some(offset + data as u64));
@@ -127,19 +115,23 @@ impl Reading<'_> {
         if self.total >= REPORTED_BYTES && after > before {
             (self.say)(&format!("{}: {} of {} read, all zero", self.device, bytes(self.done), bytes(self.total)));
         }
-        match self.began.elapsed() > self.deadline {
-            false => Ok(()),
-            true => Err(Error::refusal(
-                Phase::Storage,
-                format!(
-                    "{}: cannot be read completely: only {} of {} in {} minutes; replace the disk, or give it up",
-                    self.device,
-                    bytes(self.done),
-                    bytes(self.total),
-                    self.deadline.as_secs() / 60
-                ),
-            )),
+        if self.began.elapsed() <= self.deadline {
+            return Ok(());
         }
+        let (done, total, minutes) = (bytes(self.done), bytes(self.total), self.deadline.as_secs() / 60);
+        Err(self.refusal(&format!("cannot be read completely: only {done} of {total} in {minutes} minutes")))
+    }
+
+    /// A refusal with what the operator can do.
+    fn refusal(&self, why: &str) -> Error {
+        let remedy = match self.give_up {
+            [] => "erase it by hand if nobody needs what is there".to_owned(),
+            serials => format!(
+                "if nobody needs what is there, order the reinstall again with --give-up {}",
+                serials.join(" --give-up ")
+            ),
+        };
+        Error::refusal(Phase::Storage, format!("{}: {why}; nothing was written; {remedy}", self.device))
     }
 }
 

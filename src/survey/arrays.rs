@@ -106,8 +106,9 @@ fn parse(text: &str) -> Option<Superblock> {
     })
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks at every start, also of an array that is started read-only. It empties a partial parity log (PPL), replays
-/// a journal, and goes on with a reshape, which metadata 0.91 stands for (feature bits in linux/raid/md_p.h).
+/// Returns whether the kernel writes more than a bitmap and superblocks at every start, also of an array that is started read-only. It
+/// empties a partial parity log (PPL), replays a journal, and continues a reshape, which metadata 0.91 stands for (feature bits in
+/// linux/raid/md_p.h).
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;

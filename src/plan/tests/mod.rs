@@ -43,6 +43,7 @@ mod missing;
 mod mutated;
 mod opaque;
 mod order_age;
+mod overlaid;
 mod persistent;
 mod placeholders;
 mod preview;
