@@ -51,7 +51,7 @@ pub(super) fn compared(plan: &Plan) -> Option<String> {
 
 impl Running {
     /// Asks to destroy, as an agent that has compared its plan with that approval.
-    async fn begins(&self, token: &str, order: &str, approved: Option<&str>) -> Answer {
+    pub(super) async fn begins(&self, token: &str, order: &str, approved: Option<&str>) -> Answer {
         let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
         let mut body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
         if let Some(approved) = approved {
