@@ -2,6 +2,7 @@
 
 use super::{Outcome, Row, Summary};
 use crate::assigned::preview::PlannedDisk;
+use crate::device::identifiers::{comparable_serial, comparable_wwn};
 use crate::plan::Verdict;
 use crate::text::{bytes, clean, columns, counted};
 
@@ -64,8 +65,12 @@ fn disks(disks: &[PlannedDisk]) -> String {
 
 fn name(disk: &PlannedDisk) -> String {
     let PlannedDisk { serial, wwn, device, .. } = disk;
-    let name = [serial, wwn, device].into_iter().find(|name| !name.trim().is_empty());
-    clean(name.map(|name| name.trim()).unwrap_or_default())
+    let name = match (comparable_serial(serial), comparable_wwn(wwn)) {
+        (Some(_), _) => serial,
+        (None, Some(_)) => wwn,
+        (None, None) => device,
+    };
+    clean(name.trim())
 }
 
 fn in_words(sum: &Summary) -> String {
