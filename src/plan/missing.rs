@@ -2,6 +2,7 @@
 //! not seen: that may be the component.
 
 use super::opaque::OpaqueOnDisks;
+use super::reaching::SPANNING;
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, arrays, lvm};
 use crate::device::{DevicePath, KernelName};
@@ -22,8 +23,7 @@ impl<'a> Deciding<'a> {
         if self.request.mode == Mode::Install || begun {
             return;
         }
-        let opaque: Vec<OpaqueOnDisks> =
-            self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
+        let opaque = self.opaque_of_one_fate();
         let missing = [self.missing(), self.may_miss(&opaque)].concat();
         if missing.is_empty() {
             return;
@@ -46,6 +46,38 @@ impl<'a> Deciding<'a> {
             };
             self.refuse("disks", format!("{said}. It may be the missing component: connect that, or {road}"));
         }
+    }
+
+    /// Returns objects that may hold a component. What lies on wiped disks and on others is left out, as one object or as components of one
+    /// whole: it is refused for that.
+    fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
+        let is_wiped = |it: &OpaqueOnDisks| {
+            let verdicts: BTreeSet<Verdict> = it.disks.iter().map(|disk| self.verdict(disk)).gather();
+            (verdicts.contains(&Verdict::Wipe), verdicts.iter().any(|verdict| *verdict != Verdict::Wipe))
+        };
+        let all: Vec<OpaqueOnDisks> =
+            self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
+        let wholes = |wiped: bool| -> BTreeSet<String> {
+            let of_fate = all.iter().filter(|it| if wiped { is_wiped(it).0 } else { is_wiped(it).1 });
+            of_fate.filter_map(|it| self.whole_of(it)).gather()
+        };
+        let (wiped, staying) = (wholes(true), wholes(false));
+        let is_torn = |it: &OpaqueOnDisks| {
+            let whole = self.whole_of(it);
+            is_wiped(it) == (true, true)
+                || whole.is_some_and(|whole| wiped.contains(&whole) && staying.contains(&whole))
+        };
+        let torn: Vec<bool> = all.iter().map(is_torn).collect();
+        all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
+    }
+
+    /// Returns what ties the components of a whole together, if the object is one of them.
+    fn whole_of(&self, it: &OpaqueOnDisks) -> Option<String> {
+        let [device] = it.object.devices.as_slice() else { return None };
+        let part = self.inventory.parts.iter().find(|part| part.device == *device);
+        let (_, found) = self.inventory.all_signatures().find(|(path, _)| *path == device)?;
+        let spanning = found.iter().find(|found| SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty());
+        part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
 
     /// Returns the word for what happens to the object on these devices, if one of their disks is not wiped.
