@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
 const FEW: u64 = 10_500;
 
+/// Serial numbers that many disks report and that identify none.
+const PLACEHOLDERS: [&str; 4] = ["000000000000", "None", "0123456789ABCDEF", "N/A"];
+const ZERO_WWN: &str = "0x0000000000000000";
+
 /// Whose a disk is, whatever it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
@@ -74,7 +78,7 @@ fn drawn_layout(random: &mut Random) -> Layout {
 /// The disks of the machine before it is installed, and one that is nobody's business. All of one size, as in a shelf.
 fn drawn_machine(random: &mut Random) -> Inventory {
     let sizes = if random.one_in(3) { [8000, 8000, 9000, 9000, 8000, 9000] } else { [8000; 6] };
-    let (serials, wwns) = (random.below(4), random.below(3));
+    let (serials, wwns) = (random.below(5), random.below(4));
     let mut machine = Inventory::default();
     for (index, name) in ["sda", "sdb", "sdc", "sdd", "sde", "sdf"].iter().enumerate() {
         let mut disk = disk(name, sizes[index]);
@@ -84,9 +88,16 @@ fn drawn_machine(random: &mut Random) -> Inventory {
             1 => String::new(),
             2 if random.one_in(2) => String::new(),
             2 => format!("S{index}"),
-            _ => format!("S{}", random.below(4)),
+            3 => format!("S{}", random.below(4)),
+            // Bridges and enclosures without a number of their own.
+            _ => PLACEHOLDERS[random.below(PLACEHOLDERS.len())].to_owned(),
         };
-        disk.wwn = if wwns == 0 || (wwns == 1 && random.one_in(2)) { format!("0x{index}") } else { String::new() };
+        disk.wwn = match wwns {
+            0 => format!("0x{index}"),
+            1 if random.one_in(2) => format!("0x{index}"),
+            3 => ZERO_WWN.to_owned(),
+            _ => String::new(),
+        };
         disk.by_path = format!("/dev/disk/by-path/slot-{index}");
         machine.disks.push(disk);
     }
@@ -174,8 +185,12 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
             3 if physical.len() > 3 => drop(physical.remove(one)),
             4 => {
                 let mut new = physical[one].disk.clone();
-                new.serial = if random.one_in(2) { String::new() } else { format!("N{one}") };
-                new.wwn.clear();
+                if !PLACEHOLDERS.contains(&new.serial.as_str()) {
+                    new.serial = if random.one_in(2) { String::new() } else { format!("N{one}") };
+                }
+                if new.wwn != ZERO_WWN {
+                    new.wwn.clear();
+                }
                 foreign_content(&mut new, random);
                 physical[one] = Physical { whose: Whose::Foreign, disk: new };
             }

@@ -15,6 +15,7 @@ mod blankness;
 mod carrying;
 mod clocks;
 mod companions;
+mod concealed;
 mod copies;
 mod defining;
 mod degraded;
