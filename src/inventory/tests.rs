@@ -17,6 +17,7 @@ fn recorded_inventories_are_read_back() {
         "nvme-sata",
         "orphans",
         "raid-lvm",
+        "replaced-scratch",
         "sata-1",
         "twin-groups",
     ];

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_no_marker_is_none() {
         let whole = serde_json::to_vec(&written()).unwrap();
-        let long = [whole.clone(), vec![b' '; 300 << 10]].concat();
+        let long = [whole.clone(), vec![b' '; MARKER_LIMIT_BYTES as usize]].concat();
         for content in [&b""[..], b"{}", b"no JSON", b"\xff\xfe", b"[]", &whole[..whole.len() - 1], &long] {
             let inside = inside(&tree(content));
             let text = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();

@@ -83,7 +83,11 @@ fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static
         Contained::Marker => inventory.filesystems.clear(),
         Contained::OfKept => inventory.parts.push(component("/dev/sdb1", "btrfs", Role::OneOf(2))),
         Contained::OfUnlisted => inventory.parts.push(component("/dev/sdc", "zfs_member", Role::Peer)),
-        Contained::OfLockedKept => put(&mut inventory, 1, 0, "crypto_LUKS", "crypto"),
+        Contained::OfLockedKept => {
+            let partition = inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..Default::default() };
+            inventory.disks[1].table.as_mut().unwrap().partitions.push(partition);
+            put(&mut inventory, 1, 1, "crypto_LUKS", "crypto");
+        }
         Contained::Nothing => {}
     }
     (inventory, object)

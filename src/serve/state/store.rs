@@ -7,7 +7,7 @@
 use super::identity::{self, Identity};
 use super::{schema, unremembered};
 use crate::error::{Context, Error, Phase, Result};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -151,8 +151,13 @@ pub fn is_new(path: &Path) -> Result<bool> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
-    let there = connection.query_row(select, [], |_| Ok(())).optional().context(Phase::Serve, what)?;
-    Ok(there.is_none())
+    match connection.query_row(select, [], |_| Ok(())).optional() {
+        // The list of tables itself is damaged.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            Err(damaged(path, &error.to_string()))
+        }
+        there => Ok(there.context(Phase::Serve, what)?.is_none()),
+    }
 }
 
 /// # Errors
@@ -162,15 +167,14 @@ pub fn check(connection: &Connection, path: &Path) -> Result<()> {
     let said = said.unwrap_or_else(|error| error.to_string());
     match said.as_str() {
         "ok" => Ok(()),
-        damage => Err(Error::new(
-            Phase::Serve,
-            format!(
-                "{} is damaged: {}. Put a backup in its place with `drophammer serve restore`",
-                path.display(),
-                damage.replace('\n', " ")
-            ),
-        )),
+        damage => Err(damaged(path, damage)),
     }
+}
+
+fn damaged(path: &Path, damage: &str) -> Error {
+    let (path, damage) = (path.display(), damage.replace('\n', " "));
+    let message = format!("{path} is damaged: {damage}. Put a backup in its place with `drophammer serve restore`");
+    Error::new(Phase::Serve, message)
 }
 
 /// The identity that is stored in the database itself; databases of earlier versions have none.
