@@ -36,14 +36,14 @@ impl<'a> Deciding<'a> {
                 volume.uid
             )));
         }
+        if self.may_be_in_closed_carrier(volume) {
+            return Ok(());
+        }
         if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
             return Err(Some(format!(
                 "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move it to its place in the installed system, or {REPLACE}",
                 volume.sparse_path()
             )));
-        }
-        if self.may_be_in_closed_carrier(volume) {
-            return Ok(());
         }
         match self.record_of(volume) {
             Some(record) => self.decide_recorded(volume, record, decision),

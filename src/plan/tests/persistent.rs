@@ -2,6 +2,7 @@
 
 mod cut_off;
 mod devices;
+mod found;
 mod leaving;
 mod many;
 mod random;

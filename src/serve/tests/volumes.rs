@@ -66,12 +66,6 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Available"]);
-    // From now on every boot is told that it was prepared.
-    let next = server.token(ONE).await;
-    server.register(ONE, &next).await;
-    let prepared = server.allocated(ONE, &next).await.allocation.unwrap().prepared_volumes.unwrap();
-    let told: Vec<(&str, &str)> = prepared.iter().map(|is| (is.uid.as_str(), is.path.as_str())).collect();
-    assert_eq!(told, [(UID, path.as_str())]);
     let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
     let text = manifests.text();
     let json: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
@@ -123,5 +117,31 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!(add(&third).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending", "db-3 Terminating"]);
     assert_eq!((server.remove("db-3", "bound").await.status, server.remove("db-3", "none").await.status), (409, 200));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reinstall_is_told_what_is_available() {
+    let server = Running::start().await;
+    let list = json!([volume("db-1", UID), class()]);
+    assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), &list).await.status, 200);
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.prepared_volumes, Some(Vec::new()), "pending");
+    let path = format!("/dev/disk/by-uuid/{UID}");
+    let report = json!({"success": true, "message": "m", "allocationuuid": given.id, "burn": {"bytes": 1, "seconds": 1.0, "shares": []},
+        "volumes": [{"name": "db-1", "uid": UID, "path": path, "size_bytes": 4096}]});
+    assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await.status, 200);
+    let second = volume("db-2", "9474cda7-0dbe-40fc-9842-3cb0404a7202");
+    assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), &json!([second])).await.status, 200);
+    server.order("debian-12").await;
+    let token = server.token(ONE).await;
+    server.register(ONE, &token).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.reinstall, given.volumes().unwrap().len()), (true, 2));
+    let prepared = given.prepared_volumes.unwrap();
+    let prepared: Vec<(&str, &str, &str)> =
+        prepared.iter().map(|is| (is.uid.as_str(), is.name.as_str(), is.path.as_str())).collect();
+    assert_eq!(prepared, [(UID, "db-1", path.as_str())]);
     server.stop().await;
 }
