@@ -11,7 +11,7 @@ mod tests;
 mod unclear;
 
 pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
-pub use group::{Health, LogicalVolume, PhysicalVolume, VolumeGroup};
+pub use group::{FreeSpace, GroupAllocation, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
 pub use part::{Part, Role};
 pub use unclear::{Failed, Tried, Unknown};

@@ -2,6 +2,7 @@
 
 mod cut_off;
 mod devices;
+mod extending;
 mod leaving;
 mod many;
 mod random;
