@@ -153,6 +153,20 @@ pub struct Making {
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
+    /// Whether the device held nothing when the attempt started: it was blank, did not exist yet, or was left unfinished
+    /// by the attempt before. Older records do not contain it, and prove nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_empty: bool,
+    /// UUIDs, GUIDs and LVM names of everything that the attempt makes; only for a disk that is made anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<String>,
+}
+
+impl Making {
+    /// Record of a filesystem that is made on a device without content.
+    pub fn filesystem(on: String, uuid: String) -> Making {
+        Making { on, uuid: Some(uuid), was_empty: true, contents: Vec::new() }
+    }
 }
 
 /// What a layout promises for the data of a disk.

@@ -18,6 +18,9 @@ pub struct VolumeGroup {
     /// Of extents that no volume has; older inventories do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
+    /// What LVM allows when a volume is added; older inventories do not contain it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<GroupAllocation>,
     pub physical: Vec<PhysicalVolume>,
     pub volumes: Vec<LogicalVolume>,
     /// Why LVM lets nobody here have it: it is exported, or another host's.
@@ -30,6 +33,34 @@ impl VolumeGroup {
     pub fn devices(&self) -> impl Iterator<Item = &DevicePath> {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
     }
+}
+
+/// Limits and free space of a group, as they apply to a new volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupAllocation {
+    /// Allocation policy of LVM: `normal`, `contiguous`, `cling`, `cling_by_tags`, `anywhere`.
+    pub policy: String,
+    /// Largest number of volumes (`vgchange --maxlogicalvolumes`); 0 without a limit.
+    pub max_volumes: u64,
+    /// Number of volumes that count against the limit.
+    pub volumes: u64,
+    /// Whether the metadata of the group cannot be changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// Free space of each physical volume.
+    pub free: Vec<FreeSpace>,
+}
+
+/// Free space of a physical volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreeSpace {
+    /// LVM UUID of the physical volume.
+    pub physical: String,
+    /// Whether LVM may allocate it (`pvchange --allocatable`).
+    pub is_allocatable: bool,
+    pub bytes: u64,
+    /// Size of the largest contiguous area.
+    pub largest_bytes: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ mod tests;
 mod unclear;
 
 pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
-pub use group::{HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
+pub use group::{FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};

@@ -13,6 +13,7 @@ mod fields;
 #[cfg(feature = "desk")]
 mod fuzz;
 pub mod hints;
+mod mapper_name;
 mod mkfs;
 pub mod set;
 mod size;
@@ -29,6 +30,7 @@ pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
 pub use constraints::{ImageId, Version};
 pub use encrypted::{Encrypted, KeySource};
+pub use mapper_name::{MAX_MAPPER_NAME_BYTES, excessive_mapper_name};
 pub use size::Size;
 #[cfg(feature = "desk")]
 pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};

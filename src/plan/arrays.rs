@@ -1,7 +1,7 @@
 //! Decides the arrays: made on devices that are made, or kept when they are found as the layout says.
 
 use super::absent::survives;
-use super::capacity::{array_bytes, most_array_bytes, stripe_bytes};
+use super::capacity::{array_bytes, changes_size, most_array_bytes, stripe_bytes};
 use super::devices::{Below, Device, Fate, Size};
 use super::sectors::MIB;
 use super::trying;
@@ -43,6 +43,9 @@ impl<'a> Deciding<'a> {
         }
         let metadata = self.layout.metadata(raid);
         let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
+        if let Some(message) = too_large_for_metadata(raid, &metadata, below) {
+            return self.refuse(format!("{place}.devices"), message);
+        }
         let size_bytes = array_bytes(raid, &metadata, &sizes);
         if size_bytes == Some(0) {
             let least = below.present().min_by_key(|device| device.size_bytes);
@@ -197,6 +200,24 @@ impl<'a> Deciding<'a> {
             self.refuse(format!("{place}.arrayname"), message);
         }
     }
+}
+
+/// Largest member of an array with a superblock 0.90; mdadm refuses a larger one.
+const MAX_MEMBER_BYTES_0_90: u64 = 4 << 40;
+
+/// Why a member is too large for the metadata version. An array whose options choose a size is tried in memory instead.
+fn too_large_for_metadata(raid: &Raid, metadata: &str, below: &Below) -> Option<String> {
+    if metadata != "0.90" || changes_size(raid) {
+        return None;
+    }
+    let is_large = |device: &&Device| device.size_bytes.is_some_and(|bytes| bytes > MAX_MEMBER_BYTES_0_90);
+    let large = below.present().find(is_large)?;
+    Some(format!(
+        "{} cannot be made of {}: it has {}, and metadata 0.90 takes members up to {MAX_MEMBER_BYTES_0_90} bytes; use 1.0 or 1.2",
+        raid.arrayname,
+        large.path,
+        crate::text::bytes(large.size_bytes.unwrap_or_default())
+    ))
 }
 
 /// The devices for mdadm, and how many of them are spares. An absent spare has no place among them.

@@ -20,7 +20,7 @@ const FAT32_4K_MIB: u64 = 260;
 /// Bytes of an array of these members, spares included; `None` when its create options change the arithmetic.
 pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
-    if raid.other_options().iter().any(|option| changes_size(option)) {
+    if changes_size(raid) {
         return None;
     }
     // Whole MiB are whole chunks.
@@ -54,9 +54,11 @@ fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
     size_bytes.saturating_sub(reserved)
 }
 
-/// `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`, `--chunk` and their short forms.
-fn changes_size(option: &str) -> bool {
-    ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"].iter().any(|start| option.starts_with(start))
+/// Returns whether a create option changes the size: `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`,
+/// `--chunk` or a short form.
+pub fn changes_size(raid: &Raid) -> bool {
+    let starts = ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"];
+    raid.other_options().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
 /// LVM puts its data at a multiple of this (lvm.conf(5), `data_alignment_detection`).

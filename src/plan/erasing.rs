@@ -39,7 +39,7 @@ pub fn erase(
 /// What becomes of the disks of a layout that has nothing but whole disks.
 pub(super) fn decide(layout: &Layout, inventory: &Inventory, request: &Request, skipped: &[KernelName]) -> Decided {
     // No UUID is asked for.
-    let mut decided = verdict::decide(layout, inventory, request, false, &mut Uuid::new_v4);
+    let mut decided = verdict::decide(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
     let is_listed = |disk: &&Disk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
     let read_only = inventory.disks.iter().filter(is_listed).filter(|disk| disk.read_only).map(|disk| {
         Problem::new(disk.device.to_string(), "the disk is write-protected, and cannot be erased".to_owned())

@@ -71,7 +71,7 @@ impl Lift {
             Restore::ActivateGroup(ActivateGroup { name, devices, .. }) => {
                 Some(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() })
             }
-            Restore::OpenContainer(_) | Restore::Mount(_) => None,
+            Restore::OpenContainer(_) | Restore::Mount(_) | Restore::CreateVolume(_) => None,
         });
         down.map(Operation::Device).collect()
     }

@@ -49,7 +49,12 @@ impl<'a> Deciding<'a> {
     fn refuse_twin(&mut self, place: &str, group: &VolumeGroup, below: &Below) {
         let ours = if below.fate == Fate::Kept { below.now() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
-            let stays = |device: &&DevicePath| self.verdicts_on(device) != [Verdict::Wipe].into();
+            // A disk that is made anew after a cut loses the group of the attempt before.
+            let is_lost = |verdict: &Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
+            let stays = |device: &&DevicePath| {
+                let verdicts = self.verdicts_on(device);
+                verdicts.is_empty() || !verdicts.iter().all(is_lost)
+            };
             let devices: Vec<DevicePath> = twin.devices().filter(stays).cloned().collect();
             if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
                 let message = format!(

@@ -2,13 +2,12 @@
 //! attempt can finish what a power cut has left unfinished: a mkfs that was cut off leaves data of no known kind, or a
 //! filesystem that cannot be mounted.
 
+use super::begun_attempt::{BegunAttempt, unique_id};
 use super::devices::Device;
-use super::marking::table_guid;
-use super::same::{Likeness, Shared, compare};
-use super::verdict::{Decided, Deciding};
+use super::verdict::{ArrayFate, Decided, Deciding, GroupFate};
 use super::{Request, Verdict, marking};
-use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::{self, Inventory, Tried};
+use crate::device::{KernelName, LayoutPath};
+use crate::inventory::{self, Inventory};
 use crate::marker::{Making, MarkedDisk};
 use crate::topology::{Match, find};
 
@@ -16,16 +15,22 @@ use crate::topology::{Match, find};
 pub const DISK: &str = "disk";
 
 /// What the control plane is told of the disks right before the point of no return.
-pub fn recorded(meant: &Match, decided: &Decided, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
+pub fn recorded(meant: &Match, request: &Request, decided: &Decided, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
+    let earlier = BegunAttempt::new(request, meant.inventory);
     let recorded = disks.iter().map(|disk| {
         let Some(index) = meant.graph.layout.disks.iter().position(|listed| listed.device == disk.device) else {
             return disk.clone();
         };
         let found = meant.disk(index);
         let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
-        let whole = verdict
-            .filter(|is| is.verdict == Verdict::Make)
-            .map(|_| Making { on: DISK.to_owned(), ..Making::default() });
+        let whole = verdict.filter(|is| is.verdict == Verdict::Make).map(|_| {
+            // If this attempt is cut off before it writes the disk, what the attempt before it left is still there.
+            let left = found.and_then(|found| earlier.remade_disk(&disk.device.as_str().into(), found));
+            let left = left.map(|making| making.contents.clone()).unwrap_or_default();
+            let mut contents = contents(decided);
+            contents.extend(left.into_iter().filter(|id| !contents.contains(id)).collect::<Vec<_>>());
+            Making { on: DISK.to_owned(), uuid: None, was_empty: true, contents }
+        });
         let lies_on = |(device, _): &&(LayoutPath, Making)| meant.graph.below([device]).disks.contains(&index);
         let parts = decided.filling.iter().filter(lies_on).map(|(_, making)| making.clone());
         MarkedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
@@ -38,28 +43,41 @@ pub fn of_volumes(inventory: &Inventory, decided: &Decided) -> Vec<MarkedDisk> {
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
     let marked = decided.beginning.iter().filter_map(|(name, uid)| {
         let disk = disk(name)?;
-        let making = vec![Making { on: DISK.to_owned(), uuid: Some(uid.to_string()) }];
+        let making = vec![Making::filesystem(DISK.to_owned(), uid.to_string())];
         Some(MarkedDisk { device: disk.device.to_string(), making, ..marking::of_disk(disk, inventory) })
     });
     marked.collect()
 }
 
-/// Was an attempt about to make a whole disk?
-pub fn was_making_disks(request: &Request) -> bool {
-    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_none()))
-}
-
-fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
-    request.claim.iter().flat_map(|claim| &claim.begun_on)
+/// Everything that the plan makes, by UUID, GUID or LVM name: what may be found on a disk that it makes anew.
+fn contents(decided: &Decided) -> Vec<String> {
+    let tables = decided.tables.iter().map(|table| table.guid.to_string());
+    let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());
+    let arrays = decided.arrays.iter().filter_map(|array| match array {
+        ArrayFate::Made(made) => Some(made.uuid.to_string()),
+        ArrayFate::Kept { .. } => None,
+    });
+    let groups = decided.groups.iter().filter_map(|group| match group {
+        GroupFate::Made(made) => Some(made.name.clone()),
+        GroupFate::Kept { .. } => None,
+    });
+    let prepares = decided.persistent.prepares.iter();
+    let created = decided.volumes.iter().chain(prepares.clone().filter_map(|prepare| prepare.create.as_ref()));
+    let volumes = created.map(|volume| format!("{}/{}", volume.group, volume.name));
+    let containers = decided.luks.iter().map(|luks| luks.container.uuid.to_string());
+    let filesystems = decided.filesystems.iter().filter_map(|is| is.made()).map(|new| new.uuid.clone());
+    let persistent = prepares.map(|prepare| prepare.uid.to_string());
+    let tables = tables.chain(parts);
+    tables.chain(arrays).chain(groups).chain(volumes).chain(containers).chain(filesystems).chain(persistent).collect()
 }
 
 impl Deciding<'_> {
-    /// Was an earlier attempt about to make this disk anew?
+    /// Returns whether the disk is made anew because an earlier attempt was cut off while it did so.
     pub fn was_made_anew(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
-        self.remake && self.was_to_be_made(listed, found)
+        self.remade.contains(listed) && self.was_to_be_made(listed, found)
     }
 
-    /// The same of one of the disks below a device, while it is decided whether what was finished can stay.
+    /// Returns whether an earlier attempt was making one of the disks below a device anew.
     pub fn was_being_made(&self, device: &LayoutPath) -> bool {
         let disks = self.graph.below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {
@@ -70,60 +88,18 @@ impl Deciding<'_> {
     }
 
     fn was_to_be_made(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
-        let is_it = |record: &&MarkedDisk| record.device == *listed && self.is_same(record, found);
-        let mut records = records(self.request).filter(is_it);
-        records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
+        BegunAttempt::new(self.request, self.inventory).remade_disk(listed, found).is_some()
     }
 
-    /// What [`Making`] says of a filesystem that is made on a kept device.
+    /// Returns the record of a filesystem that is made on a kept device without content.
     pub fn making(&self, device: &Device, uuid: &str) -> Option<Making> {
-        Some(Making { on: on(self.inventory, &device.now)?, uuid: Some(uuid.to_owned()) })
+        Some(Making::filesystem(unique_id(self.inventory, &device.now)?, uuid.to_owned()))
     }
 
-    /// UUID of the filesystem that an earlier attempt was about to make there, if it was left unfinished. A filesystem
-    /// that can be mounted is whole, and may hold data by now.
+    /// UUID of the filesystem that an earlier attempt was making there and left unfinished.
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
-        let on = on(self.inventory, &device.now)?;
-        let is_it = |record: &&MarkedDisk| {
-            on != DISK || self.inventory.disk(device.now.as_str()).is_some_and(|disk| self.is_same(record, disk))
-        };
-        let makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
-        let uuid = makings.filter(|making| making.on == on).find_map(|making| making.uuid.as_ref())?;
-        let is_cut_off = match device.content.as_deref().ok()? {
-            [] => true,
-            [one] => one.uuid == *uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some(),
-            _ => false,
-        };
-        is_cut_off.then(|| uuid.clone())
+        let content = device.content.as_deref().ok()?;
+        let attempt = BegunAttempt::new(self.request, self.inventory);
+        attempt.unfinished_filesystem(self.stack, &device.now, content)
     }
-
-    /// Is this the recorded disk, with no table, its old table, or the one that it was about to get? The whole disk is
-    /// made anew, so an identifier must prove it. To look the same is not enough: somebody may have put another disk in
-    /// its place.
-    fn is_same(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
-        let recorded = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
-        let guids: Vec<&str> = [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect();
-        let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));
-        is_ours && compare(record, &guids, disk, &Shared::new(self.inventory, recorded)) == Likeness::Equal
-    }
-}
-
-/// Names a block device by something unique: the GUID of a partition, the UUID of an array or a group. A GUID that two
-/// partitions share is no name.
-fn on(inventory: &Inventory, device: &DevicePath) -> Option<String> {
-    if inventory.disks.iter().any(|disk| disk.device == *device) {
-        return Some(DISK.to_owned());
-    }
-    let parts = || inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-    if let Some(part) = parts().find(|part| part.device == *device) {
-        let guid = part.guid.filter(|_| parts().filter(|other| other.guid == part.guid).count() == 1);
-        return Some(format!("partition {}", guid?));
-    }
-    let running = Some(inventory.stacked.iter().find(|stacked| stacked.device == *device)?.name.clone());
-    if let Some(array) = inventory.arrays.iter().find(|array| array.running == running) {
-        return Some(format!("array {}", array.uuid));
-    }
-    let mut volumes = inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
-    let (group, volume) = volumes.find(|(_, volume)| volume.running == running)?;
-    Some(format!("volume {} {}", group.uuid, volume.name))
 }

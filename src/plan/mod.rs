@@ -4,6 +4,7 @@ mod absent;
 mod already;
 pub mod approved;
 mod arrays;
+mod begun_attempt;
 mod blank_only;
 mod booting;
 mod capacity;
@@ -46,6 +47,7 @@ mod reaching;
 mod receiving;
 mod recorded;
 mod release;
+mod retry;
 mod returning;
 mod same;
 mod sectors;
@@ -82,6 +84,7 @@ pub use writing::write;
 use crate::inventory::{Inventory, OpaqueObject};
 use crate::layout::Layout;
 use crate::problem::Problem;
+use crate::topology::Match;
 use uuid::Uuid;
 
 /// Why nothing will be done: every reason at once, and each disk as it would have been treated.
@@ -125,11 +128,14 @@ pub fn make(
     if let Some(marked) = already::marked(layout, inventory, &request) {
         return already::arrange(layout, inventory, request, &marked);
     }
-    let mut decided = verdict::decide(layout, inventory, &request, false, ids);
-    // What an attempt has finished before it was cut off is kept as it is, as far as that goes.
-    if !decided.problems.is_empty() && making::was_making_disks(&request) {
-        let again = verdict::decide(layout, inventory, &request, true, ids);
-        decided = if again.problems.is_empty() { again } else { decided };
+    let mut decided = verdict::decide(layout, inventory, &request, &Default::default(), ids);
+    // What an attempt finished before it was cut off is kept as it is. Only what it left unfinished is made again.
+    let remade = retry::disks_to_remake(layout, inventory, &request, &decided.problems);
+    if !remade.is_empty() {
+        let again = verdict::decide(layout, inventory, &request, &remade, ids);
+        let is_better =
+            again.problems.is_empty() && retry::changes_only(&Match::new(layout, inventory), &remade, &decided, &again);
+        decided = if is_better { again } else { decided };
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));

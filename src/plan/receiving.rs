@@ -243,7 +243,7 @@ fn sizes_before(layout: &Layout, marker: &Marker) -> Vec<Option<u64>> {
     }
     let (steps, assigned) = (Steps::default(), Default::default());
     let request = Request { mode: Mode::Install, steps, subject: Subject::default(), assigned, claim: None };
-    let decided = decide(&layout, &inventory, &request, false, &mut || Uuid::nil());
+    let decided = decide(&layout, &inventory, &request, &Default::default(), &mut || Uuid::nil());
     if !decided.problems.is_empty() {
         return Vec::new();
     }

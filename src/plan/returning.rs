@@ -7,8 +7,8 @@ use super::together::Together;
 use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
-    ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, OpenContainer, Operation, Rehearsal,
-    Restore, Verdict,
+    ActivateGroup, AssembleArray, CreateVolume, DiskPlan, MountFilesystem, OfRun, OnDevice, OpenContainer, Operation,
+    Rehearsal, Restore, Verdict,
 };
 use crate::device::DevicePath;
 use crate::inventory::{Inventory, Signature};
@@ -58,7 +58,7 @@ impl<'a> Returning<'a> {
         self.come_back(When::AfterTheImage)
     }
 
-    /// Everything that comes back, tried on the disks as they are now. The mounts have the layout's own options, because the
+    /// Everything that comes back, and every volume that is added to a kept group, tried on the disks as they are now. The mounts have the layout's own options, because the
     /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
     pub fn rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
@@ -66,7 +66,8 @@ impl<'a> Returning<'a> {
             let options = placed.0.mountoptions.clone();
             self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
-        let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
+        let stacked = self.stacked(|_| true).chain(self.added_volumes().map(Restore::CreateVolume));
+        let operations: Vec<Restore> = stacked.chain(mounts.map(Restore::Mount)).collect();
         let over = bottom(&operations).into_iter().collect();
         (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
@@ -138,6 +139,13 @@ impl<'a> Returning<'a> {
     fn is_written(&self, group: &str) -> bool {
         let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
         self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
+    }
+
+    /// Volumes of Kubernetes that are added to kept groups.
+    fn added_volumes(&self) -> impl Iterator<Item = CreateVolume> {
+        let extended = &self.decided.persistent.extended;
+        let created = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
+        created.filter(|create| extended.contains(&create.group)).cloned()
     }
 
     /// Mount points of kept filesystems that will cover the image's files there.
@@ -239,6 +247,7 @@ pub fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
                 vec![open.container.device.clone()]
             }
             Restore::Mount(mount) => mount.devices().collect(),
+            Restore::CreateVolume(volume) => volume.physical.clone(),
         };
         taken.extend(devices);
     }

@@ -22,7 +22,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let meant = Match::new(layout, inventory);
     let marker = marking::marker(&meant, &request, &decided);
     let begun_on = marking::begun_on(&meant, marker.as_ref());
-    let mut begun_on = making::recorded(&meant, &decided, &begun_on);
+    let mut begun_on = making::recorded(&meant, &request, &decided, &begun_on);
     begun_on.extend(making::of_volumes(inventory, &decided));
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(&meant, &mut decided);

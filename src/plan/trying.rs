@@ -29,9 +29,9 @@ fn guesses(size: Size) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// The trial of an array that is made; one without options needs none. `sizes` has the devices that are there, in their order.
+/// The trial of an array that is made; one without options and with usual metadata needs none. `sizes` has the devices that are there, in their order.
 pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<TryArray> {
-    if made.createoptions.is_empty() {
+    if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
     }
     // All that nobody knows are guessed alike.
@@ -54,19 +54,22 @@ pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<Tr
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
-/// Those that are made, and have options. What has none is made as its tool wants it.
+/// Those that are made on kept devices, and those that have options. What has none is made as its tool wants it.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
-    let with_options = filesystems.iter().filter(|(wanted, _)| {
+    let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
-        !wanted.createoptions.is_empty() || mounted || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
+        is.filled().is_some()
+            || !wanted.createoptions.is_empty()
+            || mounted
+            || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    with_options.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
+    tried.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
-/// Of a volume of Kubernetes whose class has options.
-pub fn volume(filling: &Filling, size: Size, sector_bytes: u32) -> Option<TryFilesystem> {
+/// Trial of a volume of Kubernetes that is added to what is kept, or whose class has options.
+pub fn volume(filling: &Filling, size: Size, sector_bytes: u32, extends: bool) -> Option<TryFilesystem> {
     let Filling::Filesystem(make) = filling else { return None };
-    if make.createoptions.is_empty() {
+    if make.createoptions.is_empty() && !extends {
         return None;
     }
     let uuid = with_own_uuid(&make.uuid);

@@ -87,8 +87,8 @@ pub struct Deciding<'a> {
     pub graph: &'a Graph<'a>,
     pub inventory: &'a Inventory,
     pub request: &'a Request,
-    /// Are disks that an earlier attempt was about to make anew made once more?
-    pub remake: bool,
+    /// Listed disks that are made anew again, because an earlier attempt was cut off while it made them.
+    pub remade: &'a BTreeSet<LayoutPath>,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
     /// Of each listed disk.
@@ -106,8 +106,8 @@ pub struct Deciding<'a> {
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that volumes of Kubernetes have.
     pub layout_names: BTreeSet<LayoutPath>,
-    /// Bytes that such volumes take of the free space of kept groups.
-    pub taken: BTreeMap<String, u64>,
+    /// Sizes in bytes of the volumes that are added to each kept group.
+    pub added: BTreeMap<String, Vec<u64>>,
     pub decided: Decided,
 }
 
@@ -115,7 +115,7 @@ pub fn decide(
     layout: &Layout,
     inventory: &Inventory,
     request: &Request,
-    remake: bool,
+    remade: &BTreeSet<LayoutPath>,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Decided {
     let (graph, stack) = (Graph::of(layout), Stack::new(inventory));
@@ -124,7 +124,7 @@ pub fn decide(
         graph: &graph,
         inventory,
         request,
-        remake,
+        remade,
         stack: &stack,
         ids,
         verdicts: BTreeMap::new(),
@@ -135,7 +135,7 @@ pub fn decide(
         hidden: BTreeMap::new(),
         released: BTreeSet::new(),
         layout_names: BTreeSet::new(),
-        taken: BTreeMap::new(),
+        added: BTreeMap::new(),
         decided: Decided::default(),
     };
     deciding.decide_disks();

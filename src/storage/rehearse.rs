@@ -8,7 +8,7 @@ use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::kmsg::KernelLog;
 use crate::layout::Format;
-use crate::plan::{ActivateGroup, AssembleArray, MountFilesystem, Rehearsal, Restore};
+use crate::plan::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, Restore};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -115,9 +115,20 @@ impl Stage {
                     self.mount(mount)?;
                     filesystems += 1;
                 }
+                Restore::CreateVolume(volume) => self.create_volume(volume)?,
             }
         }
         Ok(filesystems)
+    }
+
+    /// Adds a volume to a group over the overlays. What LVM refuses there it would refuse after the wipe.
+    fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
+        let physical = self.all_over(&volume.physical);
+        let is_active = |running: &Running| matches!(running, Running::Group(name, _) if *name == volume.group);
+        if !self.running.iter().any(is_active) {
+            self.running.push(Running::Group(volume.group.clone(), physical.clone()));
+        }
+        lvm::create_volume(&CreateVolume { physical, ..volume.clone() })
     }
 
     fn mount(&self, mount: &MountFilesystem) -> Result<()> {

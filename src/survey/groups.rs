@@ -6,7 +6,8 @@ use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{
-    HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup,
+    FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown,
+    VolumeGroup,
 };
 use crate::order::{self, Gather};
 use serde::Deserialize;
@@ -109,6 +110,7 @@ pub(super) struct Row {
     pub pv: Vec<Physical>,
     pub lv: Vec<Volume>,
     pub seg: Vec<Segment>,
+    pub pvseg: Vec<PhysicalSegment>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -124,6 +126,20 @@ pub(super) struct Group {
     vg_exported: String,
     #[serde(default)]
     vg_systemid: String,
+    /// `writeable` or `read-only`.
+    #[serde(default)]
+    vg_permissions: String,
+    /// Not empty if lvmlockd(8) or clvmd guards the group.
+    #[serde(default)]
+    vg_lock_type: String,
+    #[serde(default)]
+    vg_clustered: String,
+    #[serde(default)]
+    vg_allocation_policy: String,
+    #[serde(default)]
+    max_lv: String,
+    #[serde(default)]
+    lv_count: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -134,6 +150,18 @@ pub(super) struct Physical {
     /// Where its first extent begins.
     #[serde(default)]
     pub pe_start: String,
+    /// `allocatable`, or empty.
+    #[serde(default)]
+    pv_allocatable: String,
+}
+
+/// Range of extents of a physical volume that one volume has, or that is free.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PhysicalSegment {
+    pv_uuid: String,
+    pvseg_size: String,
+    segtype: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -171,14 +199,17 @@ pub(super) struct Segment {
     pub devices: String,
 }
 
-pub(super) fn report() -> Result<Report, String> {
+pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid,vg_permissions,\
+    vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
+
+fn report() -> Result<Report, String> {
     // No locks, because this only looks. `--foreign` shows groups that a system ID gives to another host. `--all` shows
     // the hidden volumes, which are the copies of others.
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
-        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid"],
-        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
+        ["--configreport", "vg", "-o", GROUP_FIELDS],
+        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start,pv_allocatable"],
         [
             "--configreport",
             "lv",
@@ -186,7 +217,7 @@ pub(super) fn report() -> Result<Report, String> {
             "lv_uuid,lv_name,lv_size,lv_attr,origin,lv_health_status,lv_role,lv_allocation_locked",
         ],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
-        ["--configreport", "pvseg", "-o", "pv_uuid"],
+        ["--configreport", "pvseg", "-o", "pv_uuid,pvseg_size,segtype"],
     ];
     report_of(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE))
 }
@@ -242,14 +273,46 @@ fn groups(
             physical: physical.collect(),
             volumes,
             closed: closed(group),
+            allocation: allocation(&row, group),
         });
     }
     order::by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
 }
 
-/// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)).
+/// Limits and free space for a new volume; `None` if the report does not contain them.
+fn allocation(row: &Row, group: &Group) -> Option<GroupAllocation> {
+    let extent_bytes: u64 = number(&group.vg_extent_size);
+    let free = row.pv.iter().map(|physical| {
+        let own = row.pvseg.iter().filter(|segment| segment.pv_uuid == physical.pv_uuid && segment.segtype == "free");
+        let areas: Vec<u64> =
+            own.map(|segment| number::<u64>(&segment.pvseg_size).saturating_mul(extent_bytes)).collect();
+        FreeSpace {
+            physical: physical.pv_uuid.clone(),
+            is_allocatable: !physical.pv_allocatable.is_empty(),
+            bytes: areas.iter().fold(0, |sum, area| sum.saturating_add(*area)),
+            largest_bytes: areas.iter().copied().max().unwrap_or_default(),
+        }
+    });
+    (!group.vg_allocation_policy.is_empty()).then(|| GroupAllocation {
+        policy: group.vg_allocation_policy.clone(),
+        max_volumes: number(&group.max_lv),
+        volumes: number(&group.lv_count),
+        read_only: group.vg_permissions == "read-only",
+        free: free.collect(),
+    })
+}
+
+/// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)), and runs no
+/// lock manager (lvmlockd(8)).
 fn closed(group: &Group) -> Option<String> {
+    let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
+    if !lock.is_empty() && lock != "none" {
+        return Some(format!(
+            "other hosts share it (lock type {lock}), and no lock manager runs here: make it a local group in the \
+             installed system with `vgchange --lock-type none`"
+        ));
+    }
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
         (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
         (true, "") => None,

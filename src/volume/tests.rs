@@ -158,7 +158,16 @@ fn names_have_room_on_the_disk() {
         problems(json!([block(json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}))])),
         ["volumes[0].metadata.name: has 40 characters, and 36 have room on the disk"]
     );
-    assert!(read(&json!([block(json!({"lvmLogicalVolume": {"vgName": "x", "size": "1Gi"}}))])).is_ok());
+    let logical = |group: &str| block(json!({"lvmLogicalVolume": {"vgName": group, "size": "1Gi"}}));
+    assert!(read(&json!([logical("x")])).is_ok());
+    // In the device mapper each hyphen counts twice.
+    assert!(read(&json!([logical(&"g".repeat(86))])).is_ok());
+    assert!(read(&json!([logical(&"g-".repeat(28))])).is_ok());
+    for group in ["g".repeat(87), "g-".repeat(29)] {
+        let said = problems(json!([logical(&group)]));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("bytes with vg:g") && said[0].contains("which has room for 127"), "{said:?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use super::{Check, Provider};
 use crate::device::LayoutPath;
+use crate::layout::mapper_name::{MAX_MAPPER_NAME_BYTES, excessive_mapper_name, mapper_name};
 use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
 
-/// NAME_LEN in LVM's metadata-exported.h and DM_NAME_LEN of the kernel, without the closing NUL.
+/// NAME_LEN in LVM's metadata-exported.h, without the closing NUL.
 const MAX_NAME_BYTES: usize = 127;
 /// lvm(8), "Valid tags" and tags in lvm2's lib/metadata/tags.
 const MAX_TAG_BYTES: usize = 1024;
@@ -77,7 +78,7 @@ fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout:
         check.report(&name_place, format!("lv:{name} in vg:{volumegroup} given more than once: {device}"));
     }
     check.provide(device.clone(), Provider::Volume);
-    check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volume)).into(), device);
+    check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volumegroup, name)).into(), device);
 }
 
 fn check_volume_group(check: &mut Check, place: &str, volume: &LogicalVolume, layout: &Layout) {
@@ -109,19 +110,11 @@ fn name_error(volume: &LogicalVolume) -> Option<String> {
     if let Some(reserved) = reserved {
         return Some(format!("lv:{name} has {reserved} in its name, which LVM keeps for its own volumes"));
     }
-    // A mirror's halves have the longest names.
-    let suffix = if *lvmtype == LvmType::Raid1 { "_rimage_0".len() } else { 0 };
-    let length = mapper_name(volume).len() + suffix;
-    (length > MAX_NAME_BYTES).then(|| {
+    excessive_mapper_name(volumegroup, name, *lvmtype).map(|length| {
         format!(
-            "lv:{name} in vg:{volumegroup} has {length} bytes in the device mapper, which has room for {MAX_NAME_BYTES}"
+            "lv:{name} in vg:{volumegroup} has {length} bytes in the device mapper, which has room for {MAX_MAPPER_NAME_BYTES}"
         )
     })
-}
-
-/// As in /dev/mapper: each hyphen of a name doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
-fn mapper_name(volume: &LogicalVolume) -> String {
-    format!("{}-{}", volume.volumegroup.replace('-', "--"), volume.name.replace('-', "--"))
 }
 
 fn is_lvm_name(name: &str) -> bool {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 const MAX_NUMBER: u32 = 511;
 /// The field `set_name` of a superblock 1.x.
 const MAX_NAME_BYTES: usize = 32;
-/// mdadm(8), --metadata: what a superblock 0.90 has room for.
-const MAX_MEMBERS_0_90: usize = 28;
+/// MD_SB_DISKS: devices for which a superblock 0.90 has room. mdadm(8) says 28, mdadm 4.2 refuses more than 27.
+const MAX_MEMBERS_0_90: usize = 27;
 const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
 /// Those with the superblock at the end of the member.
 const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
@@ -133,6 +133,12 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
             let message =
                 format!("raid:{name} has more than the {MAX_MEMBERS_0_90} devices that metadata 0.90 has room for");
             check.report(&format!("{place}.devices"), message);
+        }
+        Some("0.90") if raid.level == RaidLevel::Raid0 && check.known(&format!("{place}.level")) => {
+            let message = format!(
+                "raid:{name} has level 0 with metadata 0.90, which has no room for the layout of level 0, and mdadm refuses it: use 1.2"
+            );
+            check.report(&options_place, message);
         }
         Some(metadata) if !METADATA.contains(&metadata) => {
             let message = format!("raid:{name} metadata {metadata} is not supported, but:{}", METADATA.join(","));

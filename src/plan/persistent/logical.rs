@@ -5,7 +5,7 @@ use super::super::devices::{Fate, Size as Known};
 use super::super::sectors::MIB;
 use super::super::verdict::{Deciding, GroupFate};
 use super::super::{CreateVolume, Filling, Persistent, PersistentVerdict, PreparePersistent, display, mapping_path};
-use super::{Decision, Refused, is_lost, on_kept, persistent};
+use super::{Decision, Refused, group_space, is_lost, on_kept, persistent};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Health};
 use crate::layout::{LvmType, Size};
@@ -149,20 +149,13 @@ impl<'a> Deciding<'a> {
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
             return Err(Some(format!("is new in vg:{group}, and {} is read-only: it cannot be written", disk.device)));
         }
-        let Some(free) = kept.free_bytes else {
-            return Err(Some(format!(
-                "is new in vg:{group}, and how much is free there is not known: read the inventory anew"
-            )));
-        };
         let extent = kept.extent_bytes.max(1);
         let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);
-        let taken = self.taken.entry(group.clone()).or_default();
-        let left = free.saturating_sub(*taken);
-        if size_bytes > left {
-            let (needed, left) = (text::bytes(size_bytes), text::bytes(left));
-            return Err(Some(format!("needs {needed} in vg:{group}, which has {left} free")));
+        let added = self.added.entry(group.clone()).or_default();
+        if let Some(why) = group_space::obstacle(kept, size_bytes, added) {
+            return Err(Some(why));
         }
-        *taken += size_bytes;
+        added.push(size_bytes);
         self.extend(&kept.uuid, volume, &create, on);
         let sector_bytes = self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes);
         Ok(self.created(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
@@ -172,7 +165,7 @@ impl<'a> Deciding<'a> {
     fn extend(&mut self, group: &str, volume: &Volume, create: &CreateVolume, on: &[LayoutPath]) {
         self.decided.persistent.extended.insert(create.group.clone());
         if let Content::Filesystem { .. } = volume.content {
-            let making = Making { on: format!("volume {group} {}", volume.name), uuid: Some(volume.uid.to_string()) };
+            let making = Making::filesystem(format!("volume {group} {}", volume.name), volume.uid.to_string());
             self.decided.filling.extend(on.first().map(|first| (first.clone(), making)));
         }
     }

@@ -13,12 +13,14 @@
 //! | anything else | refused, by the volume's name |
 
 mod carriers;
+mod group_space;
 mod leaving;
 mod logical;
 mod prepared;
 mod raw;
 mod records;
 mod sparse;
+mod sparse_room;
 
 use super::devices::{Device, Fate, Size};
 use super::sectors::MIB;
@@ -98,6 +100,7 @@ impl<'a> Deciding<'a> {
             self.note_decision(&volumes[index], decision);
         }
         self.record_volumes();
+        self.refuse_full_carrier();
     }
 
     fn decide_volume(&mut self, volume: &Volume) -> Result<Decision, Refused> {
@@ -135,7 +138,9 @@ impl<'a> Deciding<'a> {
         let filling = prepare.as_ref().map(|prepare| &prepare.filling);
         let is_kept = verdict == PersistentVerdict::Keep;
         let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
-        let trial = new.as_ref().and_then(|filling| super::trying::volume(filling, size, sector_bytes));
+        let trial = new.as_ref().and_then(|filling| {
+            super::trying::volume(filling, size, sector_bytes, verdict == PersistentVerdict::Extend)
+        });
         let is_part = matches!(new, Some(Filling::Partition { .. }));
         let size_bytes = match size {
             Size::Known(bytes) if is_part => Some(partition_bytes(bytes)),

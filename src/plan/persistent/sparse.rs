@@ -20,6 +20,7 @@ impl<'a> Deciding<'a> {
     /// | is kept, and has the file | kept |
     /// | is kept, and has it not | added, unless it is mounted read-only |
     /// | cannot have a file of that size | refused |
+    /// | has too little room for what mkfs writes into the file ([`super::sparse_room`]) | refused |
     pub(super) fn decide_sparse(&mut self, volume: &Volume, size_bytes: u64) -> Result<Decision, Refused> {
         // Something of the layout was refused.
         if self.decided.filesystems.len() != self.layout.filesystems.len() {
@@ -93,7 +94,7 @@ impl<'a> Deciding<'a> {
     }
 
     /// The kept filesystem that carries the files, and where it is seen now: an encrypted one inside of its container.
-    fn carrier_now(&self) -> Option<(&'a Filesystem, &DevicePath)> {
+    pub(super) fn carrier_now(&self) -> Option<(&'a Filesystem, &DevicePath)> {
         let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
         let now = match wanted.encrypted {
             Some(_) => device,

@@ -2,6 +2,7 @@
 
 mod cut_off;
 mod devices;
+mod extending;
 mod found;
 mod leaving;
 mod many;

@@ -94,9 +94,12 @@ impl Machine {
             OfRun::CreateSystem(create) => self.burn_disk(&create.onto),
             OfRun::Rehearse(rehearsal) => {
                 let before = self.0.clone();
-                let operations = rehearsal.operations.iter().cloned().map(Operation::from);
-                operations.for_each(|operation| self.run(&operation));
+                let (added, back): (Vec<Restore>, Vec<Restore>) =
+                    rehearsal.operations.iter().cloned().partition(|is| matches!(is, Restore::CreateVolume(_)));
+                back.into_iter().map(Operation::from).for_each(|operation| self.run(&operation));
                 assert_eq!(self.0, before, "{rehearsal:?}");
+                let mut snapshots = Machine(before);
+                added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
             }
             OfRun::WritePersistent(write) => self.write_files(write),
             OfRun::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),

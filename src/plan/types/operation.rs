@@ -89,7 +89,7 @@ pub struct ActivateGroup {
     pub volumes: Vec<String>,
 }
 
-/// Brings back one kept thing.
+/// Brings back one kept thing, or extends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restore {
@@ -97,6 +97,8 @@ pub enum Restore {
     ActivateGroup(ActivateGroup),
     OpenContainer(OpenContainer),
     Mount(MountFilesystem),
+    /// Add a volume to a kept group. Only the rehearsal does it this way.
+    CreateVolume(CreateVolume),
 }
 
 impl From<Restore> for Operation {
@@ -106,6 +108,7 @@ impl From<Restore> for Operation {
             Restore::ActivateGroup(group) => Operation::Device(OnDevice::ActivateGroup(group)),
             Restore::OpenContainer(open) => Operation::Device(OnDevice::OpenContainer(open)),
             Restore::Mount(mount) => Operation::Run(OfRun::Mount(mount)),
+            Restore::CreateVolume(volume) => Operation::Device(OnDevice::CreateVolume(volume)),
         }
     }
 }

@@ -12,6 +12,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
+mod extensions;
+
 const MIB: u64 = 1 << 20;
 
 fn ran(line: &str) -> String {

@@ -272,3 +272,47 @@ fn copies_of_a_recorded_group() {
     assert_eq!(found("other"), [None, Some(vec![piece("/dev/vdc", 1, 3)])]);
     assert_eq!(found("no-such"), []);
 }
+
+/// As lvm 2.03.16 prints it: three physical volumes, of which one is not allocatable and one is fragmented.
+#[test]
+fn limits_and_free_space_of_a_group_are_read() {
+    let report = |max_lv: &str, permissions: &str| {
+        let physical = |uuid: &str, allocatable: &str| serde_json::json!({"pv_uuid": uuid, "pv_name": format!("/dev/{uuid}"), "pv_size": "1", "pv_allocatable": allocatable});
+        let segment = |uuid: &str, size: &str, kind: &str| serde_json::json!({"pv_uuid": uuid, "pvseg_start": "0", "pvseg_size": size, "segtype": kind});
+        let report = serde_json::json!({"report": [{
+            "vg": [{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "4194304", "vg_tags": "", "vg_free": "301989888",
+                    "vg_permissions": permissions, "vg_allocation_policy": "contiguous", "max_lv": max_lv, "lv_count": "2"}],
+            "pv": [physical("sda", "allocatable"), physical("sdb", ""), physical("sdc", "allocatable")],
+            "pvseg": [segment("sda", "2", "free"), segment("sda", "5", "linear"), segment("sda", "3", "free"),
+                      segment("sdb", "24", "free"), segment("sdc", "24", "linear")],
+        }]});
+        let report = serde_json::from_value(report).unwrap();
+        groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (2, 2)).remove(0).allocation.unwrap()
+    };
+    let found = report("3", "writeable");
+    assert_eq!((found.policy.as_str(), found.max_volumes, found.volumes, found.read_only), ("contiguous", 3, 2, false));
+    let mib = 1 << 20;
+    let free: Vec<(&str, bool, u64, u64)> = found
+        .free
+        .iter()
+        .map(|free| (free.physical.as_str(), free.is_allocatable, free.bytes / mib, free.largest_bytes / mib))
+        .collect();
+    assert_eq!(free, [("sda", true, 20, 12), ("sdb", false, 96, 96), ("sdc", true, 0, 0)]);
+    assert!(report("0", "read-only").read_only);
+    // Older reports do not contain it.
+    assert!(recorded("lvm-fullreport.json", &|_, _| (2, 2)).iter().all(|group| group.allocation.is_none()));
+}
+
+#[test]
+fn groups_that_other_hosts_share_say_so() {
+    for (lock, clustered, is_shared) in
+        [("", "", false), ("none", "", false), ("sanlock", "", true), ("dlm", "", true), ("", "clustered", true)]
+    {
+        let fields = serde_json::json!({
+            "vg_uuid": "u", "vg_name": "vg00", "vg_extent_size": "4194304", "vg_tags": "",
+            "vg_lock_type": lock, "vg_clustered": clustered,
+        });
+        let why = closed(&serde_json::from_value(fields).unwrap());
+        assert_eq!(why.is_some_and(|why| why.starts_with("other hosts share it")), is_shared, "{lock} {clustered}");
+    }
+}

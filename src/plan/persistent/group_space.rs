@@ -1,0 +1,78 @@
+//! Whether LVM can add a volume to a kept group, as far as the inventory tells. The rehearsal tries the rest.
+//!
+//! | the group | a new volume |
+//! |---|---|
+//! | has read-only metadata | refused |
+//! | has as many volumes as its limit | refused |
+//! | has less free space on allocatable physical volumes than the volume needs | refused |
+//! | allocates contiguously, and has no free area of that size | refused |
+//! | anything else | tried in the rehearsal, over snapshots |
+
+use crate::inventory::{GroupAllocation, VolumeGroup};
+use crate::text;
+
+/// Why no volume of this size can be added, after those of the sizes `added`. `None` if nothing is known to prevent it.
+pub fn obstacle(group: &VolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
+    let name = &group.name;
+    let Some(allocation) = &group.allocation else {
+        return old_obstacle(group, size_bytes, added);
+    };
+    if allocation.read_only {
+        return Some(format!(
+            "is new in vg:{name}, whose metadata are read-only: restore them with the status WRITE in the installed system \
+             (vgcfgbackup, vgcfgrestore)"
+        ));
+    }
+    let volumes = allocation.volumes.saturating_add(added.len() as u64);
+    if allocation.max_volumes > 0 && volumes >= allocation.max_volumes {
+        let most = allocation.max_volumes;
+        return Some(format!(
+            "is new in vg:{name}, which has {volumes} volumes and a limit of {most}: raise the limit in the installed system \
+             (vgchange --maxlogicalvolumes)"
+        ));
+    }
+    too_little(name, size_bytes, free_bytes(allocation, true), free_bytes(allocation, false), added)
+        .or_else(|| fragmented(name, size_bytes, allocation))
+}
+
+/// The same for an inventory that tells only how much is free.
+fn old_obstacle(group: &VolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
+    let name = &group.name;
+    match group.free_bytes {
+        Some(free) => too_little(name, size_bytes, free, 0, added),
+        None => Some(format!("is new in vg:{name}, and how much is free there is not known: read the inventory anew")),
+    }
+}
+
+fn free_bytes(allocation: &GroupAllocation, is_allocatable: bool) -> u64 {
+    let free = allocation.free.iter().filter(|free| free.is_allocatable == is_allocatable);
+    free.fold(0, |sum, free| sum.saturating_add(free.bytes))
+}
+
+fn too_little(name: &str, size_bytes: u64, free: u64, excluded: u64, added: &[u64]) -> Option<String> {
+    let left = added.iter().fold(free, |left, bytes| left.saturating_sub(*bytes));
+    if size_bytes <= left {
+        return None;
+    }
+    let (needed, left) = (text::bytes(size_bytes), text::bytes(left));
+    let excluded = match excluded {
+        0 => String::new(),
+        bytes => format!(
+            "; {} more are free on physical volumes that LVM may not allocate: allow it in the installed system (pvchange --allocatable y)",
+            text::bytes(bytes)
+        ),
+    };
+    Some(format!("needs {needed} in vg:{name}, which has {left} free{excluded}"))
+}
+
+fn fragmented(name: &str, size_bytes: u64, allocation: &GroupAllocation) -> Option<String> {
+    let allocatable = allocation.free.iter().filter(|free| free.is_allocatable);
+    let largest = allocatable.map(|free| free.largest_bytes).max().unwrap_or_default();
+    (allocation.policy == "contiguous" && size_bytes > largest).then(|| {
+        let (needed, largest) = (text::bytes(size_bytes), text::bytes(largest));
+        format!(
+            "needs {needed} in one piece in vg:{name}, which allocates contiguously and has at most {largest} in one piece: \
+             change that in the installed system (vgchange --alloc normal)"
+        )
+    })
+}

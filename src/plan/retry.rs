@@ -1,0 +1,124 @@
+//! Second decision after an attempt that was cut off: disks that it was making anew are made anew once more.
+//!
+//! | | |
+//! |---|---|
+//! | a problem concerns only disks that the attempt was making anew, and all that is on them was made by it | those disks are made anew again |
+//! | a problem names several disks at once (place `disks`) | the same for all such disks; the second decision counts only if the problem is gone |
+//! | a problem concerns any other disk, or no disk at all | the first decision stands |
+//! | on such a disk is something that the record does not name | the disk is not made anew |
+
+use super::begun_attempt::BegunAttempt;
+use super::marking::table_guid;
+use super::verdict::Decided;
+use super::{DiskPlan, Request};
+use crate::device::{DevicePath, LayoutPath};
+use crate::inventory::{Array, Disk, Inventory, Signature, VolumeGroup};
+use crate::layout::Layout;
+use crate::layout::tree::Graph;
+use crate::marker::Making;
+use crate::problem::Problem;
+use crate::topology::{Match, Stack, find, units};
+use crate::volume::Source;
+use std::collections::BTreeSet;
+
+/// Returns the listed disks that must be made anew again to solve these problems. Empty if that would not be enough.
+pub fn disks_to_remake(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &Request,
+    problems: &[Problem],
+) -> BTreeSet<LayoutPath> {
+    let (attempt, graph) = (BegunAttempt::new(request, inventory), Graph::of(layout));
+    let mut candidates = BTreeSet::new();
+    for (index, listed) in layout.disks.iter().enumerate() {
+        let Ok(found) = find::disk(listed, inventory) else { continue };
+        let remade = attempt.remade_disk(&listed.device, found);
+        if remade.is_some_and(|making| holds_only_recorded(inventory, found, making)) {
+            candidates.insert(index);
+        }
+    }
+    let mut remade = BTreeSet::new();
+    for problem in problems {
+        match concerned_disks(&graph, request, &problem.place) {
+            Some(disks) if !disks.is_empty() && disks.is_subset(&candidates) => remade.extend(disks),
+            Some(_) => return BTreeSet::new(),
+            None => remade.extend(candidates.iter().copied()),
+        }
+    }
+    remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
+}
+
+/// Returns whether all other disks have the verdict that they had at first.
+pub fn changes_only(meant: &Match, remade: &BTreeSet<LayoutPath>, first: &Decided, second: &Decided) -> bool {
+    let listed = meant.graph.layout.disks.iter().enumerate().filter(|(_, listed)| remade.contains(&listed.device));
+    let found: Vec<&Disk> = listed.filter_map(|(index, _)| meant.disk(index)).collect();
+    let is_remade = |disk: &DiskPlan| found.iter().any(|found| found.name == disk.name);
+    let mut pairs = first.disks.iter().zip(&second.disks);
+    pairs.all(|(before, after)| before.verdict == after.verdict || is_remade(after))
+}
+
+/// Positions in `Layout::disks` of the disks that a problem is about, by its place. `None`: the place does not tell.
+fn concerned_disks(graph: &Graph, request: &Request, place: &str) -> Option<BTreeSet<usize>> {
+    let layout = graph.layout;
+    if place == "disks" {
+        return None;
+    }
+    let (list, rest) = place.split_once('[')?;
+    let entry = rest.split(']').next().unwrap_or_default();
+    let index = entry.parse::<usize>().unwrap_or(usize::MAX);
+    let devices: Vec<LayoutPath> = match list {
+        "disks" => return Some([index].into()),
+        "raid" => layout.raid.get(index).map(|raid| raid.arrayname.clone()).into_iter().collect(),
+        "volumegroups" => layout.volumegroups.get(index).map(|group| group.devices.clone()).unwrap_or_default(),
+        "logicalvolumes" => layout.logicalvolumes.get(index).map(|volume| volume.device()).into_iter().collect(),
+        "filesystems" => layout.filesystems.get(index).map(|is| is.device.clone()).into_iter().collect(),
+        "volumes" => devices_of_volume(layout, request, entry),
+        _ => Vec::new(),
+    };
+    Some(graph.below(&devices).disks)
+}
+
+/// Devices of the layout on which a Kubernetes volume lies.
+fn devices_of_volume(layout: &Layout, request: &Request, name: &str) -> Vec<LayoutPath> {
+    let volumes = request.assigned.allocation.volumes().unwrap_or_default();
+    match volumes.into_iter().find(|volume| volume.name == name).map(|volume| volume.source) {
+        Some(Source::Raw(path)) => vec![path],
+        Some(Source::Logical { group, .. }) => {
+            let group = layout.volumegroups.iter().find(|listed| listed.name == group);
+            group.map(|group| group.devices.clone()).unwrap_or_default()
+        }
+        Some(Source::Discover(_) | Source::Sparse { .. }) | None => Vec::new(),
+    }
+}
+
+/// Returns whether everything that is recognized on the disk was made by the attempt: its table, partitions, arrays,
+/// groups, containers and filesystems.
+fn holds_only_recorded(inventory: &Inventory, disk: &Disk, making: &Making) -> bool {
+    let is_recorded = |id: &str| making.contents.iter().any(|recorded| recorded.eq_ignore_ascii_case(id));
+    let stack = Stack::new(inventory);
+    let is_on_it = |device: &DevicePath| stack.disks(&stack.name(device)).contains(&disk.name);
+    let has_recorded_table = disk.table.is_none() || table_guid(disk).is_some_and(|guid| is_recorded(&guid));
+    let tables = units(inventory).filter(|(device, _)| is_on_it(device)).filter_map(|(_, unit)| unit.table());
+    let mut partitions = tables.flat_map(|table| &table.partitions);
+    let mut signatures =
+        units(inventory).filter(|(device, _)| is_on_it(device)).flat_map(|(_, unit)| unit.signatures());
+    let mut arrays = inventory.arrays.iter().filter(|array| array.members.iter().any(|is| is_on_it(&is.device)));
+    let mut groups = inventory.groups.iter().filter(|group| group.devices().any(is_on_it));
+    disk.unreadable.is_none()
+        && has_recorded_table
+        && partitions.all(|part| part.guid.is_some_and(|guid| is_recorded(&guid.to_string())))
+        && signatures.all(|signature| is_recorded_content(signature, &is_recorded))
+        && arrays.all(|array: &Array| is_recorded(&array.uuid.to_string()))
+        && groups.all(|group: &VolumeGroup| {
+            let mut volumes = group.volumes.iter();
+            is_recorded(&group.name) && volumes.all(|volume| is_recorded(&format!("{}/{}", group.name, volume.name)))
+        })
+}
+
+/// Returns whether a signature belongs to the attempt. Members of arrays and groups are judged by their array or group.
+fn is_recorded_content(signature: &Signature, is_recorded: &impl Fn(&str) -> bool) -> bool {
+    match signature.kind.as_str() {
+        "linux_raid_member" | "LVM2_member" => true,
+        _ => is_recorded(&signature.uuid),
+    }
+}

@@ -1,0 +1,107 @@
+//! Volumes that are added to a kept group, in a machine with LVM: what LVM refuses is known before anything is wiped.
+
+use super::*;
+use crate::layout::LvmType;
+use crate::survey::{self, Depth};
+
+fn volume(name: &str, physical: &[DevicePath], size_mib: u64) -> CreateVolume {
+    CreateVolume {
+        name: name.to_owned(),
+        group: "kube".to_owned(),
+        device: format!("/dev/kube/{name}").into(),
+        physical: physical.to_vec(),
+        size: size_mib.into(),
+        kind: LvmType::Linear,
+    }
+}
+
+fn adding(physical: &[DevicePath], sizes_mib: &[u64]) -> Rehearsal {
+    let over: Vec<&DevicePath> = physical.iter().collect();
+    let volumes = sizes_mib.iter().enumerate();
+    let volumes = volumes.map(|(index, mib)| Restore::CreateVolume(volume(&format!("new{index}"), physical, *mib)));
+    rehearsal(&over, volumes.collect())
+}
+
+/// The group of two disks of 1 GiB each, with one volume.
+fn kube(disks: &Disks) -> Vec<DevicePath> {
+    let physical = disks.all().to_vec();
+    ran(&format!("lvm vgcreate -y kube {} {}", physical[0], physical[1]));
+    ran(&format!("lvm lvcreate -y -n srv -L 64m kube {}", physical[0]));
+    ran("lvm vgchange -an kube");
+    physical
+}
+
+#[test]
+#[ignore = "needs LVM: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_extensions_of_a_kept_group_are_refused_in_the_words_of_lvm() {
+    let disks = Disks::take("vda vdb");
+    let physical = kube(&disks);
+    let (vda, vdb) = (&physical[0], &physical[1]);
+    let try_out = |sizes: &[u64]| unchanged(&disks, || rehearse(&adding(&physical, sizes)));
+    try_out(&[100, 100]).unwrap();
+    try_out(&[1500]).unwrap();
+    let cases = [
+        (format!("lvm pvchange -x n {vda}"), format!("lvm pvchange -x y {vda}"), &[1500][..], "nsufficient"),
+        (format!("lvm pvchange -x n {vda} {vdb}"), format!("lvm pvchange -x y {vda} {vdb}"), &[4], "allocatable"),
+        ("lvm vgchange -l 2 kube".to_owned(), "lvm vgchange -l 0 kube".to_owned(), &[4, 4], "Maximum number"),
+        (
+            "lvm vgchange --alloc contiguous kube".to_owned(),
+            "lvm vgchange --alloc normal kube".to_owned(),
+            &[1500],
+            "nsufficient",
+        ),
+    ];
+    for (change, undo, sizes, words) in cases {
+        ran(&change);
+        let error = try_out(sizes).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(words), "{change}: {error}");
+        ran(&undo);
+        try_out(sizes).unwrap();
+    }
+    // A group that allows it within its limits.
+    ran("lvm vgchange -l 2 --alloc contiguous kube");
+    try_out(&[900]).unwrap();
+    // What the plan knows of it.
+    ran(&format!("lvm pvchange -x n {vda}"));
+    let inventory = survey::read(Depth::Deep).unwrap();
+    let found = inventory.groups.iter().find(|group| group.name == "kube").unwrap().allocation.clone().unwrap();
+    assert_eq!((found.policy.as_str(), found.max_volumes, found.volumes, found.read_only), ("contiguous", 2, 1, false));
+    let free: Vec<(bool, u64)> = found.free.iter().map(|free| (free.is_allocatable, free.bytes >> 20)).collect();
+    assert!(free.contains(&(false, 1020 - 64)) && free.contains(&(true, 1020)), "{found:?}");
+}
+
+#[test]
+#[ignore = "needs LVM: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_extensions_of_a_read_only_group_are_refused() {
+    let disks = Disks::take("vda vdb");
+    let physical = kube(&disks);
+    let (good, bad) = ("/tmp/kube", "/tmp/kube-read-only");
+    ran(&format!("lvm vgcfgbackup -f {good} kube"));
+    let metadata = fs::read_to_string(good).unwrap();
+    let first = metadata.find("\"WRITE\"").expect("the status of the group");
+    fs::write(bad, format!("{}{}", &metadata[..first].trim_end_matches([',', ' ']), &metadata[first + 7..])).unwrap();
+    ran(&format!("lvm vgcfgrestore -f {bad} kube"));
+    let error = unchanged(&disks, || rehearse(&adding(&physical, &[4]))).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("read"), "{error}");
+    let inventory = survey::read(Depth::Deep).unwrap();
+    assert!(inventory.groups[0].allocation.as_ref().unwrap().read_only, "{:?}", inventory.groups);
+    ran(&format!("lvm vgcfgrestore -f {good} kube"));
+    unchanged(&disks, || rehearse(&adding(&physical, &[4]))).unwrap();
+}
+
+/// The limit that layouts and volumes are checked against is that of LVM and the kernel.
+#[test]
+#[ignore = "needs LVM: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_names_have_room_in_the_device_mapper_up_to_the_limit() {
+    let disks = Disks::take("vda vdb");
+    let physical = kube(&disks);
+    let named = |length: usize, kind: LvmType| {
+        let name = "a".repeat(length - "kube-".len());
+        let volume = CreateVolume { kind, ..volume(&name, &physical, 8) };
+        unchanged(&disks, || rehearse(&rehearsal(&[&physical[0], &physical[1]], vec![Restore::CreateVolume(volume)])))
+    };
+    named(127, LvmType::Linear).unwrap();
+    assert!(named(128, LvmType::Linear).is_err());
+    named(127 - "_rimage_0".len(), LvmType::Raid1).unwrap();
+    assert!(named(128 - "_rimage_0".len(), LvmType::Raid1).is_err());
+}
