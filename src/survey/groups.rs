@@ -202,7 +202,7 @@ pub(super) struct Segment {
 pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid,vg_permissions,\
     vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
 
-fn report() -> Result<Report, String> {
+pub(super) fn report() -> Result<Report, String> {
     // No locks, because this only looks. `--foreign` shows groups that a system ID gives to another host. `--all` shows
     // the hidden volumes, which are the copies of others.
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
