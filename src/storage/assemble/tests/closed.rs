@@ -79,6 +79,7 @@ fn vm_assembled_names_what_it_cannot_show() {
     crate::storage::vmdisks::assert_test_machine();
     installed();
     ran("lvm lvcreate -y --type thin -Zn --thinpool pool -n thin -V 16m -L 8m vg00");
+    ran("lvm vgextend -y vg00 /dev/vdb2");
     ran("lvm lvcreate -y --type raid5 -i 2 -n five -L 8m vg00");
     let (markers, hidden) = seen_and_hidden();
     assert_eq!(markers, ["first"]);
