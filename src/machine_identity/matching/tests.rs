@@ -44,9 +44,9 @@ fn matched(reported: Option<&str>, by_uuid: Option<&KnownMachine>, by_mac: &[Kno
 fn the_uuid_of_a_file_counts_before_any_mac() {
     let (open, listed, other) = (known(A, &[], None), known(A, &[MAC], None), known(A, &["52:54:00:00:00:01"], None));
     assert_eq!(matched(Some(A), Some(&open), &[]), "proven aaaa");
-    assert_eq!(matched(Some(A_SWAPPED), Some(&listed), &[listed.clone()]), "proven aaaa");
+    assert_eq!(matched(Some(A_SWAPPED), Some(&listed), std::slice::from_ref(&listed)), "proven aaaa");
     let of_other = known(B, &[MAC], Some(B));
-    assert_eq!(matched(Some(A), Some(&open), &[of_other.clone()]), "proven aaaa, warned");
+    assert_eq!(matched(Some(A), Some(&open), std::slice::from_ref(&of_other)), "proven aaaa, warned");
     let withheld = matched(Some(A), Some(&other), &[of_other]);
     assert!(withheld.starts_with("withheld aaaa: ") && withheld.contains(MAC), "{withheld}");
     let BootIdentity { uuid, .. } = asks(Some(A));
@@ -64,12 +64,12 @@ fn a_mac_with_another_uuid_is_another_machine_or_unproven() {
         }
     }
     let made_up = known(MADE_UP, &[MAC], Some(A));
-    assert_eq!(matched(Some(A_SWAPPED), None, &[made_up.clone()]), "unproven 1f11");
-    assert!(matched(Some(B), None, &[made_up.clone()]).starts_with("withheld 1f11"));
+    assert_eq!(matched(Some(A_SWAPPED), None, std::slice::from_ref(&made_up)), "unproven 1f11");
+    assert!(matched(Some(B), None, std::slice::from_ref(&made_up)).starts_with("withheld 1f11"));
     // The operator's word proves it, whatever had registered before, and refuses all others.
     let said = KnownMachine { smbios_uuid: uuid(B), ..made_up };
-    assert_eq!(matched(Some(B), None, &[said.clone()]), "proven 1f11");
-    assert!(matched(Some(A), None, &[said.clone()]).starts_with("withheld 1f11"));
+    assert_eq!(matched(Some(B), None, std::slice::from_ref(&said)), "proven 1f11");
+    assert!(matched(Some(A), None, std::slice::from_ref(&said)).starts_with("withheld 1f11"));
     assert_eq!(matched(None, None, &[said]), "unproven 1f11");
 }
 

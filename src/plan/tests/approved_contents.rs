@@ -105,11 +105,7 @@ fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
 fn what_is_taken_apart_was_shown() {
     let mut inventory = numbered(machine());
     let approved = verdicts_of(&layout(), &inventory, Mode::Install);
-    let member = |device: &str, place| ArrayMember {
-        device: device.into(),
-        role: MemberRole::Active(place),
-        ..ArrayMember::default()
-    };
+    let member = |device: &str, place| ArrayMember { device: device.into(), role: MemberRole::Active(place) };
     inventory.arrays.push(Array {
         uuid: Uuid::from_u128(5),
         name: "customers".to_owned(),

@@ -17,6 +17,10 @@ use serde::Serialize;
 use uuid::Uuid;
 
 /// One thing that the executor does.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a plan has a few dozen operations, and one of them holds the install marker"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Operation {
