@@ -17,7 +17,6 @@ fn recorded_inventories_are_read_back() {
         "nvme-sata",
         "orphans",
         "raid-lvm",
-        "replaced-scratch",
         "sata-1",
         "twin-groups",
     ];
