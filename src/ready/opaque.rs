@@ -5,7 +5,7 @@ use crate::error::{Error, Phase, Result};
 use crate::inventory::{Inventory, OpaqueObject};
 use crate::topology::Stack;
 
-/// Refuses while an object of the machine was not looked into. Objects that lie only on disks with the serial numbers of `give_up` do not
+/// Refuses while an object of the machine was not looked into. Objects that lie only on disks that `give_up` names do not
 /// count: the operator gives up what is on them.
 ///
 /// # Errors
@@ -13,9 +13,8 @@ use crate::topology::Stack;
 pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
     let stack = Stack::new(inventory);
     let is_given_up = |name: &KernelName| {
-        let mut disks = inventory.disks.iter().filter(|disk| give_up.contains(&disk.serial));
-        let serial = disks.find(|disk| disk.name == *name).map(|disk| &disk.serial).filter(|serial| !serial.is_empty());
-        serial.is_some_and(|serial| inventory.disks.iter().filter(|disk| disk.serial == *serial).count() == 1)
+        let disk = inventory.disks.iter().find(|disk| disk.name == *name);
+        disk.is_some_and(|disk| give_up.iter().any(|given| disk.is_named_by(given, &inventory.disks)))
     };
     let counts = |object: &OpaqueObject| {
         let mut disks = object.devices.iter().flat_map(|device| stack.disks(&stack.name(device))).peekable();
