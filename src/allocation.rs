@@ -147,8 +147,8 @@ pub struct Allocation {
     /// drophammer's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// Nobody remembers what was installed on this machine: what the layout does not identify by serial number or WWN is erased only if it
-    /// is blank or given up. The field is drophammer's own.
+    /// An installation on this machine may have been forgotten: a disk that the layout does not identify by serial number or WWN is erased
+    /// only if it is blank or given up. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
     /// Ids that this machine had before it was renamed. A marker with one of these ids belongs to this machine.
