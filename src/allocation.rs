@@ -154,8 +154,8 @@ pub struct Allocation {
     /// Disks of a first installation that has begun and is not finished. It may go on only with these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
-    /// Nobody remembers what was installed on this machine: what the layout does not identify by serial number or WWN is erased only if it
-    /// is blank or given up. The field is drophammer's own.
+    /// An installation on this machine may have been forgotten: a disk that the layout does not identify by serial number or WWN is erased
+    /// only if it is blank or given up. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
     /// Ids that this machine had before it was renamed. A marker with one of these ids belongs to this machine.

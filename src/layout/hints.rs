@@ -54,12 +54,12 @@ const SMALLEST: &str = "smallest";
 /// Disks of one capacity on paper differ by less than this, by maker and series: none of them is the smallest.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
-/// Which identifiers of a disk hints are compared with.
+/// Identifiers of a disk that hints are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Identifiers {
-    /// Without placeholders: they select no disk.
+    /// Identifiers without placeholders, which select no disk.
     Usable,
-    /// As the hardware reports them.
+    /// Identifiers as the hardware reports them, placeholders included.
     Reported,
 }
 

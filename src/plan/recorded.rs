@@ -246,7 +246,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// What the operator can do about a disk that is not proven to be the recorded one.
+    /// Returns the operator's options for a disk that is not proven to be the recorded one.
     fn remedy(&self, found: &inventory::Disk, first: &str) -> String {
         match self.give_up_name(found) {
             None => format!("{first}, or erase the new one"),

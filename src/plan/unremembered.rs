@@ -34,13 +34,13 @@ impl Deciding<'_> {
             if !is_lost || is_known {
                 continue;
             }
-            // Where there is a record, and it is of another disk, `recorded` has refused already.
+            // A record of another disk is refused by `recorded`.
             let place = format!("disks[{index}].device");
             if self.decided.problems.iter().any(|problem| problem.place == place) {
                 continue;
             }
             let said = format!(
-                "{} is to be wiped and is not blank: there is {}. Only its name selects it, and no record of this machine has it: it may be another disk than the layout means",
+                "{} would be wiped and is not blank: there is {}. Only its name selects it, and no record of this machine has it, so it may be another disk than the layout means",
                 found.device,
                 display::contents(found)
             );
@@ -72,10 +72,10 @@ impl Deciding<'_> {
         };
         match self.give_up_name(found) {
             Some(name) => {
-                format!("{hint}; or, if nobody needs what is there, add `give_up: [\"{name}\"]` to the allocation")
+                format!("{hint}; or, if its data are not needed, add `give_up: [\"{name}\"]` to the allocation")
             }
             None => format!(
-                "{hint}; if nobody needs what is there, overwrite it in the rescue shell: dd if=/dev/zero of={} bs=1M",
+                "{hint}; if its data are not needed, overwrite it in the rescue shell: dd if=/dev/zero of={} bs=1M",
                 found.device
             ),
         }

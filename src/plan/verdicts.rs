@@ -148,7 +148,7 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
                 seen.push(disk);
                 let verdict = of_disk(request.mode, Some(listed));
                 let verdict = DiskVerdict::new(listed, disk, &inventory.disks, verdict);
-                // They hold other things now, which nobody has read yet.
+                // Their contents have changed since and were not read again.
                 disks.push(Some(DiskVerdict { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Problem::new(place, why)),

@@ -3,7 +3,7 @@
 use super::{is_placeholder_serial, is_placeholder_wwn};
 
 const FOLDER: &str = "/dev/disk/by-id/";
-/// What the rest of a link's name is a world wide name after. `scsi-2` is EUI-64, `scsi-3` NAA.
+/// Beginnings of links whose rest is a world wide name. `scsi-2` is EUI-64, `scsi-3` NAA.
 const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uuid.", "nvme-nvme."];
 /// Words that a serial number may have.
 const WORDS: usize = 6;

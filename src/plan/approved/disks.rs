@@ -49,7 +49,7 @@ fn other_disk(name: &str, then: &DiskVerdict, now: &DiskVerdict, has_begun: bool
         return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
     }
     let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
-    // An attempt that has begun has erased what it wipes, and made what is to be made on what it keeps.
+    // An attempt that has begun has erased what it wipes, and may have made filesystems on what it keeps.
     if has_begun && then.verdict != Verdict::Keep {
         return None;
     }

@@ -54,7 +54,7 @@ fn with_hint(hint: &str, value: &str) -> Layout {
 fn a_data_disk_that_has_moved_up_is_not_erased() {
     let said = reasons(install(&one_disk(), &moved_up(), forgotten())).join("\n");
     assert!(
-        said.starts_with("disks[0].device: /dev/sda is to be wiped and is not blank: there is xfs \"customers\""),
+        said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank: there is xfs \"customers\""),
         "{said}"
     );
     assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
@@ -121,13 +121,13 @@ fn what_the_marker_of_this_machine_records_is_known() {
     replaced.disks[1].table = None;
     replaced.disks[1].signatures = vec![xfs("customers")];
     let said = reasons(next(&replaced)).join("\n");
-    assert!(said.starts_with("disks[1].device: /dev/sdb is to be wiped and is not blank"), "{said}");
+    assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
     // Nothing is recorded where the disk with the marker is gone.
     let mut gone = inventory;
     empty(&mut gone.disks[0], "N1");
     gone.filesystems.clear();
     let said = reasons(next(&gone)).join("\n");
-    assert!(said.starts_with("disks[1].device: /dev/sdb is to be wiped and is not blank"), "{said}");
+    assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     inventory.filesystems.clear();
     let order = Claim { waiver: Some(Waiver::Operator), order: Some("1".to_owned()), ..forgotten() };
     let said = reasons(reinstall(&layout(), &inventory, order.clone())).join("\n");
-    assert!(said.starts_with("disks[0].device: /dev/sda is to be wiped and is not blank"), "{said}");
+    assert!(said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank"), "{said}");
     for claim in [
         Claim { give_up: vec!["A0".to_owned()], ..order.clone() },
         Claim { memory: Memory::ControlPlane, ..order.clone() },

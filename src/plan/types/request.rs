@@ -70,7 +70,7 @@ impl Claim {
     }
 }
 
-/// What is remembered of earlier installations of the machine.
+/// Source of what is known about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Memory {
     /// The control plane remembers them.

@@ -18,7 +18,7 @@ pub struct DiskVerdict {
     /// The layout's name, and only of a disk that its serial number or WWN does not tell from the others of the machine.
     pub device: String,
     pub model: String,
-    /// What the layout has on it: number, label and MiB of each.
+    /// Partitions of the layout: number, label and MiB of each.
     pub partitions: Vec<String>,
     /// `by-path` link or SCSI address, and only of a disk that has `device`.
     pub place: String,
@@ -34,7 +34,7 @@ impl PartialOrd for DiskVerdict {
     }
 }
 
-/// By what identifies the disk, so that other contents do not change the order.
+/// Orders disks by their identifiers, so that other contents do not change the order.
 impl Ord for DiskVerdict {
     fn cmp(&self, other: &DiskVerdict) -> Ordering {
         let identity = |is: &DiskVerdict| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];
@@ -56,7 +56,7 @@ impl DiskVerdict {
         }
     }
 
-    /// What tells the disk from the others of the machine. `device` is its name where nothing of its own does.
+    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if it has no identifier of its own.
     pub(super) fn identity(device: &str, disk: &Disk, disks: &[Disk]) -> DiskVerdict {
         let is_identified =
             if disk.serial.trim().is_empty() { disk.has_own_wwn(disks) } else { disk.has_own_serial(disks) };
@@ -79,7 +79,7 @@ impl DiskVerdict {
         key(self) == key(&found) && self.device == found.device
     }
 
-    /// What tells it from others, for people and within [`super::Thing::on`].
+    /// Returns the disk's name for people and for [`super::Thing::on`].
     pub fn name(&self) -> String {
         let DiskVerdict { device, place, serial, wwn, size_bytes, .. } = self;
         if device.is_empty() {
@@ -95,7 +95,7 @@ impl DiskVerdict {
     }
 }
 
-/// What is printed on a disk, as a control plane keeps it too: without what steers a terminal.
+/// Returns a text as a control plane stores it: without characters that steer a terminal.
 fn printed(text: &str) -> String {
     clean(text).trim().to_owned()
 }
@@ -110,7 +110,7 @@ fn partitions(listed: &layout::Disk) -> Vec<String> {
     of_table.chain(image).collect()
 }
 
-/// What is on a disk, without what changes while nothing is written: who uses it, how full it is, and the kernel's names.
+/// Describes the contents of a disk. Users, used bytes and kernel names are left out: they change although nothing is written.
 fn contents(disk: &Disk) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(table) = &disk.table {
@@ -145,7 +145,7 @@ fn of_signature(signature: &Signature) -> String {
     format!("{kind} {label:?} UUID {uuid}")
 }
 
-/// What loses members, with the disks that it lies on by what identifies them.
+/// Describes an object that loses members, with its disks by their identifiers.
 pub(super) fn torn(torn: &Torn, disks: &[Disk]) -> String {
     let mut named: Vec<&Disk> = disks.iter().collect();
     // No path is the beginning of one that is replaced later.
