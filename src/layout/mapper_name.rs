@@ -1,12 +1,15 @@
-//! Names of logical volumes in the device mapper. LVM gives no volume another name than this, so a volume whose name is
-//! too long cannot be activated, and lvcreate fails.
+//! Longest names of logical volumes. lvcreate fails with a longer one, and LVM would not activate it.
 
 use super::LvmType;
 
 /// DM_NAME_LEN of the kernel, without the closing NUL. UUIDs of LVM have at most 85 bytes, and DM_UUID_LEN is 129.
-pub const MAX_MAPPER_NAME_BYTES: usize = 127;
+const MAX_MAPPER_NAME_BYTES: usize = 127;
 
-/// Longest suffix of the hidden volumes that LVM activates while it creates a mirror (`_rimage_0`, `_rmeta_0`).
+/// What LVM takes for the names of group and volume together: NAME_LEN without three separators and the closing NUL
+/// (vg_validate in lvm2's lib/metadata/metadata.c). Hyphens count once there.
+const MAX_NAMES_BYTES: usize = 124;
+
+/// Longest suffix of the hidden volumes that LVM makes for a mirror (`_rimage_0`, `_rmeta_0`).
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0".len();
 
 /// Returns the name in /dev/mapper: each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
@@ -14,11 +17,14 @@ pub fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns the length of the longest name that the volume needs, if that is more than the kernel takes.
-pub fn excessive_mapper_name(group: &str, volume: &str, kind: LvmType) -> Option<usize> {
+/// Returns why the names of a group and a volume are too long together.
+pub fn excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
-    let bytes = mapper_name(group, volume).len() + suffix;
-    (bytes > MAX_MAPPER_NAME_BYTES).then_some(bytes)
+    let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len() + suffix);
+    if mapper > MAX_MAPPER_NAME_BYTES {
+        return Some(format!("{mapper} bytes in the device mapper, which has room for {MAX_MAPPER_NAME_BYTES}"));
+    }
+    (names > MAX_NAMES_BYTES).then(|| format!("{names} bytes in both names, and LVM takes {MAX_NAMES_BYTES} together"))
 }
 
 #[cfg(test)]
@@ -26,16 +32,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hyphens_count_twice_and_mirrors_have_longer_names() {
+    fn hyphens_count_twice_in_the_mapper_and_mirrors_have_longer_names() {
         for (group, volume, kind, expected) in [
-            ("a".repeat(63), "b".repeat(63), LvmType::Linear, None),
-            ("a".repeat(63), "b".repeat(64), LvmType::Linear, Some(128)),
+            ("a".repeat(62), "b".repeat(62), LvmType::Linear, None),
+            ("a".repeat(62), "b".repeat(63), LvmType::Linear, Some("125 bytes in both names")),
+            ("a".repeat(63), "b".repeat(64), LvmType::Linear, Some("128 bytes in the device mapper")),
             ("a-".repeat(21), "b".repeat(63), LvmType::Linear, None),
-            ("a-".repeat(22), "b-".repeat(21), LvmType::Striped, Some(130)),
-            ("a".repeat(58), "b".repeat(59), LvmType::Raid1, None),
-            ("a".repeat(59), "b".repeat(59), LvmType::Raid1, Some(128)),
+            ("a-".repeat(22), "b-".repeat(21), LvmType::Striped, Some("130 bytes in the device mapper")),
+            ("a".repeat(57), "b".repeat(58), LvmType::Raid1, None),
+            ("a".repeat(58), "b".repeat(58), LvmType::Raid1, Some("125 bytes in both names")),
         ] {
-            assert_eq!(excessive_mapper_name(&group, &volume, kind), expected, "{group} {volume}");
+            let found = excessive_name(&group, &volume, kind);
+            match expected {
+                None => assert_eq!(found, None, "{group} {volume}"),
+                Some(words) => assert!(found.as_ref().is_some_and(|why| why.starts_with(words)), "{found:?}"),
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
 pub use constraints::{ImageId, Version};
 pub use encrypted::{Encrypted, KeySource};
-pub use mapper_name::{MAX_MAPPER_NAME_BYTES, excessive_mapper_name};
+pub use mapper_name::excessive_name;
 pub use size::Size;
 #[cfg(feature = "desk")]
 pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};

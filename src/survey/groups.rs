@@ -1,15 +1,26 @@
 //! LVM volume groups, as the metadata on their physical volumes describe them: one `lvm fullreport`. No volume has to
 //! be active for that, and none is activated.
 
+mod allocation;
+
 use super::legs;
 use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
+<<<<<<< HEAD
 use crate::inventory::{
     FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown,
     VolumeGroup,
 };
+||||||| 0e706a0
+use crate::inventory::{
+    FreeSpace, GroupAllocation, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup,
+};
+=======
+use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
+>>>>>>> w-rehearse
 use crate::order::{self, Gather};
+use allocation::{PhysicalSegment, allocation};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -155,15 +166,6 @@ pub(super) struct Physical {
     pv_allocatable: String,
 }
 
-/// Range of extents of a physical volume that one volume has, or that is free.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct PhysicalSegment {
-    pv_uuid: String,
-    pvseg_size: String,
-    segtype: String,
-}
-
 #[derive(Debug, Deserialize)]
 pub(super) struct Volume {
     pub lv_uuid: String,
@@ -278,29 +280,6 @@ fn groups(
     }
     order::by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
-}
-
-/// Limits and free space for a new volume; `None` if the report does not contain them.
-fn allocation(row: &Row, group: &Group) -> Option<GroupAllocation> {
-    let extent_bytes: u64 = number(&group.vg_extent_size);
-    let free = row.pv.iter().map(|physical| {
-        let own = row.pvseg.iter().filter(|segment| segment.pv_uuid == physical.pv_uuid && segment.segtype == "free");
-        let areas: Vec<u64> =
-            own.map(|segment| number::<u64>(&segment.pvseg_size).saturating_mul(extent_bytes)).collect();
-        FreeSpace {
-            physical: physical.pv_uuid.clone(),
-            is_allocatable: !physical.pv_allocatable.is_empty(),
-            bytes: areas.iter().fold(0, |sum, area| sum.saturating_add(*area)),
-            largest_bytes: areas.iter().copied().max().unwrap_or_default(),
-        }
-    });
-    (!group.vg_allocation_policy.is_empty()).then(|| GroupAllocation {
-        policy: group.vg_allocation_policy.clone(),
-        max_volumes: number(&group.max_lv),
-        volumes: number(&group.lv_count),
-        read_only: group.vg_permissions == "read-only",
-        free: free.collect(),
-    })
 }
 
 /// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)), and runs no

@@ -1,7 +1,7 @@
 //! Reads the list of resources: `Volume`s, and the `StorageClass`es that they name. All that is wrong is told at once.
 
 use super::{Class, Content, Source, Volume, quantity};
-use crate::layout::{Filesystem, Format, LvmType, MAX_MAPPER_NAME_BYTES, excessive_mapper_name, hints};
+use crate::layout::{Filesystem, Format, LvmType, excessive_name, hints};
 use crate::problem::Problem;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -323,14 +323,13 @@ impl Reading {
         if name.len() > most {
             self.problem(place, format!("has {} characters, and {most} have room on the disk", name.len()));
         }
-        // Hyphens count twice there.
         if let Source::Logical { group, .. } = source
-            && let Some(bytes) = excessive_mapper_name(group, name, LvmType::Linear)
+            && let Some(why) = excessive_name(group, name, LvmType::Linear)
         {
-            let room = format!(
-                "which has room for {MAX_MAPPER_NAME_BYTES}: choose shorter names, or names with fewer hyphens"
+            self.problem(
+                place,
+                format!("has with vg:{group} {why}: choose shorter names, or names with fewer hyphens"),
             );
-            self.problem(place, format!("has {bytes} bytes with vg:{group} in the device mapper, {room}"));
         }
         // lvm(8): names that it keeps for itself.
         let reserved = name.starts_with("snapshot") || name.starts_with("pvmove");

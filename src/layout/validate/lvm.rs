@@ -2,7 +2,7 @@
 
 use super::{Check, Provider};
 use crate::device::LayoutPath;
-use crate::layout::mapper_name::{MAX_MAPPER_NAME_BYTES, excessive_mapper_name, mapper_name};
+use crate::layout::mapper_name::{excessive_name, mapper_name};
 use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
 
 /// NAME_LEN in LVM's metadata-exported.h, without the closing NUL.
@@ -110,11 +110,8 @@ fn name_error(volume: &LogicalVolume) -> Option<String> {
     if let Some(reserved) = reserved {
         return Some(format!("lv:{name} has {reserved} in its name, which LVM keeps for its own volumes"));
     }
-    excessive_mapper_name(volumegroup, name, *lvmtype).map(|length| {
-        format!(
-            "lv:{name} in vg:{volumegroup} has {length} bytes in the device mapper, which has room for {MAX_MAPPER_NAME_BYTES}"
-        )
-    })
+    let why = excessive_name(volumegroup, name, *lvmtype)?;
+    Some(format!("lv:{name} in vg:{volumegroup} has {why}"))
 }
 
 fn is_lvm_name(name: &str) -> bool {

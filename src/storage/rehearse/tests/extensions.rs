@@ -1,7 +1,7 @@
 //! Volumes that are added to a kept group, in a machine with LVM: what LVM refuses is known before anything is wiped.
 
 use super::*;
-use crate::layout::LvmType;
+use crate::layout::{LvmType, excessive_name};
 use crate::survey::{self, Depth};
 
 fn volume(name: &str, physical: &[DevicePath], size_mib: u64) -> CreateVolume {
@@ -42,7 +42,7 @@ fn vm_rehearsed_extensions_of_a_kept_group_are_refused_in_the_words_of_lvm() {
     try_out(&[1500]).unwrap();
     let cases = [
         (format!("lvm pvchange -x n {vda}"), format!("lvm pvchange -x y {vda}"), &[1500][..], "nsufficient"),
-        (format!("lvm pvchange -x n {vda} {vdb}"), format!("lvm pvchange -x y {vda} {vdb}"), &[4], "allocatable"),
+        (format!("lvm pvchange -x n {vda} {vdb}"), format!("lvm pvchange -x y {vda} {vdb}"), &[4], "nsufficient"),
         ("lvm vgchange -l 2 kube".to_owned(), "lvm vgchange -l 0 kube".to_owned(), &[4, 4], "Maximum number"),
         (
             "lvm vgchange --alloc contiguous kube".to_owned(),
@@ -92,16 +92,21 @@ fn vm_rehearsed_extensions_of_a_read_only_group_are_refused() {
 /// The limit that layouts and volumes are checked against is that of LVM and the kernel.
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_names_have_room_in_the_device_mapper_up_to_the_limit() {
+fn vm_rehearsed_names_have_room_up_to_the_limit() {
     let disks = Disks::take("vda vdb");
     let physical = kube(&disks);
-    let named = |length: usize, kind: LvmType| {
-        let name = "a".repeat(length - "kube-".len());
-        let volume = CreateVolume { kind, ..volume(&name, &physical, 8) };
-        unchanged(&disks, || rehearse(&rehearsal(&[&physical[0], &physical[1]], vec![Restore::CreateVolume(volume)])))
+    let is_created = |name: &str, kind: LvmType| {
+        let volume = CreateVolume { kind, ..volume(name, &physical, 8) };
+        rehearse(&rehearsal(&[&physical[0], &physical[1]], vec![Restore::CreateVolume(volume)])).is_ok()
     };
-    named(127, LvmType::Linear).unwrap();
-    assert!(named(128, LvmType::Linear).is_err());
-    named(127 - "_rimage_0".len(), LvmType::Raid1).unwrap();
-    assert!(named(128 - "_rimage_0".len(), LvmType::Raid1).is_err());
+    for (pattern, kind) in
+        [("a", LvmType::Linear), ("a-", LvmType::Linear), ("a", LvmType::Raid1), ("a-", LvmType::Raid1)]
+    {
+        let name = |length: usize| pattern.repeat(length)[..length].to_owned();
+        let fits = |length: usize| excessive_name("kube", &name(length), kind).is_none();
+        let longest = (1..128).rev().find(|length| fits(*length)).unwrap();
+        for length in longest - 1..longest + 3 {
+            assert_eq!(is_created(&name(length), kind), fits(length), "{kind} {pattern} {length}, longest {longest}");
+        }
+    }
 }

@@ -1,0 +1,37 @@
+//! Limits and free space of a group, as they apply to a new volume.
+
+use super::{Group, Row, number};
+use crate::inventory::{FreeSpace, GroupAllocation};
+use serde::Deserialize;
+
+/// Range of extents of a physical volume that one volume has, or that is free.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::survey) struct PhysicalSegment {
+    pv_uuid: String,
+    pvseg_size: String,
+    segtype: String,
+}
+
+/// Limits and free space for a new volume; `None` if the report does not contain them.
+pub(super) fn allocation(row: &Row, group: &Group) -> Option<GroupAllocation> {
+    let extent_bytes: u64 = number(&group.vg_extent_size);
+    let free = row.pv.iter().map(|physical| {
+        let own = row.pvseg.iter().filter(|segment| segment.pv_uuid == physical.pv_uuid && segment.segtype == "free");
+        let areas: Vec<u64> =
+            own.map(|segment| number::<u64>(&segment.pvseg_size).saturating_mul(extent_bytes)).collect();
+        FreeSpace {
+            physical: physical.pv_uuid.clone(),
+            is_allocatable: !physical.pv_allocatable.is_empty(),
+            bytes: areas.iter().fold(0, |sum, area| sum.saturating_add(*area)),
+            largest_bytes: areas.iter().copied().max().unwrap_or_default(),
+        }
+    });
+    (!group.vg_allocation_policy.is_empty()).then(|| GroupAllocation {
+        policy: group.vg_allocation_policy.clone(),
+        max_volumes: number(&group.max_lv),
+        volumes: number(&group.lv_count),
+        read_only: group.vg_permissions == "read-only",
+        free: free.collect(),
+    })
+}
