@@ -7,18 +7,9 @@ use super::legs;
 use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
-<<<<<<< HEAD
 use crate::inventory::{
-    FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown,
-    VolumeGroup,
+    HAS_SNAPSHOT, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup,
 };
-||||||| 0e706a0
-use crate::inventory::{
-    FreeSpace, GroupAllocation, Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup,
-};
-=======
-use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
->>>>>>> w-rehearse
 use crate::order::{self, Gather};
 use allocation::{PhysicalSegment, allocation};
 use serde::Deserialize;
