@@ -30,7 +30,7 @@ impl<'a> Deciding<'a> {
         all.iter().filter(|carrier| !shown_above(carrier)).copied().collect()
     }
 
-    /// Returns the device with the volume's UUID that stays as it is.
+    /// Returns the preserved device with the volume's UUID.
     ///
     /// # Errors
     /// Several devices have it, or the device has something else too, or another filesystem.
@@ -138,7 +138,7 @@ fn ambiguous(volume: &Volume, Carrier { device, unit, .. }: &Carrier) -> String 
             other.kind
         ),
         _ => format!(
-            "is to be {}, and its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
+            "cannot be {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
             volume.content,
             match signatures.is_empty() {
                 true => "the device is a partition with that GUID".to_owned(),

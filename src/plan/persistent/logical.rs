@@ -91,7 +91,9 @@ impl<'a> Deciding<'a> {
         }
         let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
         if found.health == Health::Lost {
-            return Err(Some(format!("is to be {named} and is {device}, and not all of its data are there")));
+            return Err(Some(format!(
+                "cannot be kept on {device}, which was {named}: not all of its data are there; put the missing disk back"
+            )));
         }
         self.warn(format!(
             "volume {} names {named}, and is kept on {device}, which has the recorded LVM UUID",

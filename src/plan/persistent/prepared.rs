@@ -20,10 +20,10 @@ use crate::topology::units;
 use crate::volume::{Content, Source, Volume};
 use uuid::Uuid;
 
-/// What the operator can always do: Kubernetes knows a volume by the UID of its resource.
+/// Remedy that every operator has: Kubernetes identifies a volume by the UID of its resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
 
-/// Volumes without a file system of their own, which only hold the extents of others.
+/// Segment types of logical volumes that only hold the extents of other volumes.
 const POOLS: [&str; 2] = ["thin-pool", "cache-pool"];
 
 impl<'a> Deciding<'a> {
@@ -62,7 +62,7 @@ impl<'a> Deciding<'a> {
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
     }
 
-    /// Markers of whatever installation: the UID of a resource is unique.
+    /// Returns the markers of every installation: the UID of a resource is unique.
     fn all_markers(&self) -> impl Iterator<Item = &'a Marker> + use<'a> {
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -128,7 +128,7 @@ impl<'a> Deciding<'a> {
         !disks.is_empty() && disks.iter().all(|disk| !disk.serial.is_empty() && given_up.contains(&disk.serial))
     }
 
-    /// An attempt that was cut off may have left the filesystem on a disk that is gone.
+    /// Refuses a volume that an interrupted attempt was about to prepare on a disk that is missing now.
     fn refuse_unfinished(&self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
         let begun_on = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
         let uuid = volume.uid.to_string();
@@ -149,7 +149,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Without any record of volumes, a reinstall does not take a volume for a new one while something stays unread.
+    /// Refuses a volume in a reinstall without any record of volumes, if an unreadable object may contain it.
     fn refuse_unseen(&self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
         let is_file = matches!(volume.source, Source::Sparse { .. });
         if is_file || self.request.mode == Mode::Install || self.request.claim.is_none() || self.records_volumes() {
@@ -171,13 +171,13 @@ impl<'a> Deciding<'a> {
         is_listed || self.own_markers().any(|marker| marker.volumes.is_some())
     }
 
-    /// Markers of this allocation; without a control plane all of them.
+    /// Returns the markers of this allocation, or all markers without a control plane.
     pub(super) fn own_markers(&self) -> impl Iterator<Item = &'a Marker> + use<'a> {
         let claim = self.request.claim.as_ref();
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
     }
 
-    /// Names something that stays and that nobody could look into.
+    /// Names a preserved object that could not be read and may contain a volume.
     fn unseen_carrier(&self) -> Option<String> {
         let inventory = self.inventory;
         let idle = inventory.groups.iter().filter(|group| !group.devices().any(|device| self.is_erased(device)));
@@ -200,7 +200,7 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Disks without identifiers are taken for the recorded one if they look like it, in the same place.
+/// Returns whether a disk without identifiers looks like the recorded one, in the same slot.
 fn is_alike(record: &MarkedDisk, disk: &Disk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

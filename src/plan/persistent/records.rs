@@ -1,4 +1,4 @@
-//! What the marker will record of volumes.
+//! Volume records for the install marker.
 
 use super::super::marking;
 use super::super::verdict::Deciding;

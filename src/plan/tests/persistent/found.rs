@@ -74,7 +74,7 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
         assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web extend sdb"]);
     }
-    // Inactive and renamed: nobody sees its UUID.
+    // Inactive and renamed: its UUID is not visible.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");

@@ -121,8 +121,7 @@ fn no_volume_touches_what_another_has() {
     ]);
 }
 
-/// What may happen to a machine between two installations: disks that are not seen, volumes that were renamed or are not active,
-/// stale second signatures.
+/// Changes a machine as between two installations: a missing disk, renamed or inactive volumes, a stale second signature.
 fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
     match kind {
         0 => {

@@ -29,7 +29,7 @@ pub(super) fn make(layout: &Layout, machine: &Inventory, request: Request) -> Re
     crate::plan::make(layout, machine, request, &mut counting_from(7000))
 }
 
-/// What the marker records of an installation of these volumes.
+/// Returns the marker's records of an installation of these volumes.
 pub(super) fn records(volumes: &[Value]) -> Vec<RecordedVolume> {
     let claim = Claim { order: None, ..claim() };
     let plan = make(&layout(), &machine(), request(Mode::Install, list(volumes), Some(claim))).unwrap();
@@ -126,7 +126,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
         both.disks.push(blank("sde", 500));
         let plan = try_on(&both, Some(recorder), &[]).unwrap();
         assert!(shown(&plan)[0].ends_with(" keep sdc"), "{plan}");
-        // What nobody has prepared is prepared now.
+        // A volume without a record is prepared.
         assert_eq!(shown(&try_on(&gone, None, &[]).unwrap()), ["data /dev/sdc make sdc"]);
         if recorder != Recorder::ControlPlane {
             assert!(said[0].contains("--give-up serial of sdc"), "{said:?}");
@@ -159,7 +159,7 @@ fn a_file_is_made_only_where_it_never_was() {
         let said = reasons(reinstall(&moved, &[volume], &[]));
         assert!(said[0].contains("is in the filesystem on /dev/sdc"), "{said:?}");
     }
-    // Nobody could look.
+    // The filesystem was not read.
     let mut unread = whole;
     unread.filesystems.remove(at);
     let said = reasons(reinstall(&unread, &small, &[]));
