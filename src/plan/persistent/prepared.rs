@@ -14,6 +14,7 @@ use super::super::verdict::Deciding;
 use super::super::{Claim, Mode, Verdict, mapping_path};
 use super::carriers::has_uuid;
 use super::{Decision, Refused};
+use crate::device::identifiers::{comparable_serial, is_same_serial};
 use crate::inventory::{self, Disk};
 use crate::marker::{MarkedDisk, Marker, RecordedVolume};
 use crate::topology::units;
@@ -84,7 +85,8 @@ impl<'a> Deciding<'a> {
             return Ok(());
         }
         let serials: Vec<&str> = record.disks.iter().map(|disk| disk.serial.as_str()).collect();
-        let can_give_up = self.request.mode == Mode::Reinstall && !serials.is_empty() && !serials.contains(&"");
+        let are_usable = !serials.is_empty() && serials.iter().all(|serial| comparable_serial(serial).is_some());
+        let can_give_up = self.request.mode == Mode::Reinstall && are_usable;
         let give_up = match can_give_up {
             true => format!("order the reinstall again with --give-up {}, or ", serials.join(" --give-up ")),
             false => String::new(),
@@ -125,7 +127,9 @@ impl<'a> Deciding<'a> {
 
     pub(super) fn are_given_up(&self, disks: &[MarkedDisk]) -> bool {
         let given_up = self.request.claim.as_ref().map(|claim| claim.give_up.as_slice()).unwrap_or_default();
-        !disks.is_empty() && disks.iter().all(|disk| !disk.serial.is_empty() && given_up.contains(&disk.serial))
+        let is_named =
+            |disk: &MarkedDisk| given_up.iter().any(|given| is_same_serial(given, &disk.serial) == Some(true));
+        !disks.is_empty() && disks.iter().all(is_named)
     }
 
     /// Refuses a volume that an interrupted attempt was about to prepare on a disk that is missing now.
