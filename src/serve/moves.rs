@@ -360,10 +360,9 @@ impl Move {
             }
             (Part::Receive, MoveState::Copying) => Err("this boot has not begun to receive".to_owned()),
             (Part::Receive, MoveState::Booting | MoveState::Done) if has_begun => Ok(self.clone()),
-            // It was told to boot what it has before the move was ordered.
-            (Part::Send, MoveState::Ordered) if self.sender.as_ref().is_none_or(|end| end.boot != boot) => {
-                Ok(self.clone())
-            }
+            // The boot was told to start the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a
+            // delayed report of that boot proves nothing.
+            (Part::Send, MoveState::Ordered) if self.sender.is_none() => Ok(self.clone()),
             (Part::Send, state) => Err(format!("its system is being moved to machine {}: the move is {state}", self.b)),
             (Part::Receive, state) => Err(format!("the move is {state}: this machine has nothing of it to boot")),
         }
