@@ -9,8 +9,9 @@ const MAX_MAPPER_NAME_BYTES: usize = 127;
 /// (vg_validate in lvm2's lib/metadata/metadata.c). Hyphens count once there.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Longest suffix of the hidden volumes that LVM makes for a mirror (`_rimage_0`, `_rmeta_0`).
-const MIRROR_SUFFIX_BYTES: usize = "_rimage_0".len();
+/// Longest suffix that LVM appends to the name of a mirror. A mirror with a longer name can be created, but LVM fails to
+/// deactivate it, because it looks for temporary mappings of this name.
+const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
 /// Returns the name in /dev/mapper: each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
 pub fn mapper_name(group: &str, volume: &str) -> String {
@@ -20,7 +21,7 @@ pub fn mapper_name(group: &str, volume: &str) -> String {
 /// Returns why the names of a group and a volume are too long together.
 pub fn excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
-    let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len() + suffix);
+    let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());
     if mapper > MAX_MAPPER_NAME_BYTES {
         return Some(format!("{mapper} bytes in the device mapper, which has room for {MAX_MAPPER_NAME_BYTES}"));
     }
@@ -39,8 +40,8 @@ mod tests {
             ("a".repeat(63), "b".repeat(64), LvmType::Linear, Some("128 bytes in the device mapper")),
             ("a-".repeat(21), "b".repeat(63), LvmType::Linear, None),
             ("a-".repeat(22), "b-".repeat(21), LvmType::Striped, Some("130 bytes in the device mapper")),
-            ("a".repeat(57), "b".repeat(58), LvmType::Raid1, None),
-            ("a".repeat(58), "b".repeat(58), LvmType::Raid1, Some("125 bytes in both names")),
+            ("a".repeat(52), "b".repeat(53), LvmType::Raid1, None),
+            ("a".repeat(53), "b".repeat(53), LvmType::Raid1, Some("128 bytes in the device mapper")),
         ] {
             let found = excessive_name(&group, &volume, kind);
             match expected {
