@@ -102,15 +102,19 @@ fn vm_rehearsed_names_have_room_up_to_the_limit() {
         ran(&format!("lvm lvremove -y kube/{name}"));
         Ok::<(), Error>(())
     };
-    for (pattern, kind) in
-        [("a", LvmType::Linear), ("a-", LvmType::Linear), ("a", LvmType::Raid1), ("a-", LvmType::Raid1)]
-    {
+    // LVM does not double the hyphens in the names of temporary mappings, so that mirrors with hyphens have some more room.
+    for (pattern, kind, beyond) in [
+        ("a", LvmType::Linear, false),
+        ("a-", LvmType::Linear, false),
+        ("a", LvmType::Raid1, false),
+        ("a-", LvmType::Raid1, true),
+    ] {
         let name = |length: usize| pattern.repeat(length)[..length].to_owned();
         let fits = |length: usize| excessive_name("kube", &name(length), kind).is_none();
         create(&name(9), kind).unwrap();
         let longest = (1..128).rev().find(|length| fits(*length)).unwrap();
         let created: Vec<_> = (longest - 1..longest + 3).map(|length| create(&name(length), kind)).collect();
         let is_created: Vec<bool> = created.iter().map(Result::is_ok).collect();
-        assert_eq!(is_created, [true, true, false, false], "{kind} {pattern} {longest}: {created:#?}");
+        assert_eq!(is_created, [true, true, beyond, beyond], "{kind} {pattern} {longest}: {created:#?}");
     }
 }
