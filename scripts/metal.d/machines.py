@@ -259,6 +259,7 @@ def second(target, directory):
 def second_accident(rack, machine):
     """The firmware remembers that the report was taken: another one would replace the console password."""
     rack.begin()
+    rack.steer("set", {"phase": None})
     machine.on()
     machine.says("is installed here already")
     machine.is_up()
