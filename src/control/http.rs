@@ -5,7 +5,7 @@ use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Rep
 use super::{Acknowledged, Control};
 use crate::allocation::Machine;
 use crate::carried::Standing;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Context, Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
 use crate::http;
 use crate::inventory::Inventory;
@@ -65,10 +65,16 @@ impl HttpControl {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// With an id, and for what, in words that name it.
+    /// Adds an id to a request, and to the words for what it does.
     fn identified(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
+        let (what, id) = self.next_id(what);
+        (what, request.header(REQUEST_ID, id))
+    }
+
+    /// Returns the id of the next request, after the words for what it does with that id.
+    fn next_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
-        (format!("{what} (request {id})"), request.header(REQUEST_ID, id))
+        (format!("{what} (request {id})"), id)
     }
 
     fn of_machine(&self, call: &str) -> String {
@@ -92,9 +98,29 @@ impl HttpControl {
         self.ask_once(retries, what, patience, request)
     }
 
-    fn enroll(&self, register: &Register, retries: Retries, patience: Duration) -> Result<Response> {
-        let request = || self.request(Method::POST, "/v1/machine/register").json(register);
-        self.ask_once(retries, "register", patience, request)
+    /// Registers from a privileged source port, which proves to the server that no unprivileged process registers.
+    fn enroll(&self, register: &Register, retries: Retries, patience: Duration) -> Result<()> {
+        let body = serde_json::to_vec(register).context(Phase::Control, || "write the registration")?;
+        retries.run(|| {
+            let (what, id) = self.next_id("register");
+            let request = ::http::Request::post(format!("{}/v1/machine/register", self.url))
+                .header(::http::header::AUTHORIZATION, format!("Bearer {}", self.token))
+                .header(::http::header::CONTENT_TYPE, "application/json")
+                .header(REQUEST_ID, id);
+            let request = match request.body(body.clone()) {
+                Ok(request) => request,
+                Err(error) => return Attempt::Never(self.unreachable(&what, error)),
+            };
+            match http::privileged::send(request, patience) {
+                Ok(answer) if answer.status().is_success() => Attempt::Done(()),
+                Ok(answer) => {
+                    let refusal = self.refusal(&what, answer.status(), &String::from_utf8_lossy(answer.body()));
+                    if http::is_passing(answer.status()) { Attempt::Again(refusal) } else { Attempt::Never(refusal) }
+                }
+                Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(&what, error)),
+                Err(error) => Attempt::Again(self.unreachable(&what, error)),
+            }
+        })
     }
 
     /// After that refusal, which stays when the machine has never registered.
@@ -102,7 +128,7 @@ impl HttpControl {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(register) = registered else { return Err(refused) };
         tracing::warn!("{refused}; registering again");
-        self.enroll(&register, retries, patience).map(drop)
+        self.enroll(&register, retries, patience)
     }
 
     /// May an event have the machine register again, now?
@@ -129,8 +155,10 @@ impl HttpControl {
                 Ok(response) if response.status().is_success() => Attempt::Done(response),
                 Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(&what, response)),
                 Ok(response) => Attempt::Never(self.refused(&what, response)),
-                Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(&what, error)),
-                Err(error) => Attempt::Again(self.unreachable(&what, error)),
+                Err(error) if http::is_certificate(&error) => {
+                    Attempt::Never(self.unreachable(&what, error.without_url()))
+                }
+                Err(error) => Attempt::Again(self.unreachable(&what, error.without_url())),
             }
         })
     }
@@ -138,8 +166,12 @@ impl HttpControl {
     fn refused(&self, what: &str, response: Response) -> Error {
         let status = response.status();
         // The status says enough when the body cannot be read.
-        let body = response.text().unwrap_or_default();
-        let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
+        self.refusal(what, status, &response.text().unwrap_or_default())
+    }
+
+    fn refusal(&self, what: &str, status: StatusCode, body: &str) -> Error {
+        let said =
+            serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
@@ -149,8 +181,8 @@ impl HttpControl {
         }
     }
 
-    fn unreachable(&self, what: &str, error: reqwest::Error) -> Error {
-        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error.without_url())
+    fn unreachable(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error)
     }
 
     fn garbled(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -176,7 +208,7 @@ impl Control for HttpControl {
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
-        let text = response.text().map_err(|error| self.unreachable(what, error))?;
+        let text = response.text().map_err(|error| self.unreachable(what, error.without_url()))?;
         let machine = serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))?;
         super::of_this_machine(machine, &self.machine)
     }
@@ -202,7 +234,7 @@ impl Control for HttpControl {
             // A control plane of another kind, or of an earlier version.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.refused(&what, response)),
-            Err(error) => Err(self.unreachable(&what, error)),
+            Err(error) => Err(self.unreachable(&what, error.without_url())),
         }
     }
 

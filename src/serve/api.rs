@@ -12,6 +12,7 @@ use super::metrics::Ordered;
 use super::moves::agents;
 use super::moves::handing::Given;
 use super::peers::Peer;
+use super::proof::{self, SourcePort};
 use super::resolve::Assigned;
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
@@ -44,11 +45,13 @@ const DOCUMENT_BYTES: usize = 4 << 20;
 pub async fn register(
     State(app): State<Arc<App>>,
     peer: Peer,
+    source: SourcePort,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let boot = caller::boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
     let boot = boot.ok_or_else(|| caller::not_of(""))?;
+    proof::require_privileged(&app, source, peer, &boot.machine, "register")?;
     let register: Register = read(&app, peer, body, DOCUMENT_BYTES).await?;
     let id = register.uuid.to_lowercase();
     if boot.machine != id {
@@ -173,8 +176,9 @@ pub async fn event(
 ) -> Result<Json<Value>, ApiError> {
     let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
     let event = Event { message: crate::text::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
-    // Progress comes every second and is only of interest now.
-    if event.progress.is_none() {
+    // Progress comes every second and is only of interest now. A boot that has not registered creates no record of a machine.
+    let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
+    if event.progress.is_none() && is_recorded {
         app.state.event(&id, &event).await?;
     }
     if event.event == EventName::PhonedHome {
