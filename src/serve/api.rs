@@ -2,6 +2,7 @@
 //! its allocation, `bodies` reads what it says.
 
 pub mod bodies;
+pub mod secrets;
 pub mod told;
 
 use super::api_error::ApiError;
@@ -153,8 +154,8 @@ pub async fn machine(
                 app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
             }
             // For what is to be installed, and until the installation has begun: then the agent has them.
-            let with_secrets = assigned.installs && !boot.begun;
-            Some(on_the_wire(&assigned, standing, &base.calls, with_secrets))
+            let with_parameters = assigned.installs && !boot.begun;
+            Some(on_the_wire(&assigned, standing, &base.calls, with_parameters))
         }
         None => None,
     };

@@ -1,6 +1,7 @@
 //! Whoever can send a packet on the boot network: what it gets, and what it cannot end.
 
 use super::reinstall::{failure, with_images};
+use super::released::with_secrets;
 use super::*;
 use std::time::Instant;
 
@@ -52,29 +53,6 @@ pub(super) const ATTACKER: &str = "127.0.0.66";
 pub(super) async fn in_earnest(dir: TempDir) -> Running {
     let (options, around) = (options(dir.path()), Surroundings { quiet: state::boots::QUIET, ..silent() });
     Running::start_with(dir, &options, &around, 10_000).await
-}
-
-const SECRETS: [&str; 6] = [
-    "a-key-that-is-long-enough-for-it",
-    "the-user-data",
-    "the-password",
-    "the-key",
-    "the-pull-secret",
-    "the-mirrors-secret",
-];
-
-pub(super) fn with_secrets() -> TempDir {
-    let dir = with_images();
-    let more = "  disk_key: a-key-that-is-long-enough-for-it\n  user_data: the-user-data\n  console_password: the-password\n  vpn: {auth_key: the-key}\n";
-    std::fs::write(dir.path().join("machines/one.yaml"), machine_file(ONE, "one", "52:54:00:00:00:01", "a1", more))
-        .unwrap();
-    let image = "id: debian-12\nurl: oci://r.example/debian:12\nmirrors: [oci://m.example/debian:12]\n\
-                 pull_secret: {username: robot, password: the-pull-secret}\n";
-    std::fs::write(dir.path().join("images/debian.yaml"), image).unwrap();
-    // user:the-mirrors-secret
-    let registries = r#"{"auths": {"m.example": {"auth": "dXNlcjp0aGUtbWlycm9ycy1zZWNyZXQ="}}}"#;
-    std::fs::write(dir.path().join("registries.json"), registries).unwrap();
-    dir
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,47 +138,6 @@ async fn an_attempt_that_was_asked_for_from_elsewhere_counts_when_it_registers()
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
     server.heard("given up after 3 attempts: image debian-13 is not installed").await;
     assert_eq!(server.listed().await["order"], Value::Null);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn secrets_are_for_a_boot_that_has_registered_and_not_begun() {
-    let server = Running::start_in(with_secrets()).await;
-    let path = format!("/v1/machine/{ONE}");
-    let asked_for = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
-    for call in ["", "/wait?seconds=0"] {
-        let answer = server.call(&asked_for, "GET", &format!("{path}{call}"), &Value::Null).await;
-        assert_eq!(answer.status, 401);
-        assert!(answer.text().contains("has not registered"), "{}", answer.text());
-    }
-    let token = server.token(ONE).await;
-    let secrets = async |token: &str| {
-        let given = server.call(token, "GET", &path, &Value::Null).await;
-        assert_eq!(given.status, 200);
-        SECRETS.map(|secret| given.text().contains(secret))
-    };
-    assert_eq!(secrets(&token).await, [true; 6]);
-    let given = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert_eq!((given.user_data.as_str(), given.disk_key_withheld), ("the-user-data", false));
-    // The answer may have been lost.
-    assert_eq!(secrets(&token).await, [true; 6]);
-    assert_eq!(server.begin(&token, "").await, 200);
-    assert_eq!(secrets(&token).await, [false; 6]);
-    let given = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert_eq!((given.user_data.as_str(), given.disk_key.is_empty(), given.disk_key_withheld), ("", true, true));
-    // Another attempt has them again.
-    let next = server.token(ONE).await;
-    assert_eq!(secrets(&next).await, [true; 6]);
-    server.report(ONE, &next, "a1", true).await;
-    let said = server.heard.text();
-    assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "{said}");
-    let dir = server.stop().await;
-    for name in ["drophammer.sqlite", "drophammer.sqlite-wal"] {
-        let bytes = std::fs::read(dir.path().join(name)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
-        for secret in [&SECRETS[..], &["s3cret"]].concat() {
-            assert!(!text.contains(secret), "{secret} is in {name}");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

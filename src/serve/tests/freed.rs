@@ -1,6 +1,7 @@
 //! Machines that are freed while the system of their tenant still runs.
 
-use super::attackers::{MACHINE, with_secrets};
+use super::attackers::MACHINE;
+use super::released::with_secrets;
 use super::unprivileged::Process;
 use super::*;
 use crate::testing::http::{Act, Request, Server as Controller};

@@ -34,6 +34,7 @@ mod power;
 mod preview;
 mod pxe;
 mod reinstall;
+mod released;
 mod renamed;
 mod rest;
 mod restored;

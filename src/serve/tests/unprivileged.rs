@@ -1,7 +1,8 @@
 //! Processes of an installed machine that are not privileged. They know its UUID, its MAC addresses and its address.
 
-use super::attackers::{MACHINE, with_secrets};
+use super::attackers::MACHINE;
 use super::reinstall::with_images;
+use super::released::with_secrets;
 use super::*;
 use tokio::net::TcpSocket;
 
