@@ -1,4 +1,4 @@
-//! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
+//! The control plane over HTTP: `drophammer serve`, or another server with the same calls.
 
 mod privileged_calls;
 
@@ -37,10 +37,10 @@ pub struct HttpControl {
     url: String,
     token: String,
     machine: String,
-    /// What the ids of this boot's requests begin with, and how many there were.
+    /// Prefix of the ids of this boot's requests, and their number.
     boot: String,
     requests: AtomicU64,
-    /// What was told last: a machine whose address has changed tells it again.
+    /// Last registration. A machine whose address has changed sends it again.
     registered: Mutex<Option<Register>>,
     separate: Mutex<SeparateSecrets>,
     /// When an event has last had it told again.
@@ -103,7 +103,7 @@ impl HttpControl {
         self.ask_once(retries, what, patience, request)
     }
 
-    /// After that refusal, which stays when the machine has never registered.
+    /// Registers again after this refusal, which is returned if the machine has never registered.
     fn enroll_again(&self, refused: Error, retries: Retries, patience: Duration) -> Result<()> {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(register) = registered else { return Err(refused) };

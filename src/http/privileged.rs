@@ -30,7 +30,7 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Sends the request, whose URI is absolute, and returns the answer. Redirects are not followed.
 ///
 /// # Errors
-/// There is no answer within `patience`, or the certificate of the server is not trusted.
+/// The server does not answer within `patience`, or the certificate of the server is not trusted.
 pub fn send(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -45,7 +45,7 @@ pub fn send(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Respons
 async fn ask(request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
     let uri = request.uri().clone();
     let is_https = uri.scheme() == Some(&Scheme::HTTPS);
-    let host = uri.host().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the URL has no host"))?;
+    let host = uri.host().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the URL lacks a host"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let stream = connect(&host, uri.port_u16().unwrap_or(if is_https { 443 } else { 80 })).await?;
     let request = in_origin_form(request)?;
@@ -91,7 +91,7 @@ async fn exchange(
 }
 
 async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = Error::new(ErrorKind::NotFound, "the name of the server has no address");
+    let mut last = Error::new(ErrorKind::NotFound, "the name of the server does not resolve to an address");
     for address in tokio::net::lookup_host((host, port)).await? {
         match connect_to(address).await {
             Ok(stream) => return Ok(stream),

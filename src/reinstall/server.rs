@@ -1,4 +1,4 @@
-//! What to boot, by the control plane's word, and its files in memory: no filesystem of this system has to hold them.
+//! Kernel and ramdisk that the control plane serves for a reinstall, in memory: no filesystem of this system needs room for them.
 
 use crate::control::wire::{ErrorBody, NextBoot};
 use crate::error::{Context, Error, Phase, Result};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// No byte for so long ends a download.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Nothing is lost by giving up: this system still runs.
+/// Attempts at a download. This system still runs when all have failed.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 

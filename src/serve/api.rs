@@ -1,5 +1,5 @@
-//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it; `told` is what a machine is told of
-//! its allocation, `bodies` reads what it says.
+//! The agent's API of [`crate::control::wire`]. `boot` opens it, `caller` authorizes its callers; `told` converts the allocation of a
+//! machine, `secrets` releases its secrets, `bodies` reads requests.
 
 pub mod bodies;
 pub mod secrets;
@@ -153,7 +153,7 @@ pub async fn machine(
                 let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
                 app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
             }
-            // For what is to be installed, and until the installation has begun: then the agent has them.
+            // Until the installation has begun. After that, the agent has them.
             let with_parameters = assigned.installs && !boot.begun;
             Some(on_the_wire(&assigned, standing, &base.calls, with_parameters))
         }

@@ -1,5 +1,5 @@
-//! What a machine boots: over PXE a script, from a running system the same without its firmware. Every ramdisk that is
-//! handed out for an order is counted first.
+//! Boot scripts over PXE, and the same for running systems without their firmware. Every ramdisk that is served for an order is
+//! counted first.
 
 use super::api_error::ApiError;
 use super::base::Base;

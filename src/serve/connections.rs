@@ -113,7 +113,7 @@ impl Door {
     }
 }
 
-/// Who has come, and who answers.
+/// Peer of a connection, and the router that answers it.
 struct Client {
     address: IpAddr,
     port: u16,

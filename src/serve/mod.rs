@@ -119,9 +119,9 @@ pub struct App {
     closing: published::Receiver<bool>,
     state: State,
     watch: Watch,
-    /// Of the operator's token.
+    /// Hash of the operator's token.
     operator: token::Hash,
-    /// Of the token that opens the metrics.
+    /// Hash of the token that opens the metrics.
     metrics: token::Hash,
     wake: mpsc::Sender<Wake>,
     boot_tokens: BootTokenKey,

@@ -113,7 +113,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
     pub operator_listen: Option<SocketAddr>,
-    /// What carries a token is answered over TLS, and `listen` has what firmware loads.
+    /// Calls with a token are answered over TLS; `listen` serves only files for firmware.
     pub tls: Option<TlsOptions>,
     /// Addresses that say in `X-Forwarded-For` for whom they ask.
     pub proxies: Vec<IpAddr>,

@@ -54,7 +54,7 @@ impl Origin {
     /// # Errors
     /// The request did not arrive over a connection.
     pub fn of(parts: &Parts, app: &App) -> Result<Origin, ApiError> {
-        let unknown = || ApiError::bad("the request has no source address");
+        let unknown = || ApiError::bad("the source address of the request is unknown");
         let Connected { address, port, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
         if !app.peers.is_proxy(address) {
             return Ok(Origin { address, port: Some(port) });

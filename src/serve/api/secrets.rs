@@ -31,7 +31,7 @@ pub async fn release(
     };
     let given = agents::given(&app, &directory, &id).await?.filter(|given| given.moving.is_none());
     let Some(assigned) = given.map(|given| given.assigned).filter(|assigned| assigned.installs) else {
-        return refuse("nothing is to be installed on the machine now");
+        return refuse("the machine installs nothing now");
     };
     if *assigned.allocation.id != allocationuuid {
         return refuse(&format!("the machine has allocation {} now", *assigned.allocation.id));

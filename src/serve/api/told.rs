@@ -1,4 +1,4 @@
-//! What a machine is told of its allocation, as an agent reads it.
+//! The allocation of a machine in the form that the agent reads.
 
 use super::secrets;
 use crate::allocation;
@@ -25,8 +25,8 @@ pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Opti
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
-/// fetched from, so that it cannot be installed. Secrets are released by `api::secrets`, but for the parameters of an OS definition, which
+/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an image
+/// without a URL, so that it cannot install it. Secrets are released by `api::secrets`, but for the parameters of an OS definition, which
 /// its `verify` needs before the plan.
 pub fn on_the_wire(
     assigned: &Assigned,

@@ -33,7 +33,7 @@ pub struct Boot {
     pub address: Option<String>,
     /// It has passed its point of no return.
     pub begun: bool,
-    /// Its reported end, if any: was it a success?
+    /// Whether the installation succeeded, if the boot has reported its end.
     pub over: Option<bool>,
 }
 

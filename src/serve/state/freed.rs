@@ -13,7 +13,7 @@ const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl State {
-    /// Notes that the operator frees the machine. Boots that were requested before cannot register any more.
+    /// Notes that the operator frees the machine. Boots that were requested before can no longer register.
     ///
     /// # Errors
     /// The database's.

@@ -1,4 +1,4 @@
-//! What a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
+//! Decides what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
@@ -46,7 +46,7 @@ pub enum NextBoot {
     Moving(Part, MoveState),
     /// The ramdisk, where it waits: what is on its disks is not its own any more.
     Released,
-    /// Nothing: it has no file, and there is no room for one more such machine.
+    /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
     Crowded,
 }
 
