@@ -67,6 +67,8 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
     assert!(!server.is_not_clean().await);
+    let wait = format!("{machine}/wait?seconds=60");
+    assert_eq!(server.sent_by(Process::Privileged, "GET", &wait, &token, &Value::Null).await.status, 200);
     let answer = server.sent_by(Process::Privileged, "GET", &machine, &token, &Value::Null).await;
     assert_eq!(
         (answer.status, &answer.json()["allocation"]["allocationuuid"]),
