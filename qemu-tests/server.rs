@@ -148,6 +148,8 @@ fn spawn(
         .context(folder.join("serve.log").display())?;
     let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
+    // QEMU's user network does not pass on the source ports of machines.
+    command.arg("--any-source-port");
     if !cmdline.is_empty() {
         command.args(["--cmdline", cmdline]);
     }

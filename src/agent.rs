@@ -7,7 +7,7 @@ mod ending;
 mod moving;
 mod pool;
 
-use crate::allocation::{Allocation, Machine, Order};
+use crate::allocation::{Allocation, Machine, Order, SecretPurpose};
 use crate::assigned::{correct_begun, request, unbelieved};
 use crate::carried::Part;
 use crate::console::{self, say};
@@ -192,6 +192,7 @@ impl Agent {
         ready::late_disks(&parsed.layout).map_err(failure)?;
         self.erase_newcomers(allocation)?;
         opened::read_key(&parsed.layout, allocation).map_err(failure)?;
+        self.fetch_disk_key(opened::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
         let mut ask = |question: &str, until| self.ask(question, until);
         let mut open = |inventory: &Inventory| opened::open(&parsed.layout, inventory, allocation, &mut ask);
         let open: Option<&mut ready::Open> = if opened::wants(&parsed.layout) { Some(&mut open) } else { None };
@@ -226,6 +227,15 @@ impl Agent {
             asked::new_passphrase(&asked::purpose(&parsed.layout), &mut |question, until| self.ask(question, until));
         allocation.prompt_key = typed.map_err(failure)?;
         make(asked_for(allocation))
+    }
+
+    /// Fetches the key of encrypted filesystems if the control plane releases it separately.
+    fn fetch_disk_key(&self, is_needed: bool, allocation: &mut Allocation) -> Result<()> {
+        let released = if is_needed { self.control.secrets(SecretPurpose::DiskKey)? } else { None };
+        if let Some(released) = released {
+            allocation.disk_key = released.disk_key;
+        }
+        Ok(())
     }
 
     /// Whoever stands at the console, and those who look at the control plane: somebody has to go there.

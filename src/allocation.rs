@@ -2,7 +2,11 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+
+mod secrets;
+
+pub use secrets::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
@@ -116,6 +120,9 @@ pub struct Allocation {
     /// There is one, and it is not told here: on a desk, and in a boot whose installation has begun.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
+    /// Fields that the control plane releases separately, when the installation needs them. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub separate_secrets: Vec<SecretField>,
     /// The same of those that have `key: file`: the ramdisk's own. No wire has it.
     #[serde(skip)]
     pub file_key: Secret,

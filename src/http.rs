@@ -1,4 +1,7 @@
-//! What the agent's HTTP has in common. The clients: blocking, rustls with ring, the system's CA certificates.
+//! HTTP clients of the agent: blocking, rustls with ring, the system's CA certificates.
+
+#[cfg(feature = "agent")]
+pub mod privileged;
 
 use crate::error::{Context, Phase, Result};
 use reqwest::blocking::{Client, ClientBuilder};

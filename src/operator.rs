@@ -196,6 +196,7 @@ fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
             format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
+        (None, None) if machine.not_clean => "not clean: boot it over PXE".to_owned(),
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),

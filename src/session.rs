@@ -4,6 +4,7 @@
 //! What is not in the printed plan does not happen, with one exception: what an installation that fails half-way has made is made
 //! unbootable (`undo`).
 
+use crate::allocation::{ReleasedSecrets, SecretPurpose};
 use crate::control::Control;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
@@ -52,6 +53,8 @@ pub struct Session {
     locks: Locks,
     mounts: Mounts,
     image: Option<image::Incoming>,
+    /// Secrets of the installed system that the control plane has released separately.
+    secrets: ReleasedSecrets,
     /// Where another machine brings what was on its disks.
     incoming: Option<Incoming>,
     /// Names the boot of that machine in which it has brought all.
@@ -108,6 +111,7 @@ impl Session {
             locks: Locks::default(),
             mounts: Mounts::new(TARGET),
             image: None,
+            secrets: ReleasedSecrets::default(),
             incoming: None,
             received_from: None,
             brought_root_uuid: None,
@@ -221,7 +225,10 @@ impl Session {
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
             OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved } => {
                 let (order, approved) = (order.as_deref(), approved.as_deref());
-                self.control.point_of_no_return(allocation, order, disks, extents, approved)
+                self.control.point_of_no_return(allocation, order, disks, extents, approved)?;
+                // Before the first write: a later failure to fetch them would leave the machine without a system.
+                self.secrets = self.control.secrets(SecretPurpose::System)?.unwrap_or_default();
+                Ok(())
             }
             OfRun::MoveStands { order } => self.move_stands(order),
             OfRun::Mount(filesystem) => {

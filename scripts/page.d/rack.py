@@ -74,7 +74,7 @@ class Rack:
             self.write(f"images/{image}.yaml", f"id: {image}\nname: Debian\nfile: debian.tar\n")
         for number in range(1, machines + 1):
             self.machine(number)
-        command = [program, "serve", dir, "--listen", "127.0.0.1:0", "--json"]
+        command = [program, "serve", dir, "--listen", "127.0.0.1:0", "--any-source-port", "--json"]
         self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.url = json.loads(self.server.stdout.readline())["listening"]
         self.log = open(f"{dir}.log", "w")

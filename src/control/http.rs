@@ -1,9 +1,11 @@
-//! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
+//! The control plane over HTTP: `drophammer serve`, or another server with the same calls.
+
+mod privileged_calls;
 
 use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
 use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Report};
 use super::{Acknowledged, Control};
-use crate::allocation::Machine;
+use crate::allocation::{Machine, ReleasedSecrets, SecretPurpose};
 use crate::carried::Standing;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
@@ -11,6 +13,7 @@ use crate::http;
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::Extents;
+use privileged_calls::SeparateSecrets;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,11 +37,12 @@ pub struct HttpControl {
     url: String,
     token: String,
     machine: String,
-    /// What the ids of this boot's requests begin with, and how many there were.
+    /// Prefix of the ids of this boot's requests, and their number.
     boot: String,
     requests: AtomicU64,
-    /// What was told last: a machine whose address has changed tells it again.
+    /// Last registration. A machine whose address has changed sends it again.
     registered: Mutex<Option<Register>>,
+    separate: Mutex<SeparateSecrets>,
     /// When an event has last had it told again.
     by_event: Mutex<Option<Instant>>,
 }
@@ -57,6 +61,7 @@ impl HttpControl {
             boot,
             requests: AtomicU64::new(0),
             registered: Mutex::default(),
+            separate: Mutex::default(),
             by_event: Mutex::default(),
         })
     }
@@ -65,10 +70,16 @@ impl HttpControl {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// With an id, and for what, in words that name it.
+    /// Adds an id to a request, and to the words for what it does.
     fn identified(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
+        let (what, id) = self.next_id(what);
+        (what, request.header(REQUEST_ID, id))
+    }
+
+    /// Returns the id of the next request, after the words for what it does with that id.
+    fn next_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
-        (format!("{what} (request {id})"), request.header(REQUEST_ID, id))
+        (format!("{what} (request {id})"), id)
     }
 
     fn of_machine(&self, call: &str) -> String {
@@ -92,17 +103,12 @@ impl HttpControl {
         self.ask_once(retries, what, patience, request)
     }
 
-    fn enroll(&self, register: &Register, retries: Retries, patience: Duration) -> Result<Response> {
-        let request = || self.request(Method::POST, "/v1/machine/register").json(register);
-        self.ask_once(retries, "register", patience, request)
-    }
-
-    /// After that refusal, which stays when the machine has never registered.
+    /// Registers again after this refusal, which is returned if the machine has never registered.
     fn enroll_again(&self, refused: Error, retries: Retries, patience: Duration) -> Result<()> {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(register) = registered else { return Err(refused) };
         tracing::warn!("{refused}; registering again");
-        self.enroll(&register, retries, patience).map(drop)
+        self.enroll(&register, retries, patience)
     }
 
     /// May an event have the machine register again, now?
@@ -129,8 +135,10 @@ impl HttpControl {
                 Ok(response) if response.status().is_success() => Attempt::Done(response),
                 Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(&what, response)),
                 Ok(response) => Attempt::Never(self.refused(&what, response)),
-                Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(&what, error)),
-                Err(error) => Attempt::Again(self.unreachable(&what, error)),
+                Err(error) if http::is_certificate(&error) => {
+                    Attempt::Never(self.unreachable(&what, error.without_url()))
+                }
+                Err(error) => Attempt::Again(self.unreachable(&what, error.without_url())),
             }
         })
     }
@@ -138,8 +146,12 @@ impl HttpControl {
     fn refused(&self, what: &str, response: Response) -> Error {
         let status = response.status();
         // The status says enough when the body cannot be read.
-        let body = response.text().unwrap_or_default();
-        let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
+        self.refusal(what, status, &response.text().unwrap_or_default())
+    }
+
+    fn refusal(&self, what: &str, status: StatusCode, body: &str) -> Error {
+        let said =
+            serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
@@ -149,8 +161,8 @@ impl HttpControl {
         }
     }
 
-    fn unreachable(&self, what: &str, error: reqwest::Error) -> Error {
-        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error.without_url())
+    fn unreachable(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error)
     }
 
     fn garbled(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -176,9 +188,19 @@ impl Control for HttpControl {
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
-        let text = response.text().map_err(|error| self.unreachable(what, error))?;
+        let text = response.text().map_err(|error| self.unreachable(what, error.without_url()))?;
         let machine = serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))?;
-        super::of_this_machine(machine, &self.machine)
+        let machine = super::of_this_machine(machine, &self.machine)?;
+        let separate = machine.allocation.as_ref().map(|allocation| SeparateSecrets {
+            allocation: allocation.id.clone(),
+            fields: allocation.separate_secrets.clone(),
+        });
+        *self.separate.lock().unwrap_or_else(PoisonError::into_inner) = separate.unwrap_or_default();
+        Ok(machine)
+    }
+
+    fn secrets(&self, purpose: SecretPurpose) -> Result<Option<ReleasedSecrets>> {
+        self.fetch_secrets(purpose, ANSWER)
     }
 
     fn event(&self, event: &Event) -> Result<()> {
@@ -202,7 +224,7 @@ impl Control for HttpControl {
             // A control plane of another kind, or of an earlier version.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.refused(&what, response)),
-            Err(error) => Err(self.unreachable(&what, error)),
+            Err(error) => Err(self.unreachable(&what, error.without_url())),
         }
     }
 
@@ -248,150 +270,4 @@ fn how_long(outcome: &Outcome) -> Retries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::facts::{EventName, Failed};
-    use crate::testing::control::ended;
-    use crate::testing::http::{Request, Server};
-
-    /// A control plane that gives these answers, one a call.
-    fn control(answers: &[(u16, &str)]) -> (HttpControl, Server) {
-        let server = Server::script(answers);
-        (HttpControl::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap(), server)
-    }
-
-    /// What it was asked: request lines.
-    fn lines(server: &Server) -> Vec<String> {
-        server.requests().iter().map(Request::line).collect()
-    }
-
-    #[test]
-    fn a_reinstall_begins_only_when_the_control_plane_says_so() {
-        const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
-        let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
-        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[], None);
-        begin().unwrap();
-        begin().unwrap();
-        let error = begin().unwrap_err().to_string();
-        assert!(error.starts_with("begin the reinstall (request "), "{error}");
-        assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
-        let asked = server.requests();
-        assert_eq!(asked.len(), 4, "a refusal is not asked again");
-        for request in asked {
-            assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
-            assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
-        }
-    }
-
-    /// What another attempt or another server may mend is none.
-    #[test]
-    fn only_a_conflict_is_a_denial() {
-        for (status, is_denial) in [(409, true), (400, false), (401, false), (404, false), (413, false), (500, false)] {
-            let (control, _server) = control(&[(status, "{}")]);
-            let error = control.report(&ended()).unwrap_err();
-            assert_eq!(error.is_denial(), is_denial, "{status}: {error}");
-        }
-    }
-
-    /// What a person reads on the console is what the server's log has.
-    #[test]
-    fn each_request_has_an_id_and_an_error_names_it() {
-        let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
-        control.register(&Inventory::default()).unwrap();
-        let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
-        assert!(!control.log(0, "x").unwrap());
-        let ids: Vec<String> =
-            server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();
-        let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.boot)).collect();
-        assert_eq!(ids, wanted);
-        assert!(error.starts_with(&format!("begin the reinstall (request {}): http://127.0.0.1:", ids[2])), "{error}");
-    }
-
-    #[test]
-    fn a_part_of_the_log_is_sent_once_and_not_to_whom_keeps_none() {
-        let (control, server) = control(&[(200, "{}"), (503, ""), (401, ""), (404, ""), (405, "")]);
-        assert!(control.log(7, "one\n").unwrap());
-        assert!(control.log(11, "two\n").is_err() && control.log(11, "two\n").is_err());
-        assert!(!control.log(11, "two\n").unwrap() && !control.log(11, "two\n").unwrap());
-        assert_eq!(server.requests()[0].body, r#"{"start":7,"log":"one\n"}"#);
-        assert_eq!(lines(&server), ["POST /v1/machine/m-1/log"; 5]);
-    }
-
-    #[test]
-    fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
-        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let (control, server) = control(&[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")]);
-        control.register(&Inventory::default()).unwrap();
-        assert!(!control.wait(Duration::from_secs(1)).unwrap());
-        let (register, wait) = ("POST /v1/machine/register", "GET /v1/machine/m-1/wait?seconds=1");
-        assert_eq!(lines(&server), [register, wait, register, register, wait]);
-    }
-
-    #[test]
-    fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
-        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let (control, server) = control(&[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)]);
-        control.register(&Inventory::default()).unwrap();
-        control.event(&said("one")).unwrap();
-        assert!(control.event(&said("two")).unwrap_err().is_refusal(), "not so soon again");
-        let (register, event) = ("POST /v1/machine/register", "POST /v1/machine/m-1/event");
-        assert_eq!(lines(&server), [register, event, register, event, event]);
-        let bodies: Vec<String> = server.requests().into_iter().map(|request| request.body).collect();
-        assert_eq!((&bodies[0], &bodies[1]), (&bodies[2], &bodies[3]));
-        assert!(bodies[3].contains("one") && bodies[4].contains("two"), "{bodies:?}");
-    }
-
-    /// An installation goes on while its events go nowhere.
-    #[test]
-    fn no_event_waits_for_a_server_that_is_away() {
-        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let (control, server) = control(&[(401, MOVED), (503, ""), (200, "{}"), (401, MOVED), (503, "")]);
-        assert!(control.event(&said("one")).unwrap_err().is_refusal(), "nothing to register with");
-        let error = control.event(&said("two")).unwrap_err();
-        assert!(error.to_string().contains("503"), "{error}");
-        control.register(&Inventory::default()).unwrap();
-        *control.by_event.lock().unwrap() = None;
-        let error = control.event(&said("three")).unwrap_err().to_string();
-        assert!(error.starts_with("register (request ") && error.contains("503"), "{error}");
-        assert_eq!(server.requests().len(), 5, "each is asked once");
-    }
-
-    fn said(message: &str) -> Event {
-        let event = EventName::Alive;
-        Event { event, message: message.to_owned(), stage: None, seconds: None, progress: None }
-    }
-
-    #[test]
-    fn a_token_that_has_ended_is_a_refusal() {
-        const ENDED: &str = r#"{"statuscode": 401, "message": "older than a day"}"#;
-        let (control, server) = control(&[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)]);
-        let error = control.register(&Inventory::default()).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().ends_with("401 Unauthorized: older than a day"), "{error}");
-        control.register(&Inventory::default()).unwrap();
-        assert!(control.wait(Duration::ZERO).unwrap_err().is_refusal());
-        assert_eq!(server.requests().len(), 4);
-    }
-
-    #[test]
-    fn who_must_hear_of_a_failure_is_waited_for() {
-        let failed = |announced| Failed { announced, ..Failed::default() };
-        for (outcome, wanted) in [
-            (ended().outcome, PATIENT),
-            (Outcome::FailedUntouched(failed(true)), PATIENT),
-            (Outcome::FailedBegun(failed(true)), PATIENT),
-            (Outcome::FailedUntouched(failed(false)), BRIEF),
-            (Outcome::FailedBegun(failed(false)), BRIEF),
-        ] {
-            assert_eq!(how_long(&outcome).patience, wanted.patience, "{outcome:?}");
-        }
-    }
-
-    #[test]
-    fn another_attempt_is_only_made_when_it_is_asked_for() {
-        let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
-        let (control, _server) = control(answers);
-        for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
-            assert_eq!(control.report(&ended()).unwrap(), Acknowledged { retry }, "{answer}");
-        }
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@ pub use http::HttpControl;
 #[cfg(feature = "agent")]
 pub use metal::MetalControl;
 
-use crate::allocation::Machine;
+use crate::allocation::{Machine, ReleasedSecrets, SecretPurpose};
 use crate::carried::Standing;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event};
@@ -98,6 +98,14 @@ pub trait Control: Send + Sync {
     /// Does the control plane remember what was installed? If not, only the marker on the disks tells.
     fn remembers(&self) -> bool {
         true
+    }
+
+    /// Returns the secrets of this purpose if the control plane releases them separately; `None` if the allocation contains them.
+    ///
+    /// # Errors
+    /// As [`Control::register`].
+    fn secrets(&self, _: SecretPurpose) -> Result<Option<ReleasedSecrets>> {
+        Ok(None)
     }
 
     /// Returns what is remembered of earlier installations on this machine's disks.

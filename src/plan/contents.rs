@@ -55,7 +55,7 @@ impl Needs {
             firmware: inventory.system.firmware,
             keeps_kernels: request.mode == Mode::Reinstall
                 && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
-            has_user_data: !allocation.user_data.trim().is_empty(),
+            has_user_data: allocation.has_user_data(),
             opens: opened.first().map(|(path, _)| path.clone()),
             opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
         })

@@ -33,6 +33,11 @@ pub fn read_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether a key of the layout comes from the control plane.
+pub fn needs_disk_key(layout: &Layout) -> bool {
+    layout.encrypted().any(|encrypted| matches!(encrypted.key, KeySource::Server | KeySource::Tpm2))
+}
+
 /// Is anything of it encrypted?
 pub fn wants(layout: &Layout) -> bool {
     layout.encrypted().next().is_some()

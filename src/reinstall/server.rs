@@ -1,11 +1,12 @@
-//! What to boot, by the control plane's word, and its files in memory: no filesystem of this system has to hold them.
+//! Kernel and ramdisk that the control plane serves for a reinstall, in memory: no filesystem of this system needs room for them.
 
 use crate::control::wire::{ErrorBody, NextBoot};
 use crate::error::{Context, Error, Phase, Result};
-use crate::http;
+use crate::http::{self, privileged};
+use ::http::Request;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use reqwest::StatusCode;
-use reqwest::blocking::{Client, Response};
+use reqwest::blocking::Client;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,11 +16,11 @@ use std::time::Duration;
 /// No byte for so long ends a download.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Nothing is lost by giving up: this system still runs.
+/// Attempts at a download. This system still runs when all have failed.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The control plane, asked without a token: with the same trust as `/boot.ipxe`.
+/// The control plane. Its answer is requested without a token, from a privileged source port.
 #[derive(Debug)]
 pub struct Server {
     client: Client,
@@ -67,16 +68,14 @@ impl Server {
         for mac in macs {
             let url = question(&self.url, machine.unwrap_or_default(), mac);
             let what = || format!("ask {} what to boot", self.url);
-            let response = self.client.get(&url).send().map_err(reqwest::Error::without_url);
-            let response = response.context(Phase::Control, what)?;
+            let request = Request::get(&url).body(Vec::new()).context(Phase::Control, what)?;
+            let response = privileged::send(request, STALL).context(Phase::Control, what)?;
             let status = response.status();
             if status.is_success() {
-                let text = response.text().context(Phase::Control, what)?;
-                let boot = serde_json::from_slice(text.as_bytes())
-                    .context(Phase::Control, || format!("the answer of {url}"))?;
-                return Ok(Answer::Boot(boot));
+                let boot = serde_json::from_slice(response.body());
+                return Ok(Answer::Boot(boot.context(Phase::Control, || format!("the answer of {url}"))?));
             }
-            let answer = refusal(&self.url, response);
+            let answer = refusal(&self.url, status, &String::from_utf8_lossy(response.body()));
             if !status.is_client_error() {
                 return answer;
             }
@@ -138,11 +137,8 @@ fn question(server: &str, machine: &str, mac: &str) -> String {
     format!("{server}/boot.json?uuid={machine}&mac={mac}")
 }
 
-fn refusal(server: &str, response: Response) -> Result<Answer> {
-    let status = response.status();
-    // The status says enough when the body cannot be read.
-    let body = response.text().unwrap_or_default();
-    let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
+fn refusal(server: &str, status: StatusCode, body: &str) -> Result<Answer> {
+    let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
     let said = said.trim();
     if status == StatusCode::CONFLICT {
         let message = if said.is_empty() { "no reinstall is ordered for this machine" } else { said };

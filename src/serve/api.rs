@@ -1,7 +1,8 @@
-//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it; `told` is what a machine is told of
-//! its allocation, `bodies` reads what it says.
+//! The agent's API of [`crate::control::wire`]. `boot` opens it, `caller` authorizes its callers; `told` converts the allocation of a
+//! machine, `secrets` releases its secrets, `bodies` reads requests.
 
 pub mod bodies;
+pub mod secrets;
 pub mod told;
 
 use super::api_error::ApiError;
@@ -12,6 +13,7 @@ use super::metrics::Ordered;
 use super::moves::agents;
 use super::moves::handing::Given;
 use super::peers::Peer;
+use super::proof::{self, SourcePort};
 use super::resolve::Assigned;
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
@@ -44,11 +46,13 @@ const DOCUMENT_BYTES: usize = 4 << 20;
 pub async fn register(
     State(app): State<Arc<App>>,
     peer: Peer,
+    source: SourcePort,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let boot = caller::boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
     let boot = boot.ok_or_else(|| caller::not_of(""))?;
+    proof::require_privileged(&app, source, peer, &boot.machine, "register")?;
     let register: Register = read(&app, peer, body, DOCUMENT_BYTES).await?;
     let id = register.uuid.to_lowercase();
     if boot.machine != id {
@@ -149,9 +153,9 @@ pub async fn machine(
                 let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
                 app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
             }
-            // For what is to be installed, and until the installation has begun: then the agent has them.
-            let with_secrets = assigned.installs && !boot.begun;
-            Some(on_the_wire(&assigned, standing, &base.calls, with_secrets))
+            // Until the installation has begun. After that, the agent has them.
+            let with_parameters = assigned.installs && !boot.begun;
+            Some(on_the_wire(&assigned, standing, &base.calls, with_parameters))
         }
         None => None,
     };
@@ -173,8 +177,9 @@ pub async fn event(
 ) -> Result<Json<Value>, ApiError> {
     let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
     let event = Event { message: crate::text::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
-    // Progress comes every second and is only of interest now.
-    if event.progress.is_none() {
+    // Progress comes every second and is only of interest now. A boot that has not registered creates no record of a machine.
+    let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
+    if event.progress.is_none() && is_recorded {
         app.state.event(&id, &event).await?;
     }
     if event.event == EventName::PhonedHome {

@@ -1,13 +1,15 @@
-//! What a machine boots: over PXE a script, from a running system the same without its firmware. Every ramdisk that is
-//! handed out for an order is counted first.
+//! Boot scripts over PXE, and the same for running systems without their firmware. Every ramdisk that is served for an order is
+//! counted first.
 
 use super::api_error::ApiError;
 use super::base::Base;
+use super::boot_token::RequestedBoot;
 use super::moves::MoveState;
 use super::peers::Peer;
-use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order, confirmed};
+use super::proof::SourcePort;
+use super::state::{ATTEMPTS, Boot, Files, Handed, NextBoot, Order, confirmed};
 use super::watch::Who;
-use super::{App, api, caller, identity, input, ipxe, token};
+use super::{App, api, caller, identity, input, ipxe, proof};
 use crate::carried::Part;
 use crate::control::wire;
 use crate::facts::{Event, EventName};
@@ -18,6 +20,7 @@ use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
+use time::OffsetDateTime;
 
 pub async fn start_script(base: Base) -> String {
     ipxe::start(&base.files)
@@ -31,7 +34,7 @@ pub struct BootQuery {
     mac: String,
 }
 
-/// `/boot.ipxe`: the script of one machine, with a token that is good for nothing until its boot registers.
+/// `/boot.ipxe`: the script of one machine, with a token that opens nothing until its boot registers.
 pub async fn script(
     State(app): State<Arc<App>>,
     base: Base,
@@ -40,7 +43,6 @@ pub async fn script(
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<String, ApiError> {
     let asking = asking(&app, peer, &method, query).await?;
-    let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
         // What its disks hold may run on another machine.
         if app.state.is_held(&asking.id, asking.files).await? {
@@ -50,10 +52,10 @@ pub async fn script(
         app.alarm(why);
         return Ok(ipxe::local_disk(&asking.id));
     }
-    let asked = Asked { token: hash, by: peer.to_string(), ordered_only: false };
-    let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
+    let Handed { next, active } = app.state.next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.token(&app, active.is_some())?;
     let initrd = initrd(&app, &asking.id).await;
-    say_other(&app, &asking, other, peer).await?;
+    report_active(&app, &asking, active, peer).await?;
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
@@ -79,24 +81,25 @@ pub async fn script(
     })
 }
 
-/// `/boot.json`: the same for a machine that is running and wants to be reinstalled. It is told no as long as nothing is
-/// ordered: it runs, and is to go on running.
+/// `/boot.json`: the same for a running machine that carries out its reinstall. It is refused as long as nothing is ordered, and to
+/// unprivileged processes.
 pub async fn without_firmware(
     State(app): State<Arc<App>>,
     base: Base,
     peer: Peer,
+    source: SourcePort,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<Json<wire::NextBoot>, ApiError> {
     let asking = asking(&app, peer, &method, query).await?;
-    let (token, hash) = token::fresh()?;
+    proof::require_privileged(&app, source, peer, &asking.id, "request its reinstall")?;
     if let Some(why) = asking.withheld {
         app.alarm(why.clone());
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let asked = Asked { token: hash, by: peer.to_string(), ordered_only: true };
-    let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
-    say_other(&app, &asking, other, peer).await?;
+    let Handed { next, active } = app.state.next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.token(&app, active.is_some())?;
+    report_active(&app, &asking, active, peer).await?;
     say_unproven(&app, &asking, &next, peer);
     say_the_end(&app, &asking.id, &next, peer);
     let id = &asking.id;
@@ -181,6 +184,12 @@ struct Asking {
 }
 
 impl Asking {
+    /// Returns a new token for a boot of this machine.
+    fn token(&self, app: &App, while_active: bool) -> Result<String, ApiError> {
+        let boot = RequestedBoot { machine: self.id.clone(), created: OffsetDateTime::now_utc(), while_active };
+        Ok(app.boot_tokens.issue(&boot)?)
+    }
+
     fn ramdisk<'a>(&'a self, app: &'a App, base: &'a Base, token: &'a str, stop: bool) -> ipxe::Ramdisk<'a> {
         let Asking { id, consoles, network, .. } = self;
         let network = network.as_deref();
@@ -314,13 +323,13 @@ fn say_unproven(app: &App, asking: &Asking, next: &NextBoot, peer: Peer) {
     }
 }
 
-/// Somebody asks for a boot of a machine that is heard elsewhere.
-async fn say_other(app: &App, asking: &Asking, other: Option<Boot>, peer: Peer) -> Result<(), ApiError> {
-    let Some(other) = other else { return Ok(()) };
+/// Reports that a boot was requested while another one is active.
+async fn report_active(app: &App, asking: &Asking, active: Option<Boot>, peer: Peer) -> Result<(), ApiError> {
+    let Some(active) = active else { return Ok(()) };
     let two_machines = identity::two_machines(app, &asking.id, asking.mac.as_slice()).await?;
-    let (at, ago) = (other.address.unwrap_or_default(), app.state.heard.since(&other.hash).as_secs());
+    let (at, seconds) = (active.address.unwrap_or_default(), app.state.heard.since(&active.hash).as_secs());
     app.alarm(format!(
-        "{}: {peer} asks for another boot, while the boot at {at} is still heard ({ago} s ago), and goes on{}",
+        "{}: boot requested from {peer}; the boot at {at} was active {seconds} s ago and continues{}",
         app.directory().name(&asking.id),
         two_machines.map(|why| format!("; {why}")).unwrap_or_default()
     ));

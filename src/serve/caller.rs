@@ -4,7 +4,7 @@
 use super::api_error::ApiError;
 use super::input::Machine;
 use super::peers::Peer;
-use super::state::{Boot, Enrolled};
+use super::state::{Boot, Enrolled, Enrollment};
 use super::{App, token};
 use crate::control::wire::Hardware;
 use crate::machine_identity::other_macs_of;
@@ -71,22 +71,28 @@ async fn of_path(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> 
     Ok(Caller { id, boot, peer })
 }
 
-/// The boot whose token the request has.
+/// Returns the boot whose token the request has: one that has registered, or one that was requested lately.
 pub async fn boot(app: &App, headers: &HeaderMap) -> Result<Option<Boot>, ApiError> {
-    let Some(given) = bearer(headers) else { return Ok(None) };
-    let boot = app.state.boot(given).await?;
+    let Some(token) = bearer_token(headers) else { return Ok(None) };
+    let hash = token::hash(token);
+    let stored = app.state.boot(hash).await?;
+    let boot = stored.or_else(|| app.boot_tokens.verify(token).map(|boot| Boot::requested(hash, boot)));
     Ok(boot.filter(|boot| !boot.is_expired()))
 }
 
-/// The hash of the request's bearer token.
+/// Returns the hash of the request's bearer token.
 pub fn bearer(headers: &HeaderMap) -> Option<token::Hash> {
-    let (scheme, given) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token::hash(given.trim()))
+    bearer_token(headers).map(token::hash)
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 pub fn not_of(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, not that of machine {id:?}, older than its last PXE boot, or older than a day"
+        "the bearer token is missing, not that of machine {id:?}, older than its last boot or than the time when it was freed, or expired"
     ))
 }
 
@@ -94,17 +100,19 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Makes the boot the machine's own.
+/// Makes the boot the machine's own. The caller has verified that a privileged process registers. `two_machines` is the reason why
+/// there may be two machines.
 ///
 /// # Errors
-/// Another boot of the machine is heard at another address: it is asked again, until that one is silent. `two_machines` says that these
-/// may be two machines.
+/// Another boot of the machine is active: the client registers again when that one is silent.
 pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&str>) -> Result<(), ApiError> {
     let (directory, id) = (app.directory(), &boot.machine);
     let name = directory.name(id);
     let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
     let allocation = allocation.map(|allocation| allocation.id.to_string());
-    match app.state.enroll(boot.hash, &peer.to_string(), allocation).await? {
+    let has_file = directory.machine(id).is_some();
+    let enrollment = Enrollment { address: peer.to_string(), allocation, has_file };
+    match app.state.enroll(boot.clone(), enrollment).await? {
         Enrolled::Yes(next) => {
             let stopped = next.as_ref().map(|next| super::boot::say_the_end(app, id, next, peer)).unwrap_or_default();
             app.state.heard.note(&boot.hash);
@@ -116,14 +124,13 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&st
             app.alarm(format!("{name}: its boot is at {peer} now, and was at {before}"));
             Ok(())
         }
-        Enrolled::Waits(other) => {
+        Enrolled::Waits(active) => {
+            let two_machines = two_machines.map(|why| format!("; {why}")).unwrap_or_default();
             app.alarm(format!(
-                "{name}: a boot at {peer} wants to register, while the boot at {other} is still heard: it waits until that one is silent{}",
-                two_machines.map(|why| format!("; {why}")).unwrap_or_default()
+                "{name}: a boot at {peer} cannot register yet: the boot at {active} is still active{two_machines}"
             ));
             let message = format!(
-                "machine {id} is heard at {other}, not at {peer}: register again when that boot is silent{}",
-                two_machines.map(|why| format!("; {why}")).unwrap_or_default()
+                "machine {id}: cannot register from {peer}: its boot at {active} is still active; register again when that boot is silent{two_machines}"
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }

@@ -13,7 +13,7 @@ use super::sizes::{Constraint, Size};
 use super::states::States;
 use super::v1::{images, layouts, machines, sizes, states, volumes};
 use super::{App, adding, api, boot, log, metrics, operator, power, preview, templates};
-use crate::allocation::Machine;
+use crate::allocation::{Machine, ReleasedSecrets, SecretsRequest};
 use crate::carried::Standing;
 use crate::control::Acknowledged;
 use crate::control::wire::{LogPart, NextBoot, PointOfNoReturn, Register, Report};
@@ -88,6 +88,13 @@ pub fn of_machines() -> Vec<Call> {
             .asks(asked::<Register>)
             .gives(nothing),
         get(machine, api::machine, "The agent's own machine, with its allocation").gives(of::<Machine>),
+        post(
+            "/v1/machine/{id}/secrets",
+            api::secrets::release,
+            "Secrets of the allocation, when the installation needs them",
+        )
+        .asks(asked::<SecretsRequest>)
+        .gives(of::<ReleasedSecrets>),
         get("/v1/machine/{id}/wait", api::wait, "Wait until the machine is allocated; 204 when it is not yet")
             .query(&["seconds"])
             .gives(nothing)

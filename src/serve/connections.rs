@@ -93,11 +93,12 @@ impl Door {
         running: &GracefulShutdown,
         place: Option<OwnedSemaphorePermit>,
     ) {
-        let address = address.ip().to_canonical();
+        let (address, port) = (address.ip().to_canonical(), address.port());
         match self.peers.connect(address) {
             Some(share) => {
                 let client = Client {
                     address,
+                    port,
                     router: front.router.clone(),
                     watch: self.watch.clone(),
                     running: running.watcher(),
@@ -112,9 +113,10 @@ impl Door {
     }
 }
 
-/// Who has come, and who answers.
+/// Peer of a connection, and the router that answers it.
 struct Client {
     address: IpAddr,
+    port: u16,
     router: Router,
     watch: Watch,
     running: Watcher,
@@ -140,12 +142,12 @@ async fn welcome(stream: TcpStream, client: Client, tls: Option<Tls>, alarms: Al
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, client: Client, over_tls: bool) {
-    let Client { address, router, watch, running } = client;
+    let Client { address, port, router, watch, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let (id, began) = (requests::id(request.headers()), Instant::now());
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        request.extensions_mut().insert(Connected { address, over_tls });
+        request.extensions_mut().insert(Connected { address, port, over_tls });
         let (router, watch) = (router.clone(), watch.clone());
         let answer = Survive::new(async move { router.call(request).await });
         let answer = async move {

@@ -3,9 +3,9 @@
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
 //! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
 //! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted, `one_file` how such a file is looked at,
-//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
+//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `boot_token` signs their tokens, `proof` requires privileged processes, `caller` who may, `neighbours` whose
 //! card that is, `tidy` how their words come in, `log` what they say on their consoles, `files` what they load, `operator` what the operator asks, `adding` how a machine
-//! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
+//! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `freeing` how the system of a previous tenant ends, `preview` what a plan on a desk needs, `metrics` what is
 //! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
 //! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
@@ -18,6 +18,7 @@ mod approved;
 pub mod backup;
 mod base;
 mod boot;
+mod boot_token;
 mod caller;
 mod calls;
 mod connections;
@@ -27,6 +28,7 @@ mod digest;
 mod directory;
 mod files;
 mod folder;
+mod freeing;
 mod fronts;
 mod identity;
 pub(crate) mod input;
@@ -47,6 +49,7 @@ mod peers;
 pub mod power;
 pub mod preview;
 mod promise;
+mod proof;
 mod pxe;
 pub mod rack;
 mod registries;
@@ -56,6 +59,7 @@ mod restored;
 mod sizes;
 mod state;
 mod states;
+mod surroundings;
 mod survive;
 mod templates;
 mod tidy;
@@ -70,6 +74,7 @@ pub use options::{Options, Serve, ServeCommand, ServeOptions};
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use alarm::Alarms;
+use boot_token::BootTokenKey;
 use connections::Door;
 use definitions::{Definitions, Verified};
 use digest::Digests;
@@ -79,11 +84,13 @@ use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use peers::Peers;
+use proof::SourcePorts;
 use pxe::{Pxe, PxeOptions};
 use state::State;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use surroundings::Surroundings;
 use templates::Writing;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
@@ -91,8 +98,6 @@ use watch::Watch;
 
 /// What has happened, in the server's directory.
 const DATABASE: &str = "drophammer.sqlite";
-/// How often the directory is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// It is for a desk. A rack has the unit, under which it is a user of its own.
 const AS_ROOT: &str = "this server runs as root, which it needs for --pxe alone and keeps all the time: a unit gives it a user of its own, \
      docs/serve.md";
@@ -114,11 +119,13 @@ pub struct App {
     closing: published::Receiver<bool>,
     state: State,
     watch: Watch,
-    /// Of the operator's token.
+    /// Hash of the operator's token.
     operator: token::Hash,
-    /// Of the token that opens the metrics.
+    /// Hash of the token that opens the metrics.
     metrics: token::Hash,
     wake: mpsc::Sender<Wake>,
+    boot_tokens: BootTokenKey,
+    source_ports: SourcePorts,
     peers: Peers,
     neighbours: Neighbours,
     alarms: Alarms,
@@ -198,21 +205,6 @@ fn ended() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// What tests have otherwise.
-struct Surroundings {
-    look_every: Duration,
-    /// See [`state::boots::QUIET`].
-    quiet: Duration,
-    neighbours: Neighbours,
-}
-
-impl Default for Surroundings {
-    fn default() -> Surroundings {
-        let neighbours = Arc::new(neighbours::of_kernel);
-        Surroundings { look_every: LOOK_EVERY, quiet: state::boots::QUIET, neighbours }
-    }
-}
-
 /// A server that listens already.
 struct Server {
     fronts: Fronts,
@@ -288,6 +280,8 @@ impl Server {
             operator,
             metrics,
             wake: wake.clone(),
+            boot_tokens: BootTokenKey::of_operator(&operator),
+            source_ports: SourcePorts::new(options, around),
             peers: Peers::new(places, &options.proxies),
             neighbours: around.neighbours.clone(),
             alarms: Alarms::new(watch.clone()),

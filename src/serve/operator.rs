@@ -54,6 +54,9 @@ pub struct Listed {
     /// Installation that a machine which needs confirmation has reported, and that the server does not have on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<Waits>,
+    /// The system of a previous tenant may still run: the machine has not been through the ramdisk since it was freed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_clean: bool,
     /// Why nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
@@ -130,6 +133,7 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     // A machine without an allocation may need confirmation too.
     let standing = app.state.standing(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
+    let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
     let moving = app.state.live_move(&machine.id).await?.map(|is| PartOfMove::of(&machine.id, is));
     let reported =
@@ -149,6 +153,7 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         adopted: standing.adopted,
         waits,
         needs_confirmation: standing.unconfirmed,
+        not_clean: app.state.is_not_clean(&machine.id, allocation_id).await?,
         on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
         locked: machine.locked.clone(),
         order: standing.order,

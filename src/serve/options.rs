@@ -74,6 +74,10 @@ pub struct ServeOptions {
     /// Address of a proxy before this server, whose X-Forwarded-For says for whom it asks; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
+    /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that sends requests from a
+    /// machine's address can then register as that machine.
+    #[arg(long)]
+    pub any_source_port: bool,
     /// How machines reach this server; without it, as each request names it.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
@@ -109,10 +113,12 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
     pub operator_listen: Option<SocketAddr>,
-    /// What carries a token is answered over TLS, and `listen` has what firmware loads.
+    /// Calls with a token are answered over TLS; `listen` serves only files for firmware.
     pub tls: Option<TlsOptions>,
     /// Addresses that say in `X-Forwarded-For` for whom they ask.
     pub proxies: Vec<IpAddr>,
+    /// Machines register from every source port.
+    pub any_source_port: bool,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
     pub url: Option<String>,
     /// Machines find this server over a network card.
@@ -134,6 +140,7 @@ impl From<ServeOptions> for Options {
             listen,
             operator_listen,
             proxies,
+            any_source_port,
             url,
             range,
             ipxe,
@@ -149,6 +156,19 @@ impl From<ServeOptions> for Options {
             key,
             listen: serve.tls_listen,
         });
-        Options { dir, listen, operator_listen, tls, proxies, url, pxe, boot, cmdline, approved_only, json }
+        Options {
+            dir,
+            listen,
+            operator_listen,
+            tls,
+            proxies,
+            any_source_port,
+            url,
+            pxe,
+            boot,
+            cmdline,
+            approved_only,
+            json,
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::api_error::ApiError;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bodies of one address, and of all, that are in memory at once. A proxy speaks for many.
@@ -18,6 +18,7 @@ const PLACES_AT_LEAST: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub struct Connected {
     pub address: IpAddr,
+    pub port: u16,
     pub over_tls: bool,
 }
 
@@ -35,17 +36,46 @@ impl FromRequestParts<Arc<App>> for Peer {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Peer, ApiError> {
-        let unknown = || ApiError::bad("nobody knows where this request comes from");
-        let Connected { address, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
+        Origin::of(parts, app).map(|origin| Peer(origin.address))
+    }
+}
+
+/// Address and source port of the client of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub address: IpAddr,
+    /// A proxy may hide it.
+    pub port: Option<u16>,
+}
+
+impl Origin {
+    /// Returns the other end of the connection or, behind a proxy that the operator has named, the client that the proxy declares.
+    ///
+    /// # Errors
+    /// The request did not arrive over a connection.
+    pub fn of(parts: &Parts, app: &App) -> Result<Origin, ApiError> {
+        let unknown = || ApiError::bad("the source address of the request is unknown");
+        let Connected { address, port, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
         if !app.peers.is_proxy(address) {
-            return Ok(Peer(address));
+            return Ok(Origin { address, port: Some(port) });
         }
-        let mut words = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-        // What came before the last one is what the client says of itself.
-        let last = words.next_back().and_then(|words| words.rsplit(',').next());
-        Ok(Peer(
-            last.and_then(|word| word.trim().parse().ok()).map_or(address, |address: IpAddr| address.to_canonical()),
-        ))
+        let mut values = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        // The client itself may have written all elements before the last one.
+        let last = values.next_back().and_then(|value| value.rsplit(',').next());
+        Ok(last.and_then(|element| Origin::parse(element.trim())).unwrap_or(Origin { address, port: None }))
+    }
+
+    /// Parses `ADDRESS`, `ADDRESS:PORT` and `[ADDRESS]:PORT`.
+    fn parse(element: &str) -> Option<Origin> {
+        let origin = |address: IpAddr, port| Origin { address: address.to_canonical(), port };
+        if let Ok(address) = element.parse() {
+            return Some(origin(address, None));
+        }
+        if let Ok(socket) = element.parse::<SocketAddr>() {
+            return Some(origin(socket.ip(), Some(socket.port())));
+        }
+        let (address, port) = element.strip_prefix('[')?.split_once("]:")?;
+        Some(origin(address.parse().ok()?, Some(port.parse().ok()?)))
     }
 }
 
@@ -125,6 +155,25 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proxy_declares_an_address_with_or_without_a_port() {
+        for (element, expected) in [
+            ("10.0.0.7", Some(("10.0.0.7", None))),
+            ("::ffff:10.0.0.7", Some(("10.0.0.7", None))),
+            ("10.0.0.7:700", Some(("10.0.0.7", Some(700)))),
+            ("[10.0.0.7]:700", Some(("10.0.0.7", Some(700)))),
+            ("fe80::7", Some(("fe80::7", None))),
+            ("[fe80::7]:700", Some(("fe80::7", Some(700)))),
+            ("", None),
+            ("unknown", None),
+            ("10.0.0.7:70000", None),
+            ("[fe80::7]", None),
+        ] {
+            let expected = expected.map(|(address, port)| Origin { address: address.parse().unwrap(), port });
+            assert_eq!(Origin::parse(element), expected, "{element}");
+        }
+    }
 
     #[test]
     fn one_address_leaves_room_for_others_and_a_proxy_speaks_for_many() {

@@ -28,21 +28,29 @@ pub async fn power(
 ) -> Result<Json<Power>, ApiError> {
     let Power { action } = read(&app, peer, body, EVENT_BYTES).await?;
     let id = id.to_lowercase();
+    switch(&app, &id, action).await?;
+    app.watch.note(format!("{}: {action}, by the word of {peer}", app.directory().name(&id)));
+    Ok(Json(Power { action }))
+}
+
+/// Switches the machine through the controller in its file.
+///
+/// # Errors
+/// The file names none, or the controller does not do it.
+pub async fn switch(app: &App, id: &str, action: Action) -> Result<(), ApiError> {
     let directory = app.directory();
     let machine =
-        directory.machine(&id).ok_or_else(|| ApiError::not_found(format!("there is no machine {id} in machines/")))?;
+        directory.machine(id).ok_or_else(|| ApiError::not_found(format!("there is no machine {id} in machines/")))?;
     let none = || {
         let how = "write `bmc:` with url, username and password into it, or say them with --bmc";
         ApiError::new(StatusCode::CONFLICT, format!("the file of machine {id} does not say how it is switched: {how}"))
     };
     let bmc = machine.bmc.clone().ok_or_else(none)?;
-    let name = directory.name(&id).to_owned();
     // The controller has the UUID of the firmware, which is not that of a file whose id was made up.
-    let uuid = machine.smbios_uuid.map_or_else(|| id.clone(), |uuid| uuid.to_string());
+    let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
     let done = tokio::task::spawn_blocking(move || bmc.act(action, Some(&uuid))).await;
     let done = done.map_err(|_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be asked"))?;
     let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
-    warning.into_iter().for_each(|warning| app.alarm(format!("{name}: {warning}")));
-    app.watch.note(format!("{name}: {action}, by the word of {peer}"));
-    Ok(Json(Power { action }))
+    warning.into_iter().for_each(|warning| app.alarm(format!("{}: {warning}", directory.name(id))));
+    Ok(())
 }

@@ -3,7 +3,7 @@
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
 //! `registered` what a machine has reported about itself, `machine_identities` by which UUID and MACs it is known, `next` what it boots. `strangers` are machines without a file,
-//! `renamed` those with a new id, `moves` those that move to other hardware. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
+//! `renamed` those with a new id, `moves` those that move to other hardware. `freed` are machines of a previous tenant, `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
 //! what the operator reports as installed. `epoch` issues fencing tokens, `confirmed` holds what was restored until it is confirmed.
 
 mod adopted;
@@ -11,6 +11,7 @@ pub mod boots;
 pub mod confirmed;
 pub mod epoch;
 mod first;
+mod freed;
 mod history;
 pub mod identity;
 mod log;
@@ -29,12 +30,12 @@ mod tests;
 mod unremembered;
 
 pub use adopted::Adopted;
-pub use boots::{Boot, Enrolled, Heard};
+pub use boots::{Boot, Enrolled, Enrollment, Heard};
 pub use confirmed::ConfirmOutcome;
 pub use first::BegunFirst;
 pub use log::LogKept;
 pub use moves::{Heard as MoveHeard, Placed, in_a_move};
-pub use next::{Asked, Files, Handed, NextBoot};
+pub use next::{Files, Handed, NextBoot};
 pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
 pub use registered::Registered;
 pub use renamed::Renamed;
@@ -210,6 +211,16 @@ impl State {
             connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
         })
         .await
+    }
+
+    /// Returns whether the database has a record of the machine: it has asked for a boot, and is known or within the limit of unknown ones.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
+        let machine = machine.to_owned();
+        self.run(move |connection| connection.prepare_cached("SELECT 1 FROM machines WHERE id = ?1")?.exists([machine]))
+            .await
     }
 
     /// Keeps an event; of a machine without a file, only the last event. A power failure of the server may lose an event, which

@@ -15,14 +15,22 @@ pub const METRICS_FILE: &str = "metrics.token";
 /// SHA-256 of a token; the token itself has 256 random bits, so no salt and no slow hash is needed.
 pub type Hash = [u8; 32];
 
-/// A fresh token for a kernel command line, and its hash for the database.
+/// Returns random bytes of the system.
+///
+/// # Errors
+/// The system returns none.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
+    Ok(bytes)
+}
+
+/// Returns a new token, and its hash.
 ///
 /// # Errors
 /// The system gives no random bytes.
 pub fn fresh() -> Result<(String, Hash)> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a machine's token")?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token: String = random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let hash = hash(&token);
     Ok((token, hash))
 }

@@ -72,6 +72,7 @@ impl Session {
 
     /// An image that was made for any machine needs no installer; what boots it is in it.
     pub(super) fn adapt_image(&mut self, finishing: &Finishing) -> Result<()> {
+        let finishing = &self.finishing_with_secrets(finishing);
         let root = self.root()?;
         target::marker::forget(&root)?;
         self.undo.push(Undo::EndProcesses);

@@ -1,7 +1,7 @@
 //! The image, and what is done in the tree that it brings.
 
 use super::{Session, disk, panicked};
-use crate::allocation;
+use crate::allocation::{self, SecretPurpose};
 use crate::boot::{efi, found, kexec};
 use crate::definition::Chosen;
 use crate::error::{Error, Phase, Result};
@@ -32,7 +32,9 @@ impl Session {
         needs: Option<&Needs>,
     ) -> Result<()> {
         let super::Trust { keys, minimum } = self.trust.clone();
-        let allocation::Image { id, url, mirrors, digest, pull_secrets, .. } = image.clone();
+        let allocation::Image { id, url, mirrors, digest, mut pull_secrets, .. } = image.clone();
+        let released = self.control.secrets(SecretPurpose::Image)?;
+        pull_secrets.extend(released.into_iter().flat_map(|released| released.pull_secrets));
         let digest = image::given_digest(digest.as_deref(), &url)?;
         let source = image::Source { url, id: Some(id), mirrors, digest, pull_secrets, keys, minimum };
         let reached = image::reach(&source)?;
@@ -107,6 +109,7 @@ impl Session {
 
     pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
         let root = self.root()?;
+        let files = &self.with_secrets(files);
         let allocation = &files.assigned.allocation;
         // An image without the installer that it must have fails later, and says so.
         let is_read = finish::Who::of(&root, allocation.finish()).is_ok_and(finish::Who::reads_password);
@@ -114,7 +117,20 @@ impl Session {
         target::files::write(&root, files, self.root_uuid(files), password, OffsetDateTime::now_utc())
     }
 
+    /// Returns the files with the secrets that the control plane has released separately.
+    fn with_secrets(&self, files: &MachineFiles) -> MachineFiles {
+        let mut files = files.clone();
+        files.assigned.allocation = self.secrets.complete(files.assigned.allocation);
+        files
+    }
+
+    /// Returns the same with the files that are part of it.
+    pub(super) fn finishing_with_secrets(&self, finishing: &Finishing) -> Finishing {
+        Finishing { files: Box::new(self.with_secrets(&finishing.files)), ..finishing.clone() }
+    }
+
     pub(super) fn finish(&mut self, finishing: &Finishing) -> Result<()> {
+        let finishing = &self.finishing_with_secrets(finishing);
         self.undo.push(Undo::EndProcesses);
         let (root, reporter) = (self.root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);

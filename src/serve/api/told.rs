@@ -1,5 +1,6 @@
-//! What a machine is told of its allocation, as an agent reads it.
+//! The allocation of a machine in the form that the agent reads.
 
+use super::secrets;
 use crate::allocation;
 use crate::facts::PreparedVolume;
 use crate::marker::RecordedVolume;
@@ -24,15 +25,20 @@ pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Opti
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
-/// fetched from, so that nobody can install it.
-pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
+/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an image
+/// without a URL, so that it cannot install it. Secrets are released by `api::secrets`, but for the parameters of an OS definition, which
+/// its `verify` needs before the plan.
+pub fn on_the_wire(
+    assigned: &Assigned,
+    standing: Standing,
+    base: &str,
+    with_parameters: bool,
+) -> allocation::Allocation {
     let Assigned { allocation, image, layout, steps, installs, approved, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),
         Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
     };
-    let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
     let succeeded = standing.is_installed();
     let told = allocation.told();
     let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
@@ -45,17 +51,18 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             url: if *installs { place } else { String::new() },
             mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
             digest: image.digest.clone().filter(|_| *installs),
-            pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
+            pull_secrets: Vec::new(),
             finish: image.finish,
             contents: image.contents.clone().filter(|_| *installs),
         },
         filesystemlayout: layout.clone(),
-        definition: allocation.definition.told(with_secrets).filter(|_| *installs),
-        user_data: secret(&told.user_data),
-        console_password: secret(&told.console_password),
-        disk_key_withheld: !with_secrets && *installs && !told.disk_key.is_empty(),
-        disk_key: if with_secrets && *installs { told.disk_key.clone() } else { Secret::default() },
-        vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
+        definition: allocation.definition.told(with_parameters).filter(|_| *installs),
+        user_data: String::new(),
+        console_password: String::new(),
+        disk_key_withheld: !with_parameters && *installs && !told.disk_key.is_empty(),
+        disk_key: Secret::default(),
+        separate_secrets: secrets::separate(assigned, with_parameters),
+        vpn: Value::Null,
         reinstall: standing.order.is_some(),
         fencing: match &standing.order {
             Some(order) => order.fencing.clone(),

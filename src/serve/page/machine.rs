@@ -153,6 +153,11 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
                 ". If the record is correct: " code { "drophammer machine confirm " (machine.id) }
             }
         }
+        @if listed.not_clean {
+            p.problem {
+                "The system of a previous tenant may still run on this machine: it has not been through the ramdisk since it was freed. Power it off, then boot it over PXE"
+            }
+        }
         @if let Some(waits) = &listed.waits {
             p.problem {
                 "It waits with a marker of its own allocation (image " (waits.image) ", " (shell::time(&waits.time))

@@ -64,6 +64,9 @@ impl Phase {
         if listed.waits.is_some() {
             return phase("waits for your word", Kind::Bad);
         }
+        if listed.not_clean && listed.order.is_none() {
+            return phase("not clean", Kind::Bad);
+        }
         let says = event.map(|event| event.event).filter(|event| {
             matches!(
                 event,

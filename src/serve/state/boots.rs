@@ -1,11 +1,12 @@
-//! Boots and their tokens. A boot begins when somebody asks for the ramdisk. When it registers, from one address, it becomes the
-//! machine's boot. It ends with the installation, with the machine's next boot, or after a day.
+//! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored.
 //!
-//! A stranger on the boot network can ask for a boot too. So nobody at another address can end a boot that is still heard.
+//! Every client on the boot network can request a boot. A request therefore changes no boot. A registered boot ends with its own
+//! report, after a day without an installation, or when another boot of the machine registers after it has become silent.
 
 use super::next::{Files, NextBoot, decide};
-use super::{Hash, State, moves, now, registered};
+use super::{Hash, State, freed, moves, registered, strangers};
 use crate::error::Result;
+use crate::serve::boot_token::RequestedBoot;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +14,12 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A machine calls each minute. A boot that has not called for this long is not heard any more.
+/// Time after its last call in which a boot is active. Machines call each minute.
 pub const QUIET: Duration = Duration::from_secs(180);
+/// The same if the next boot registers from the same address: most likely the machine has restarted, and one missed call suffices.
+const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 /// A boot that has not begun to install by then ends, and the machine has to boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
-/// How long a boot that was asked for may stay unregistered. It registers within a few minutes, or never.
-const ASKED_FOR: time::Duration = time::Duration::hours(1);
-/// So many boots of one machine may be asked for and not registered.
-const ASKED_MOST: u32 = 16;
 
 /// One boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,19 +27,30 @@ pub struct Boot {
     pub machine: String,
     pub hash: Hash,
     created: String,
-    /// The address that asked for it.
-    pub asked_by: String,
-    /// The machine's boot was still heard, at another address, when this one was asked for.
-    while_heard: bool,
+    /// Another boot of the machine was active when this one was requested.
+    while_active: bool,
     /// The address from which it has registered.
     pub address: Option<String>,
     /// It has passed its point of no return.
     pub begun: bool,
-    /// Its reported end, if any: was it a success?
+    /// Whether the installation succeeded, if the boot has reported its end.
     pub over: Option<bool>,
 }
 
 impl Boot {
+    /// Returns the boot with this token, which has not registered.
+    pub fn requested(hash: Hash, boot: RequestedBoot) -> Boot {
+        let created = boot.created.format(&Rfc3339).unwrap_or_default();
+        let RequestedBoot { machine, while_active, .. } = boot;
+        Boot { machine, hash, created, while_active, address: None, begun: false, over: None }
+    }
+
+    /// Returns whether this boot was requested after the other one.
+    fn is_newer_than(&self, other: &str) -> bool {
+        let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        time(&self.created) > time(other)
+    }
+
     /// A boot that installs does not expire: how long it takes depends on its disks.
     pub fn is_expired(&self) -> bool {
         !self.begun && is_older(&self.created, LASTS)
@@ -79,27 +89,47 @@ impl Heard {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Is the boot under way, and has it called lately?
+    /// Returns whether the boot has not ended and has called lately.
     pub fn is(&self, boot: &Boot) -> bool {
-        boot.over.is_none() && self.since(&boot.hash) < self.quiet
+        self.is_active(boot, self.quiet)
+    }
+
+    /// Returns whether the boot blocks the registration of another one from this address.
+    fn blocks(&self, boot: &Boot, address: &str) -> bool {
+        let is_same = boot.address.as_deref() == Some(address);
+        self.is_active(boot, if is_same { self.quiet.min(QUIET_AT_SAME_ADDRESS) } else { self.quiet })
+    }
+
+    fn is_active(&self, boot: &Boot, patience: Duration) -> bool {
+        boot.over.is_none() && self.since(&boot.hash) < patience
     }
 }
 
-/// The answer to a registration.
+/// Client that registers a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enrollment {
+    pub address: String,
+    /// Allocation in the machine's file.
+    pub allocation: Option<String>,
+    /// A file in `machines/` describes the machine.
+    pub has_file: bool,
+}
+
+/// Result of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enrolled {
-    /// The boot is the machine's now. What it boots was decided only now if another boot was heard when this one was asked for.
+    /// The boot is now the machine's. Contains what it boots if another boot was active when this one was requested.
     Yes(Option<NextBoot>),
-    /// The boot is the machine's already, and was at this other address before.
+    /// The boot has registered before, from this other address.
     Moved(String),
-    /// The machine's boot is still heard, at this other address.
+    /// Another boot of the machine, registered from this address, is still active.
     Waits(String),
-    /// There is no such boot.
+    /// The machine was freed, or another boot has registered, after this boot was requested; or there are too many unknown machines.
     Gone,
 }
 
 impl State {
-    /// The boot with this token.
+    /// Returns the registered boot with this token.
     ///
     /// # Errors
     /// The database's.
@@ -111,28 +141,26 @@ impl State {
         .await
     }
 
-    /// Makes this boot the machine's, unless the machine's boot is heard at another address. `allocation` is in the machine's
-    /// file.
+    /// Makes this boot the machine's, unless another one is active. The caller has verified that a privileged process registers.
     ///
     /// # Errors
     /// The database's.
-    pub async fn enroll(&self, hash: Hash, address: &str, allocation: Option<String>) -> Result<Enrolled> {
-        let (address, heard) = (address.to_owned(), self.heard.clone());
+    pub async fn enroll(&self, boot: Boot, by: Enrollment) -> Result<Enrolled> {
+        let heard = self.heard.clone();
         self.durably(move |transaction| {
-            let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
-            let Some(boot) = transaction.query_row(&select, [hash], row).optional()? else { return Ok(Enrolled::Gone) };
             let current = current(transaction, &boot.machine)?;
-            let is_it = current.as_ref().is_some_and(|current| current.hash == hash);
-            let other = current.filter(|current| current.address.as_deref() != Some(address.as_str()));
-            if let Some(at) = other.as_ref().filter(|other| heard.is(other)).and_then(|other| other.address.clone()) {
-                return Ok(Enrolled::Waits(at));
+            if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {
+                return enroll_again(transaction, current, &by.address, &heard);
             }
-            let set = "UPDATE boots SET address = ?2 WHERE hash = ?1";
-            if is_it {
-                transaction.execute(set, params![hash, address])?;
-                return Ok(other.and_then(|other| other.address).map_or(Enrolled::Yes(None), Enrolled::Moved));
+            let is_old = current.as_ref().is_some_and(|current| !boot.is_newer_than(&current.created));
+            let is_freed = freed::last(transaction, &boot.machine)?.is_some_and(|freed| !boot.is_newer_than(&freed));
+            if is_old || is_freed || !(by.has_file || strangers::admit(transaction, &boot.machine, &heard)?) {
+                return Ok(Enrolled::Gone);
             }
-            let next = match allocation.filter(|_| boot.while_heard) {
+            if let Some(active) = current.filter(|current| heard.blocks(current, &by.address)) {
+                return Ok(Enrolled::Waits(active.address.unwrap_or_default()));
+            }
+            let next = match by.allocation.filter(|_| boot.while_active) {
                 Some(allocation) => {
                     let files = Files::Allocated(allocation.clone());
                     Some(match moves::next(transaction, &boot.machine, &files)? {
@@ -143,11 +171,7 @@ impl State {
                 None => None,
             };
             transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
-            // Boots that were asked for later stay: one may be the machine's next boot.
-            let older =
-                "DELETE FROM boots WHERE machine = ?1 AND hash <> ?2 AND (address IS NOT NULL OR created <= ?3)";
-            transaction.execute(older, params![boot.machine, hash, boot.created])?;
-            transaction.execute(set, params![hash, address])?;
+            store(transaction, &boot, &by.address)?;
             Ok(Enrolled::Yes(next))
         })
         .await
@@ -175,54 +199,47 @@ impl State {
     }
 }
 
-const COLUMNS: &str = "machine, hash, created, asked_by, while_heard, address, begun, over";
+/// Registers the machine's boot once more. Its address may have changed.
+fn enroll_again(transaction: &Transaction, boot: &Boot, address: &str, heard: &Heard) -> rusqlite::Result<Enrolled> {
+    let before = boot.address.clone().filter(|before| before != address);
+    let Some(before) = before else { return Ok(Enrolled::Yes(None)) };
+    if heard.is(boot) {
+        return Ok(Enrolled::Waits(before));
+    }
+    transaction.execute("UPDATE boots SET address = ?2 WHERE hash = ?1", params![boot.hash, address])?;
+    Ok(Enrolled::Moved(before))
+}
+
+/// Replaces the machine's boot by this one, which registers from the address.
+pub fn store(transaction: &Transaction, boot: &Boot, address: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM boots WHERE machine = ?1", [&boot.machine])?;
+    let Boot { machine, hash, created, while_active, .. } = boot;
+    transaction.execute(
+        "INSERT OR REPLACE INTO boots (hash, machine, created, asked_by, while_heard, address)
+         VALUES (?1, ?2, ?3, '', ?4, ?5)",
+        params![hash, machine, created, while_active, address],
+    )?;
+    Ok(())
+}
+
+const COLUMNS: &str = "machine, hash, created, while_heard, address, begun, over";
 
 fn row(row: &Row) -> rusqlite::Result<Boot> {
     Ok(Boot {
         machine: row.get(0)?,
         hash: row.get(1)?,
         created: row.get(2)?,
-        asked_by: row.get(3)?,
-        while_heard: row.get(4)?,
-        address: row.get(5)?,
-        begun: row.get(6)?,
-        over: row.get(7)?,
+        while_active: row.get(3)?,
+        address: row.get(4)?,
+        begun: row.get(5)?,
+        over: row.get(6)?,
     })
 }
 
-/// The machine's boot: the last one that has registered.
+/// Returns the boot of the machine that has registered last.
 pub fn current(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Boot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     connection.query_row(&select, [machine], row).optional()
-}
-
-/// Keeps a boot that somebody at this address has asked for. The machine's boot ends now, unless it is heard at another address.
-pub fn hand_out(
-    transaction: &Transaction,
-    machine: &str,
-    hash: Hash,
-    asked_by: &str,
-    while_heard: bool,
-) -> rusqlite::Result<()> {
-    if !while_heard {
-        transaction.execute("DELETE FROM boots WHERE machine = ?1 AND address IS NOT NULL", [machine])?;
-    }
-    let again = "DELETE FROM boots WHERE machine = ?1 AND asked_by = ?2 AND address IS NULL";
-    transaction.execute(again, params![machine, asked_by])?;
-    let mut asked = transaction.prepare("SELECT hash, created FROM boots WHERE machine = ?1 AND address IS NULL")?;
-    let asked: Vec<(Hash, String)> =
-        asked.query_map([machine], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
-    for (old, _) in asked.iter().filter(|(_, created)| is_older(created, ASKED_FOR)) {
-        transaction.execute("DELETE FROM boots WHERE hash = ?1", [old])?;
-    }
-    let most = "DELETE FROM boots WHERE hash IN (SELECT hash FROM boots WHERE machine = ?1 AND address IS NULL
-         ORDER BY created DESC LIMIT -1 OFFSET ?2)";
-    transaction.execute(most, params![machine, ASKED_MOST - 1])?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO boots (hash, machine, created, asked_by, while_heard) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![hash, machine, now(), asked_by, while_heard],
-    )?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -236,8 +253,7 @@ mod tests {
             machine: "m".to_owned(),
             hash: [1; 32],
             created,
-            asked_by: String::new(),
-            while_heard: false,
+            while_active: false,
             address: None,
             begun,
             over: None,

@@ -1,9 +1,9 @@
-//! What a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
+//! Decides what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
 use super::standing::{Order, Outcome, read};
-use super::{Hash, State, moves, now, strangers};
+use super::{State, moves, now, strangers};
 use crate::carried::Part;
 use crate::error::Result;
 use crate::serve::moves::MoveState;
@@ -46,67 +46,40 @@ pub enum NextBoot {
     Moving(Part, MoveState),
     /// The ramdisk, where it waits: what is on its disks is not its own any more.
     Released,
-    /// Nothing: it has no file, and there is no room for one more such machine.
+    /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
     Crowded,
 }
 
-/// A request for a boot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
-    /// Token of the new boot, as a hash.
-    pub token: Hash,
-    /// The address that it comes from.
-    pub by: String,
-    /// Hand out the ramdisk for an attempt at an order, and for nothing else.
-    pub ordered_only: bool,
-}
-
-/// The answer to a request for a boot.
+/// Answer to a request for a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handed {
     pub next: NextBoot,
-    /// The machine's boot, if it is heard at another address.
-    pub other: Option<Boot>,
+    /// Boot of the machine that is active. The request changes nothing about it.
+    pub active: Option<Boot>,
 }
 
 impl State {
-    /// Decides what the machine boots, and counts the attempt. If the machine gets the ramdisk, its boot is kept.
+    /// Decides what the machine boots, and counts the attempt.
     ///
-    /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is heard, a request from
-    /// another address changes nothing. What it asks for counts when its boot registers.
+    /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is active, nothing is counted:
+    /// what was requested counts when its boot registers.
     ///
     /// # Errors
     /// The database's.
-    pub async fn next_boot(&self, machine: &str, files: Files, asked: Asked) -> Result<Handed> {
+    pub async fn next_boot(&self, machine: &str, files: Files) -> Result<Handed> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
         self.durably(move |transaction| {
-            let is_at = |boot: &Boot| boot.address.as_ref() == Some(&asked.by) || boot.asked_by == asked.by;
-            let other = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot) && !is_at(boot));
+            let active = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot));
             let files = moves::files(transaction, &machine, files)?;
-            let next = chosen(transaction, &machine, &files, other.is_some(), heard.quiet)?;
+            let next = chosen(transaction, &machine, &files, active.is_some(), heard.quiet)?;
             match (&files, &next) {
                 (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
-                    return Ok(Handed { next: NextBoot::Crowded, other });
+                    return Ok(Handed { next: NextBoot::Crowded, active });
                 }
                 (Files::Nothing, _) => {}
                 _ => strangers::is_known(transaction, &machine)?,
             }
-            let ramdisk = match next {
-                // Also a system that runs may go there for its move.
-                NextBoot::Attempt(_) | NextBoot::Moving(..) => true,
-                NextBoot::Install | NextBoot::Unconfirmed(_) | NextBoot::Stop(_) | NextBoot::Released => {
-                    !asked.ordered_only
-                }
-                NextBoot::Disk
-                | NextBoot::Dropped(_)
-                | NextBoot::Elsewhere(_)
-                | NextBoot::NoFile
-                | NextBoot::Crowded => false,
-            };
-            if ramdisk {
-                boots::hand_out(transaction, &machine, asked.token, &asked.by, other.is_some())?;
-            }
-            Ok(Handed { next, other })
+            Ok(Handed { next, active })
         })
         .await
     }

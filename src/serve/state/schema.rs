@@ -49,10 +49,10 @@ const TABLES: &str = "
 /// has begun, that the operator has adopted it, the marker that the machine waits with, volumes of Kubernetes that are on its disks, and its fencing token. `layouts`: what was handed out last,
 /// and for which order. `orders`: on which disks it has begun, the operator's words, when an attempt was counted whose boot
 /// has not registered, and its fencing token. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
-/// the last usable UUID that its firmware has reported. `moves`:
+/// the last usable UUID that its firmware has reported, and when the operator has freed it. `moves`:
 /// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
 /// lost one.
-const LATER: [(&str, &str); 22] = [
+const LATER: [(&str, &str); 23] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -75,6 +75,7 @@ const LATER: [(&str, &str); 22] = [
     ("machines", "smbios_uuid"),
     ("moves", "document"),
     ("identity", "lost"),
+    ("machines", "freed"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

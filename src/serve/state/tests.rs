@@ -38,10 +38,6 @@ fn allocation(machine: &str) -> &str {
     if machine == "m" { "a" } else { machine }
 }
 
-fn asked(token: Hash) -> Asked {
-    Asked { token, by: "10.0.0.7".to_owned(), ordered_only: false }
-}
-
 fn standing(state: &State, machine: &str) -> Standing {
     wait(state.standing(machine, allocation(machine)))
 }
@@ -62,15 +58,14 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
     let state = open(&dir);
-    assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Install);
-    assert_eq!(wait(state.next_boot("m", Files::Free, asked([2; 32]))).next, NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Free)).next, NextBoot::Install);
     install(&state, "m");
     state.keep_digest(&stamp, "sha256:00").unwrap();
     drop(state);
     let state = open(&dir);
     assert_eq!(state.digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
     assert_eq!(state.digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
-    assert_eq!(wait(state.boot([2; 32])).map(|boot| boot.machine).as_deref(), Some("m"));
     let now = standing(&state, "m");
     assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));
     assert_eq!(now.layout.unwrap()["id"], "default");
@@ -216,9 +211,7 @@ impl Actor {
                     self.stale = std::mem::replace(&mut self.seen, order.id);
                 }
             }
-            Step::Boot => drop(
-                wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), asked([1; 32]))).next,
-            ),
+            Step::Boot => drop(wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()))).next),
             Step::Begin => drop(wait(state.begin(machine, allocation(machine), &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
@@ -318,10 +311,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         panic!()
     };
     for attempt in 1..=3 {
-        assert!(matches!(
-            wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next,
-            NextBoot::Attempt(_)
-        ));
+        assert!(matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Attempt(_)));
         let begun = wait(state.begin("m", "a", &order.id, vec![]));
         assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
@@ -331,7 +321,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
     }
     assert!(
-        matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Stop(order) if order.without_marker)
+        matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Stop(order) if order.without_marker)
     );
     let success = wait(state.report("m", "a", &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
@@ -350,8 +340,7 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
         let Ordered::Placed(order) = wait(state.order(machine, allocation(machine), "i1", Words::default())) else {
             panic!()
         };
-        let boot =
-            || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), asked([1; 32]))).next;
+        let boot = || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()))).next;
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
             assert!(matches!(wait(state.begin(machine, allocation(machine), &order.id, vec![])), Begun::Yes(..)));
@@ -366,24 +355,18 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
 }
 
 #[test]
-fn the_token_is_only_for_who_gets_the_ramdisk() {
+fn an_order_of_which_no_attempt_begins_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
-    let boot = |token, ordered_only| {
-        wait(state.next_boot("m", Files::Allocated("a".to_owned()), Asked { ordered_only, ..asked([token; 32]) })).next
-    };
-    let handed_out = |token: u8| wait(state.boot([token; 32])).is_some();
-    assert_eq!((boot(1, true), handed_out(1)), (NextBoot::Install, false));
+    let boot = || wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next;
+    assert_eq!(boot(), NextBoot::Install);
     install(&state, "m");
-    assert_eq!((boot(2, true), boot(3, false)), (NextBoot::Disk, NextBoot::Disk));
-    assert!(!handed_out(2) && !handed_out(3));
+    assert_eq!(boot(), NextBoot::Disk);
     wait(state.order("m", "a", "i1", Words::default()));
-    for token in 4..=6 {
-        assert!(matches!(boot(token, token % 2 == 0), NextBoot::Attempt(_)));
-        assert!(handed_out(token));
+    for _ in 0..3 {
+        assert!(matches!(boot(), NextBoot::Attempt(_)));
     }
-    assert!(matches!(boot(7, false), NextBoot::Dropped(_)));
-    assert!(handed_out(6) && !handed_out(7));
+    assert!(matches!(boot(), NextBoot::Dropped(_)));
     let outcome = standing(&state, "m").outcome.unwrap();
     assert!(outcome.message.contains("given up after 3 attempts") && !outcome.success, "{outcome:?}");
 }

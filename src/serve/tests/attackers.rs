@@ -1,6 +1,7 @@
 //! Whoever can send a packet on the boot network: what it gets, and what it cannot end.
 
 use super::reinstall::{failure, with_images};
+use super::released::with_secrets;
 use super::*;
 use std::time::Instant;
 
@@ -9,6 +10,17 @@ impl Running {
     pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+        self.over(socket, method, path, token, body).await
+    }
+
+    pub(super) async fn over(
+        &self,
+        socket: tokio::net::TcpSocket,
+        method: &str,
+        path: &str,
+        token: &str,
+        body: &str,
+    ) -> Answer {
         let mut stream = socket.connect(self.address).await.unwrap();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
@@ -25,45 +37,22 @@ impl Running {
         Answer { status, headers: BTreeMap::new(), body: body.as_bytes().to_vec() }
     }
 
-    async fn boot_from(&self, address: &str, id: &str) -> Answer {
+    pub(super) async fn boot_from(&self, address: &str, id: &str) -> Answer {
         self.from(address, "GET", &format!("/boot.ipxe?uuid={id}"), "", "").await
     }
 
-    async fn register_from(&self, address: &str, id: &str, token: &str) -> u16 {
+    pub(super) async fn register_from(&self, address: &str, id: &str, token: &str) -> u16 {
         self.from(address, "POST", "/v1/machine/register", token, &registration(id).to_string()).await.status
     }
 }
 
-const MACHINE: &str = "127.0.0.2";
-const ATTACKER: &str = "127.0.0.66";
+pub(super) const MACHINE: &str = "127.0.0.2";
+pub(super) const ATTACKER: &str = "127.0.0.66";
 
 /// Machines are heard as long as in earnest.
-async fn in_earnest(dir: TempDir) -> Running {
+pub(super) async fn in_earnest(dir: TempDir) -> Running {
     let (options, around) = (options(dir.path()), Surroundings { quiet: state::boots::QUIET, ..silent() });
     Running::start_with(dir, &options, &around, 10_000).await
-}
-
-const SECRETS: [&str; 6] = [
-    "a-key-that-is-long-enough-for-it",
-    "the-user-data",
-    "the-password",
-    "the-key",
-    "the-pull-secret",
-    "the-mirrors-secret",
-];
-
-fn with_secrets() -> TempDir {
-    let dir = with_images();
-    let more = "  disk_key: a-key-that-is-long-enough-for-it\n  user_data: the-user-data\n  console_password: the-password\n  vpn: {auth_key: the-key}\n";
-    std::fs::write(dir.path().join("machines/one.yaml"), machine_file(ONE, "one", "52:54:00:00:00:01", "a1", more))
-        .unwrap();
-    let image = "id: debian-12\nurl: oci://r.example/debian:12\nmirrors: [oci://m.example/debian:12]\n\
-                 pull_secret: {username: robot, password: the-pull-secret}\n";
-    std::fs::write(dir.path().join("images/debian.yaml"), image).unwrap();
-    // user:the-mirrors-secret
-    let registries = r#"{"auths": {"m.example": {"auth": "dXNlcjp0aGUtbWlycm9ycy1zZWNyZXQ="}}}"#;
-    std::fs::write(dir.path().join("registries.json"), registries).unwrap();
-    dir
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,10 +64,12 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
 
     let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
-    server.heard(&format!("one: {ATTACKER} asks for another boot, while the boot at {MACHINE} is still heard")).await;
+    server.heard(&format!("one: boot requested from {ATTACKER}; the boot at {MACHINE} was active ")).await;
     assert_eq!(server.from(ATTACKER, "GET", &path, &stolen, "").await.status, 401, "it has not registered");
     assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
-    server.heard(&format!("one: a boot at {ATTACKER} wants to register, while the boot at {MACHINE}")).await;
+    server
+        .heard(&format!("one: a boot at {ATTACKER} cannot register yet: the boot at {MACHINE} is still active"))
+        .await;
     // Also with the machine's own token.
     assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
@@ -88,11 +79,18 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
 
-    // The machine itself boots again, and is it at once.
+    // Also a boot at the machine's own address waits, until the machine has missed a call.
     let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 503);
+    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
+    assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 401);
+
+    // A boot that has become silent is replaced when the next one registers.
+    let server = Running::start_in(server.stop().await).await;
     assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 401);
     assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 200);
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 401);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,47 +138,6 @@ async fn an_attempt_that_was_asked_for_from_elsewhere_counts_when_it_registers()
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
     server.heard("given up after 3 attempts: image debian-13 is not installed").await;
     assert_eq!(server.listed().await["order"], Value::Null);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn secrets_are_for_a_boot_that_has_registered_and_not_begun() {
-    let server = Running::start_in(with_secrets()).await;
-    let path = format!("/v1/machine/{ONE}");
-    let asked_for = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
-    for call in ["", "/wait?seconds=0"] {
-        let answer = server.call(&asked_for, "GET", &format!("{path}{call}"), &Value::Null).await;
-        assert_eq!(answer.status, 401);
-        assert!(answer.text().contains("has not registered"), "{}", answer.text());
-    }
-    let token = server.token(ONE).await;
-    let secrets = async |token: &str| {
-        let given = server.call(token, "GET", &path, &Value::Null).await;
-        assert_eq!(given.status, 200);
-        SECRETS.map(|secret| given.text().contains(secret))
-    };
-    assert_eq!(secrets(&token).await, [true; 6]);
-    let given = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert_eq!((given.user_data.as_str(), given.disk_key_withheld), ("the-user-data", false));
-    // The answer may have been lost.
-    assert_eq!(secrets(&token).await, [true; 6]);
-    assert_eq!(server.begin(&token, "").await, 200);
-    assert_eq!(secrets(&token).await, [false; 6]);
-    let given = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert_eq!((given.user_data.as_str(), given.disk_key.is_empty(), given.disk_key_withheld), ("", true, true));
-    // Another attempt has them again.
-    let next = server.token(ONE).await;
-    assert_eq!(secrets(&next).await, [true; 6]);
-    server.report(ONE, &next, "a1", true).await;
-    let said = server.heard.text();
-    assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "{said}");
-    let dir = server.stop().await;
-    for name in ["drophammer.sqlite", "drophammer.sqlite-wal"] {
-        let bytes = std::fs::read(dir.path().join(name)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
-        for secret in [&SECRETS[..], &["s3cret"]].concat() {
-            assert!(!text.contains(secret), "{secret} is in {name}");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

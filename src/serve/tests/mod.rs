@@ -10,6 +10,7 @@ mod connections;
 mod database;
 mod defined;
 mod files;
+mod freed;
 mod given;
 mod held;
 mod images;
@@ -33,14 +34,17 @@ mod power;
 mod preview;
 mod pxe;
 mod reinstall;
+mod released;
 mod renamed;
 mod rest;
 mod restored;
 mod restored_move;
+mod running_installation;
 mod samples;
 mod sizes;
 mod templates;
 mod tls;
+mod unprivileged;
 mod unread;
 mod volumes;
 
@@ -164,6 +168,7 @@ fn options(dir: &Path) -> Options {
         operator_listen: None,
         tls: None,
         proxies: Vec::new(),
+        any_source_port: false,
         url: None,
         pxe: None,
         boot: None,
@@ -173,9 +178,11 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-/// Machines are silent as soon as they have spoken, so that each boot is the next one.
+/// Machines are silent as soon as they have called, so that each boot replaces the one before. All source ports count as privileged.
 fn silent() -> Surroundings {
-    Surroundings { look_every: Duration::from_millis(20), quiet: Duration::ZERO, ..Surroundings::default() }
+    let (look_every, quiet) = (Duration::from_millis(20), Duration::ZERO);
+    // The tests run unprivileged.
+    Surroundings { look_every, quiet, first_unprivileged_port: u16::MAX, ..Surroundings::default() }
 }
 
 async fn bind(dir: &TempDir, heard: &Heard) -> Result<Server> {

@@ -8,6 +8,7 @@ use crate::control::wire::{Bios, Hardware, Register};
 use crate::serve::App;
 use crate::serve::api::bodies::{EVENT_BYTES, read};
 use crate::serve::base::Base;
+use crate::serve::freeing::end_previous_system;
 use crate::serve::input::{self, Machine};
 use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;
@@ -209,8 +210,8 @@ pub async fn allocate(
     Ok(Json(one(app, &id, &base).await?))
 }
 
-/// `DELETE /v1/machine/{id}/free`: the allocation goes out of the file. The machine gets the ramdisk at its next boot over PXE, and
-/// waits there; its disks stay as they are.
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. The machine
+/// gets the ramdisk at its next boot over PXE, and waits there; its disks are preserved.
 pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Json<MachineShown>> {
     let (id, Turn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.machine(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
@@ -235,6 +236,7 @@ pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Js
         "{}: {peer} has taken allocation {own} from it; its disks stay as they are",
         directory.name(&id)
     ));
+    end_previous_system(app, &id).await?;
     Ok(Json(one(app, &id, &base).await?))
 }
 

@@ -4,15 +4,18 @@
 use super::*;
 use crate::carried::{Moving, Part, Said, said as heard};
 use crate::marker::Marker;
+use crate::serve::boot_token::RequestedBoot;
 use crate::serve::input::{self, Machine};
 use crate::serve::moves::overlay::Overlay;
 use crate::serve::moves::tests::{carried as has, end, ordered};
 use crate::serve::moves::{Hands, MoveState};
 use crate::serve::resolve::{Known, nowhere, resolve};
+use crate::serve::state::boots::Boot;
 use crate::serve::state::next::chosen;
 use crate::serve::state::{schema, standing};
 use proptest::prelude::*;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
@@ -227,8 +230,9 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 self.boots += 1;
                 let hash = [self.boots; 32];
                 self.transact(|transaction| {
-                    boots::hand_out(transaction, id(part), hash, "", false)?;
-                    transaction.execute("UPDATE boots SET address = '' WHERE hash = ?1", [hash])
+                    let (machine, created) = (id(part).to_owned(), OffsetDateTime::now_utc());
+                    let boot = RequestedBoot { machine, created, while_active: false };
+                    boots::store(transaction, &Boot::requested(hash, boot), "")
                 });
                 let side = &mut self.sides[index(part)];
                 (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);

@@ -31,15 +31,12 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
         let now = standing(&state, "m");
         assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
         assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
-        assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Disk);
+        assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Disk);
     }
     // Its first reinstall is one like any other.
     let state = open(&dir);
     let Ordered::Placed(order) = wait(state.order("m", "a", "i1", Words::default())) else { panic!() };
-    assert!(matches!(
-        wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next,
-        NextBoot::Attempt(_)
-    ));
+    assert!(matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Attempt(_)));
     let layout = serde_json::json!({"id": "default", "disks": []});
     wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "i1", order: "" }));
     wait(state.report("m", "a", &report(true, &order.id)));
@@ -91,7 +88,7 @@ fn a_damaged_database_never_makes_an_installation_of_what_is_installed() {
             refused += 1;
             continue;
         };
-        let next = state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]));
+        let next = state.next_boot("m", Files::Allocated("a".to_owned()));
         match RUNTIME.with(|runtime| runtime.block_on(next)) {
             Ok(handed) => assert_eq!(handed.next, NextBoot::Disk, "{damage}"),
             Err(_) => refused += 1,

@@ -1,0 +1,131 @@
+//! Secrets of an allocation that a control plane releases by a call of their own, when the machine needs them.
+
+use super::Allocation;
+use crate::pull::{PullSecret, Secret};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+
+/// Field of an allocation that is released separately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SecretField {
+    DiskKey,
+    PullSecrets,
+    UserData,
+    ConsolePassword,
+    Vpn,
+}
+
+/// Step of an installation that needs secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SecretPurpose {
+    /// The plan looks into encrypted filesystems. Before the point of no return.
+    DiskKey,
+    /// The image is downloaded from a registry. Before the point of no return.
+    Image,
+    /// The files of the new system are written. After the point of no return.
+    System,
+}
+
+impl SecretField {
+    pub fn purpose(self) -> SecretPurpose {
+        match self {
+            SecretField::DiskKey => SecretPurpose::DiskKey,
+            SecretField::PullSecrets => SecretPurpose::Image,
+            SecretField::UserData | SecretField::ConsolePassword | SecretField::Vpn => SecretPurpose::System,
+        }
+    }
+
+    /// Name of the field.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SecretField::DiskKey => "disk_key",
+            SecretField::PullSecrets => "pull_secrets",
+            SecretField::UserData => "user_data",
+            SecretField::ConsolePassword => "console_password",
+            SecretField::Vpn => "vpn",
+        }
+    }
+}
+
+/// Body of `POST /v1/machine/{id}/secrets`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SecretsRequest {
+    pub allocationuuid: String,
+    pub purpose: SecretPurpose,
+}
+
+/// Secrets of one purpose. They are printed nowhere.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ReleasedSecrets {
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub disk_key: Secret,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pull_secrets: Vec<PullSecret>,
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub user_data: Secret,
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub console_password: Secret,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub vpn: Value,
+}
+
+impl fmt::Debug for ReleasedSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl ReleasedSecrets {
+    /// Returns the allocation with these secrets.
+    pub fn complete(&self, allocation: Allocation) -> Allocation {
+        let revealed =
+            |secret: &Secret, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
+        Allocation {
+            user_data: revealed(&self.user_data, allocation.user_data),
+            console_password: revealed(&self.console_password, allocation.console_password),
+            vpn: if self.vpn.is_null() { allocation.vpn } else { self.vpn.clone() },
+            ..allocation
+        }
+    }
+}
+
+impl Allocation {
+    /// Returns whether the installed system gets user data, which may be released later.
+    pub fn has_user_data(&self) -> bool {
+        !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_secrets_complete_an_allocation_and_are_not_printed() {
+        let released = ReleasedSecrets {
+            user_data: Secret::new("the-user-data"),
+            console_password: Secret::new("the-password"),
+            vpn: serde_json::json!({"auth_key": "the-key"}),
+            ..ReleasedSecrets::default()
+        };
+        let allocation = Allocation { separate_secrets: vec![SecretField::UserData], ..Allocation::default() };
+        assert!(allocation.has_user_data());
+        let completed = released.complete(allocation);
+        assert_eq!(
+            (completed.user_data.as_str(), completed.console_password.as_str()),
+            ("the-user-data", "the-password")
+        );
+        assert_eq!(completed.vpn["auth_key"], "the-key");
+        assert_eq!(format!("{released:?}"), "…");
+        let inline = Allocation { user_data: "inline".to_owned(), ..Allocation::default() };
+        assert!(inline.has_user_data() && !Allocation::default().has_user_data());
+        assert_eq!(ReleasedSecrets::default().complete(inline.clone()), inline);
+    }
+}

@@ -1,0 +1,96 @@
+//! Secrets of an allocation. Each leaves the server when the boot that installs needs it, and not before.
+
+use super::bodies::{EVENT_BYTES, read};
+use crate::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
+use crate::pull::Secret;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::caller::Caller;
+use crate::serve::moves::agents;
+use crate::serve::resolve::Assigned;
+use crate::serve::state::Boot;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+/// `POST /v1/machine/{id}/secrets`: secrets of one purpose, for the boot that installs the allocation.
+pub async fn release(
+    State(app): State<Arc<App>>,
+    Caller { id, boot, peer }: Caller,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let SecretsRequest { allocationuuid, purpose } = read(&app, peer, body, EVENT_BYTES).await?;
+    let directory = app.directory();
+    let name = directory.name(&id);
+    let refuse = |reason: &str| {
+        let message = format!("machine {id}: cannot release secrets of allocation {allocationuuid}: {reason}");
+        Err(ApiError::new(StatusCode::CONFLICT, message))
+    };
+    let given = agents::given(&app, &directory, &id).await?.filter(|given| given.moving.is_none());
+    let Some(assigned) = given.map(|given| given.assigned).filter(|assigned| assigned.installs) else {
+        return refuse("the machine installs nothing now");
+    };
+    if *assigned.allocation.id != allocationuuid {
+        return refuse(&format!("the machine has allocation {} now", *assigned.allocation.id));
+    }
+    if let Some(reason) = untimely(&boot, purpose) {
+        return refuse(reason);
+    }
+    let released = released(&assigned, purpose);
+    let fields = fields(&assigned).into_iter().filter(|field| field.purpose() == purpose).map(SecretField::as_str);
+    let fields: Vec<&str> = fields.collect();
+    app.watch.note(format!("{name}: {} of allocation {allocationuuid} released to {peer}", fields.join(", ")));
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
+}
+
+/// Returns why the boot does not need secrets of this purpose now.
+fn untimely(boot: &Boot, purpose: SecretPurpose) -> Option<&'static str> {
+    match (purpose, boot.begun) {
+        _ if boot.over.is_some() => Some("this boot has reported its end"),
+        (SecretPurpose::System, false) => Some("the installation has not passed its point of no return"),
+        (SecretPurpose::DiskKey | SecretPurpose::Image, true) => {
+            Some("the installation has passed its point of no return")
+        }
+        _ => None,
+    }
+}
+
+/// Returns the fields that the machine can still request. Before the point of no return, these are all.
+pub fn separate(assigned: &Assigned, has_not_begun: bool) -> Vec<SecretField> {
+    let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
+    let fields = if assigned.installs { fields(assigned) } else { Vec::new() };
+    fields.into_iter().filter(can_request).collect()
+}
+
+/// Returns the secret fields that the allocation has.
+fn fields(assigned: &Assigned) -> Vec<SecretField> {
+    let told = assigned.allocation.told();
+    [
+        (SecretField::DiskKey, !told.disk_key.is_empty()),
+        (SecretField::PullSecrets, !assigned.image.pull_secrets.is_empty()),
+        (SecretField::UserData, !told.user_data.is_empty()),
+        (SecretField::ConsolePassword, !told.console_password.is_empty()),
+        (SecretField::Vpn, !told.vpn.is_null()),
+    ]
+    .into_iter()
+    .filter_map(|(field, is_there)| is_there.then_some(field))
+    .collect()
+}
+
+fn released(assigned: &Assigned, purpose: SecretPurpose) -> ReleasedSecrets {
+    let told = assigned.allocation.told();
+    let none = ReleasedSecrets::default();
+    match purpose {
+        SecretPurpose::DiskKey => ReleasedSecrets { disk_key: told.disk_key, ..none },
+        SecretPurpose::Image => ReleasedSecrets { pull_secrets: assigned.image.pull_secrets.clone(), ..none },
+        SecretPurpose::System => ReleasedSecrets {
+            user_data: Secret::new(told.user_data),
+            console_password: Secret::new(told.console_password),
+            vpn: told.vpn,
+            ..none
+        },
+    }
+}
