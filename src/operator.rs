@@ -283,6 +283,7 @@ mod tests {
             fencing: None,
             confirmed: true,
             disks: vec![],
+            attempt: None,
             given_up: false,
             handed: None,
         }

@@ -4,7 +4,7 @@
 //! What is not in the printed plan does not happen, with one exception: what an installation that fails half-way has made is made
 //! unbootable (`undo`).
 
-use crate::control::Control;
+use crate::control::{AttemptNotice, Control};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
@@ -219,9 +219,11 @@ impl Session {
             }
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
-            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved } => {
-                let (order, approved) = (order.as_deref(), approved.as_deref());
-                self.control.point_of_no_return(allocation, order, disks, extents, approved)
+            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } => {
+                let (order, approved, secret_digest) =
+                    (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
+                let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
+                self.control.point_of_no_return(&notice)
             }
             OfRun::MoveStands { order } => self.move_stands(order),
             OfRun::Mount(filesystem) => {

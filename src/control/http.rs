@@ -2,15 +2,13 @@
 
 use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
 use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Report};
-use super::{Acknowledged, Control};
+use super::{Acknowledged, AttemptNotice, Control};
 use crate::allocation::Machine;
 use crate::carried::Standing;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
 use crate::http;
 use crate::inventory::Inventory;
-use crate::marker::MarkedDisk;
-use crate::plan::Extents;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -206,17 +204,15 @@ impl Control for HttpControl {
         }
     }
 
-    fn point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        extents: &[Extents],
-        approved: Option<&str>,
-    ) -> Result<()> {
-        let (allocationuuid, order) = (allocation.to_owned(), order.map(str::to_owned));
-        let (disks, extents, approved) = (disks.to_vec(), extents.to_vec(), approved.map(str::to_owned));
-        let notice = PointOfNoReturn { allocationuuid, order, disks, extents, approved };
+    fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        let notice = PointOfNoReturn {
+            allocationuuid: notice.allocation.to_owned(),
+            order: notice.order.map(str::to_owned),
+            disks: notice.disks.to_vec(),
+            extents: notice.extents.to_vec(),
+            approved: notice.approved.map(str::to_owned),
+            secret_digest: notice.secret_digest.map(str::to_owned),
+        };
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())
@@ -254,6 +250,9 @@ mod tests {
     use crate::testing::control::ended;
     use crate::testing::http::{Request, Server};
 
+    const NOTICE: AttemptNotice =
+        AttemptNotice { allocation: "a-1", order: None, disks: &[], extents: &[], approved: None, secret_digest: None };
+
     /// A control plane that gives these answers, one a call.
     fn control(answers: &[(u16, &str)]) -> (HttpControl, Server) {
         let server = Server::script(answers);
@@ -269,7 +268,7 @@ mod tests {
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
-        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[], None);
+        let begin = || control.point_of_no_return(&AttemptNotice { order: Some("o-1"), ..NOTICE });
         begin().unwrap();
         begin().unwrap();
         let error = begin().unwrap_err().to_string();
@@ -298,7 +297,7 @@ mod tests {
     fn each_request_has_an_id_and_an_error_names_it() {
         let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
         control.register(&Inventory::default()).unwrap();
-        let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
+        let error = control.point_of_no_return(&NOTICE).unwrap_err().to_string();
         assert!(!control.log(0, "x").unwrap());
         let ids: Vec<String> =
             server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();

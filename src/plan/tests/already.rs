@@ -19,6 +19,7 @@ fn marker(order: &str) -> Marker {
         project: String::new(),
         order: crate::empty::some(order.to_owned()),
         fencing: None,
+        secret: None,
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),
         layout_digest: None,

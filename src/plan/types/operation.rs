@@ -183,6 +183,9 @@ pub enum OfRun {
         /// Hash of the approval that the plan was compared with.
         #[serde(skip_serializing_if = "Option::is_none")]
         approved: Option<String>,
+        /// `sha256:HEX` of the secret in the marker of this attempt.
+        #[serde(skip)]
+        secret_digest: Option<String>,
     },
     /// Ask the control plane whether that move has been taken back. Where it does not answer, the final report asks it.
     MoveStands {

@@ -1,5 +1,8 @@
-//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent believes the marker on
-//! the machine's disks, boots what is installed and reports it.
+//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent boots the installation whose
+//! install marker is on the machine's disks, and reports it.
+//!
+//! If the machine has shown a marker before, the success counts only with that marker. What a marker contains stays a claim of the disk,
+//! and is shown as such until a reinstall has completed.
 
 use super::standing::read;
 use super::{State, moves, now};
@@ -39,7 +42,7 @@ impl State {
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3",
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits",
                 params![machine, allocation, now()],
             )?;
             Ok(Adopted::Yes)

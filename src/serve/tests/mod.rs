@@ -290,7 +290,12 @@ impl Running {
         }
     }
 
+    /// Reports the end of a first installation. A success that is not a repetition begins before.
     async fn report(&self, id: &str, token: &str, allocation: &str, success: bool) {
+        if success {
+            let begins = json!({ "allocationuuid": allocation, "order": "" });
+            self.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &begins).await;
+        }
         let body =
             json!({ "success": success, "message": "m", "allocationuuid": allocation, "console_password": "s3cret" });
         let answer = self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await;
