@@ -245,7 +245,7 @@ pub enum OfRun {
     /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.
     ProveKept(Vec<Kept>),
     /// `/etc/metal/drophammer.json`. It is the last file, so a system that has it is whole.
-    WriteMarker(Marker),
+    WriteMarker(#[serde(serialize_with = "without_secret")] Marker),
     /// Unmount everything, strictly.
     Unmount,
     /// Make the disks write their caches out, and make every locked disk writable again.
@@ -254,4 +254,9 @@ pub enum OfRun {
     },
     Report(Closing),
     Kexec,
+}
+
+/// Serializes a marker for readers of the plan, without the secret of its attempt.
+fn without_secret<S: serde::Serializer>(marker: &Marker, serializer: S) -> Result<S::Ok, S::Error> {
+    Marker { secret: None, ..marker.clone() }.serialize(serializer)
 }

@@ -4,10 +4,12 @@
 //! If the machine has shown a marker before, the success counts only with that marker. What a marker contains stays a claim of the disk,
 //! and is shown as such until a reinstall has completed.
 
+use super::orders::column;
 use super::standing::read;
 use super::{State, moves, now};
 use crate::error::Result;
-use rusqlite::params;
+use crate::marker::Marker;
+use rusqlite::{Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
@@ -49,4 +51,17 @@ impl State {
         })
         .await
     }
+}
+
+/// Withdraws an adoption because the machine has shown another marker of the allocation, which then waits for the operator's word.
+pub fn withdraw(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    found: Option<&Marker>,
+) -> rusqlite::Result<()> {
+    let Some(found) = found.filter(|found| found.allocation == allocation) else { return Ok(()) };
+    let update =
+        "UPDATE allocations SET adopted = NULL, adopted_marker = NULL, waits = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, column(found)?]).map(drop)
 }

@@ -6,7 +6,7 @@
 use super::first::{self, current_token};
 use super::proof::{self, AttemptStart, SuccessEffect, Unproven};
 use super::standing::{Order, Outcome, Standing, Words, read};
-use super::{Hash, State, confirmed, epoch, json, moves, now};
+use super::{Hash, State, adopted, confirmed, epoch, json, moves, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::Marker;
@@ -160,7 +160,12 @@ impl State {
             let judged = report.success.then(|| proof::judge(&before, &allocation, boot, &report)).transpose();
             let effect = match judged {
                 Ok(effect) => effect,
-                Err(why) => return Ok(Reported { unproven: Some(why), ..Reported::default() }),
+                Err(why) => {
+                    if why == Unproven::NotAdopted {
+                        adopted::withdraw(transaction, &machine, &allocation, report.marker.as_ref())?;
+                    }
+                    return Ok(Reported { unproven: Some(why), ..Reported::default() });
+                }
             };
             transaction.execute(
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
