@@ -21,7 +21,7 @@ pub use crate::ironic::Next;
 use crate::moving::whole::Incoming;
 use crate::plan::pool_disks::ConnectedDisk;
 use crate::plan::{self, Memory, Plan, StageName};
-use crate::ready::{self, asked, marked, opened, remembered};
+use crate::ready::{self, asked, file_order, marked, opened, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
 use crate::settings::{InCharge, Settings};
@@ -200,8 +200,7 @@ impl Agent {
         let adopted = marked::adopt(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| say(said));
         if !self.control.remembers() {
-            let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
-            said.iter().for_each(|said| say(said));
+            self.complete_by_disks(allocation, &inventory).map_err(failure)?;
         }
         allocation.unremembered |= self.control.memory() == Memory::DisksOnly;
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
@@ -235,6 +234,17 @@ impl Agent {
         if let Some(released) = released {
             allocation.disk_key = released.disk_key;
         }
+        Ok(())
+    }
+
+    /// Completes the allocation of a control plane that remembers no installations with what the disks say.
+    fn complete_by_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
+        let is_ordered_by_file = allocation.reinstall && self.control.memory() == Memory::DisksOnly;
+        if !is_ordered_by_file {
+            return remembered::by_disks(&self.machine, allocation, inventory);
+        }
+        let said = file_order::compare(&self.machine, allocation, inventory)?;
+        said.iter().for_each(|said| say(said));
         Ok(())
     }
 

@@ -1,18 +1,22 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
+//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
 //! `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 mod secrets;
 
 pub use secrets::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 
+mod order_number;
+
+pub use order_number::OrderNumber;
+
 use crate::carried::{self, Moving, Newest, Said};
 use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
-use crate::marker::{FencingToken, MarkedDisk, Marker, RecordedVolume};
+use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker, RecordedVolume};
 use crate::problem::Problem;
 use crate::pull::{PullSecret, Secret};
 use crate::steps::{Erase, Wanted};
@@ -161,6 +165,9 @@ pub struct Allocation {
     /// Disks of a first installation that has begun and is not finished. It may go on only with these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
+    /// Record of the last attempt at that installation. Only its own install marker proves that the installation was finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
     /// An installation on this machine may have been forgotten: a disk that the layout does not identify by serial number or WWN is erased
     /// only if it is blank or given up. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -217,6 +224,9 @@ pub struct Order {
     /// The disks of the last attempt that has begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
+    /// Record of that attempt. Only its own install marker proves that the order was carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
 }
 
 /// The operating system, and where it is.

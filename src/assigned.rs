@@ -6,7 +6,7 @@ pub mod preview;
 use crate::allocation::{Allocation, Machine, Order};
 use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::marker::MarkedDisk;
+use crate::marker::{AttemptRecord, MarkedDisk};
 #[cfg(feature = "agent")]
 use crate::marker::{Marker, lineage};
 use crate::plan::{self, Assigned, Claim, Memory, Mode, Request, Subject, Waiver};
@@ -33,6 +33,7 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
         former_machines: allocation.former_machines.clone(),
         waiver: allocation.order.as_ref().and_then(waiver),
         begun_on: begun_on(allocation),
+        attempt: attempt(allocation),
         change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
         give_up: give_up(allocation),
         memory: if allocation.unremembered { Memory::DisksOnly } else { Memory::ControlPlane },
@@ -56,6 +57,15 @@ fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
         Some(order) if order.begun => order.disks.clone(),
         Some(_) => Vec::new(),
         None => allocation.begun_on.clone(),
+    }
+}
+
+/// Returns the record of that attempt.
+fn attempt(allocation: &Allocation) -> Option<AttemptRecord> {
+    match &allocation.order {
+        Some(order) if order.begun => order.attempt_record.clone(),
+        Some(_) => None,
+        None => allocation.attempt_record.clone(),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The marker: what every finished installation leaves in `/etc/metal` and with the control plane, so that nobody takes
 //! the machine for an empty one, and a reinstall finds its disks again whatever they are called today.
 
+pub mod attempt;
 mod fencing_token;
 
+pub use attempt::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;
 
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
@@ -31,6 +33,9 @@ pub struct Marker {
     /// Fencing token of this installation; none in older markers, and from control planes that issue none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
+    /// Secret of the attempt that has written this marker; none in older markers. See [`attempt`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<AttemptSecret>,
     /// Id of the image.
     pub image: String,
     /// Id of the layout.

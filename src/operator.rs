@@ -173,7 +173,7 @@ fn table(all: &[Listed]) -> String {
             or_none(Some(&machine.name)),
             machine.id.clone(),
             or_none(machine.size.as_deref()),
-            or_none(machine.image.as_deref()),
+            installed_image(machine),
             or_none(machine.wanted.as_deref()),
             or_none(Some(&what_is_ordered(machine, all))),
             or_none(machine.last_seen.as_deref()),
@@ -244,6 +244,12 @@ fn ordered(before: &Listed, now: &Listed) -> String {
     )
 }
 
+/// Returns the installed image. An image that only an adopted install marker names is marked as a claim.
+fn installed_image(machine: &Listed) -> String {
+    let claim = if machine.claimed { " (claimed)" } else { "" };
+    format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,6 +290,7 @@ mod tests {
             fencing: None,
             confirmed: true,
             disks: vec![],
+            attempt: None,
             given_up: false,
             handed: None,
         }

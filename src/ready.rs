@@ -1,6 +1,7 @@
 //! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
 
 pub mod asked;
+pub mod file_order;
 pub mod marked;
 mod opaque;
 pub mod opened;

@@ -5,7 +5,7 @@
 //! unbootable (`undo`).
 
 use crate::allocation::{ReleasedSecrets, SecretPurpose};
-use crate::control::Control;
+use crate::control::{AttemptNotice, Control};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
@@ -223,9 +223,11 @@ impl Session {
             }
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
-            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved } => {
-                let (order, approved) = (order.as_deref(), approved.as_deref());
-                self.control.point_of_no_return(allocation, order, disks, extents, approved)?;
+            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } => {
+                let (order, approved, secret_digest) =
+                    (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
+                let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
+                self.control.point_of_no_return(&notice)?;
                 // Before the first write: a later failure to fetch them would leave the machine without a system.
                 self.secrets = self.control.secrets(SecretPurpose::System)?.unwrap_or_default();
                 Ok(())

@@ -6,6 +6,7 @@
 //! | the same, and nothing says that a system is there (a pool, whose control plane remembers nothing) | waits for a person | waits |
 //! | after it | boots again at once while the control plane wants another attempt, else waits for a person | waits |
 //! | while it waits, because its token has ended after a day | boots again at once, for a new token | the same |
+//! | when the control plane does not record the reported success | waits | waits |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
 //!
 //! A machine whose disks are read for another one boots again, as long as the other one has not begun: its disks are whole. The other
@@ -24,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::facts::{Done, Ended, EventName, Failed, Outcome, StageTime};
 use crate::inventory::Inventory;
 use crate::marker::Marker;
-use crate::plan::{self, Leaves};
+use crate::plan::{self, Leaves, StageName};
 use crate::ready;
 use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
@@ -50,6 +51,8 @@ pub struct Failure {
     pub marker: Option<Marker>,
     /// No disk says what was installed, and no control plane remembers it.
     pub unmarked: bool,
+    /// The control plane does not record the reported success: what is on the disks must not be booted.
+    pub is_success_refused: bool,
     /// What the run has done to the disks until then.
     pub done: Done,
 }
@@ -81,6 +84,7 @@ impl Failure {
             plan: String::new(),
             marker: None,
             unmarked: false,
+            is_success_refused: false,
             done: Done::default(),
         }
     }
@@ -91,6 +95,7 @@ impl Failure {
 
     pub fn of_the_plan(failure: session::Failure, allocation: Allocation, plan: String) -> Failure {
         let session::Failure { stage, leaves, past_point_of_no_return, error, done } = failure;
+        let is_success_refused = stage == StageName::ReportFinal && error.is_denial();
         let error = match past_point_of_no_return {
             true => error,
             false if begun_before(&allocation) => Error::new(
@@ -102,7 +107,7 @@ impl Failure {
             }
         };
         let at_stage = Failure::before_the_plan(stage.as_str(), error);
-        Failure { leaves, past_point_of_no_return, allocation, plan, done: *done, ..at_stage }
+        Failure { leaves, past_point_of_no_return, allocation, plan, is_success_refused, done: *done, ..at_stage }
     }
 
     /// Is every disk as it was before this run and before all earlier attempts?
@@ -130,6 +135,10 @@ impl Failure {
             Some((Part::Receive, _)) if answer.retry => return Way::Again,
             Some(_) => return Way::Hold,
             None => {}
+        }
+        // Another attempt could only be refused again.
+        if self.is_success_refused {
+            return Way::Hold;
         }
         match self.allocation.reinstall {
             // Even when nothing was written, if the control plane wants another attempt.
@@ -228,7 +237,6 @@ mod tests {
     use crate::allocation::Order;
     use crate::error::Phase;
     use crate::facts::{Event, KeptProof};
-    use crate::plan::StageName;
     use crate::report::Reporter;
     use crate::settings::{InCharge, Settings};
     use crate::testing::control::FakeControl;
@@ -323,6 +331,22 @@ mod tests {
         let waiting = Failure::before_the_plan("control.wait", error());
         for (failure, way) in [(Failure::token_has_ended(error()), Way::Renew), (waiting, Way::Hold)] {
             assert_eq!(failure.way(&Acknowledged::default()), way);
+        }
+    }
+
+    /// Neither the old nor the new system is booted, and no attempt follows, whatever else the control plane answers.
+    #[test]
+    fn a_machine_whose_success_is_refused_waits() {
+        for (past, error, way) in [
+            (true, Error::denial(Phase::Control, "409"), Way::Hold),
+            (false, Error::denial(Phase::Control, "409"), Way::Hold),
+            (false, Error::new(Phase::Control, "500"), Way::Again),
+        ] {
+            let (stage, leaves) = (StageName::ReportFinal, Leaves::Unreported);
+            let failed = session::Failure { stage, leaves, past_point_of_no_return: past, error, done: Box::default() };
+            let allocation = failure(past, true).allocation;
+            let failed = Failure::of_the_plan(failed, allocation, String::new());
+            assert_eq!(failed.way(&Acknowledged { retry: true }), way, "{failed:?}");
         }
     }
 

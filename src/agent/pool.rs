@@ -35,7 +35,7 @@ impl Agent {
     /// Waits for the disks that earlier boots have seen. Returns what is there, and which of them are missing. All of them stay
     /// remembered: the registration that follows tells the control plane of those alone that are there.
     pub(super) fn await_known_disks(&self, pool: &dyn Pool, began: Instant) -> Result<(Inventory, Vec<KnownDisk>)> {
-        let known = pool.known_disks();
+        let known = pool.known_disks()?;
         ready::known_disks(&known, began)?;
         let inventory = survey::read(Depth::Deep)?;
         let missing = pool_disks::find_missing(&known, &inventory.disks);

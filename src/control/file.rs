@@ -5,15 +5,14 @@
 
 use super::retry::{Attempt, BRIEF, PATIENT, Retries};
 use super::wire::Report;
-use super::{Acknowledged, Control};
-use crate::allocation::Machine;
+use super::{Acknowledged, AttemptNotice, Control};
+use crate::allocation::{Machine, OrderNumber};
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::{Ended, Outcome};
 use crate::http;
 use crate::image::Keys;
 use crate::inventory::Inventory;
-use crate::marker::MarkedDisk;
-use crate::plan::{Extents, Memory};
+use crate::plan::Memory;
 use place::Place;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
@@ -151,13 +150,12 @@ impl FileControl {
         if allocation.id.is_empty() {
             return refused("has no allocationuuid: no marker could say that it is installed");
         }
-        if allocation.reinstall
-            && !allocation.order_id().is_some_and(|id| id.parse::<u64>().is_ok_and(|number| number > 0))
-        {
-            return refused(
-                "says reinstall: true, which needs an order with a number as its id, so that it is carried out once: \
+        if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
+            return refused(&format!(
+                "specifies reinstall: true, which needs an order with a number from 1 to {} as its id, so that it is carried out once: \
                  \"1\" for the first, a larger one for each that follows",
-            );
+                OrderNumber::LARGEST
+            ));
         }
         Ok(machine)
     }
@@ -252,14 +250,7 @@ impl Control for FileControl {
     }
 
     /// Is the file still what it was? Whoever takes it away or changes it until now has prevented what it asked for.
-    fn point_of_no_return(
-        &self,
-        _: &str,
-        _: Option<&str>,
-        _: &[MarkedDisk],
-        _: &[Extents],
-        _: Option<&str>,
-    ) -> Result<()> {
+    fn point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.machine()?;
         if self.look()?.as_ref() == Some(&before) {
             return Ok(());

@@ -4,15 +4,13 @@ mod privileged_calls;
 
 use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
 use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Report};
-use super::{Acknowledged, Control};
+use super::{Acknowledged, AttemptNotice, Control};
 use crate::allocation::{Machine, ReleasedSecrets, SecretPurpose};
 use crate::carried::Standing;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
 use crate::http;
 use crate::inventory::Inventory;
-use crate::marker::MarkedDisk;
-use crate::plan::Extents;
 use privileged_calls::SeparateSecrets;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
@@ -228,17 +226,15 @@ impl Control for HttpControl {
         }
     }
 
-    fn point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        extents: &[Extents],
-        approved: Option<&str>,
-    ) -> Result<()> {
-        let (allocationuuid, order) = (allocation.to_owned(), order.map(str::to_owned));
-        let (disks, extents, approved) = (disks.to_vec(), extents.to_vec(), approved.map(str::to_owned));
-        let notice = PointOfNoReturn { allocationuuid, order, disks, extents, approved };
+    fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        let notice = PointOfNoReturn {
+            allocationuuid: notice.allocation.to_owned(),
+            order: notice.order.map(str::to_owned),
+            disks: notice.disks.to_vec(),
+            extents: notice.extents.to_vec(),
+            approved: notice.approved.map(str::to_owned),
+            secret_digest: notice.secret_digest.map(str::to_owned),
+        };
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())

@@ -28,6 +28,23 @@ use crate::plan::{Extents, Memory};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Attempt that is about to destroy data.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttemptNotice<'a> {
+    /// Id of the allocation; empty when the disks of an unallocated machine are erased.
+    pub allocation: &'a str,
+    /// Id of the order of a reinstall.
+    pub order: Option<&'a str>,
+    /// Disks that the layout means now. The next attempt must not take another disk for one of them.
+    pub disks: &'a [MarkedDisk],
+    /// Extents that each stage may write, for a control plane that records them.
+    pub extents: &'a [Extents],
+    /// Hash of the approval that the plan was compared with.
+    pub approved: Option<&'a str>,
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain.
+    pub secret_digest: Option<&'a str>,
+}
+
 /// A control plane, seen from one machine.
 pub trait Control: Send + Sync {
     /// Tells the control plane what this machine is.
@@ -65,21 +82,11 @@ pub trait Control: Send + Sync {
         Ok(false)
     }
 
-    /// Announces that this allocation or order is about to destroy data. Returns if the control plane still wants that.
-    /// `disks` are those that the layout means now, so that the next attempt takes no other disk for one of them.
-    /// `extents` say what each stage may write, for a control plane that keeps a record. `approved` is the hash of the approval that
-    /// the plan was compared with.
+    /// Announces an attempt that is about to destroy data. Returns if the control plane still wants it.
     ///
     /// # Errors
     /// As [`Control::register`]; the order is no longer in force.
-    fn point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        extents: &[Extents],
-        approved: Option<&str>,
-    ) -> Result<()>;
+    fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Tells how the installation ended, and returns when it is acknowledged.
     ///
@@ -128,8 +135,11 @@ pub trait Pool {
     /// Nobody can tell. An answer that did not arrive is no "no": nothing may be erased then.
     fn allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the disks that earlier boots of this machine have seen, as far as anything remembers them.
-    fn known_disks(&self) -> Vec<KnownDisk>;
+    /// Returns the disks that earlier boots of this machine have seen, as far as they are recorded.
+    ///
+    /// # Errors
+    /// There is a record, and it cannot be read.
+    fn known_disks(&self) -> Result<Vec<KnownDisk>>;
 
     /// Remembers these disks for later boots.
     ///

@@ -211,6 +211,10 @@ pub struct PointOfNoReturn {
     /// Hash of the approval that the plan was compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. An attempt without it can only be reported as
+    /// successful by the boot that has announced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_digest: Option<String>,
 }
 
 /// What a running machine boots to carry out a reinstall without its firmware: the answer to
@@ -229,6 +233,9 @@ pub struct NextBoot {
 pub struct ErrorBody {
     pub statuscode: u16,
     pub message: String,
+    /// Stable code of the refusal, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 
 use super::{files, logs, rescue};
 use crate::allocation::Allocation;
-use crate::control::{Acknowledged, Control};
+use crate::control::{Acknowledged, AttemptNotice, Control};
 use crate::error::Result;
 use crate::facts::{Done, Ended};
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::marker::MarkedDisk;
-use crate::plan::{Extents, Leaves, Plan};
+use crate::plan::{Leaves, Plan};
 use crate::ready::{self, opened};
 use crate::report::Reporter;
 use crate::session::{Session, Trust};
@@ -140,14 +139,7 @@ impl Control for Silent {
         Ok(Default::default())
     }
 
-    fn point_of_no_return(
-        &self,
-        _: &str,
-        _: Option<&str>,
-        _: &[MarkedDisk],
-        _: &[Extents],
-        _: Option<&str>,
-    ) -> Result<()> {
+    fn point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         Ok(())
     }
 

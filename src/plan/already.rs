@@ -2,6 +2,7 @@
 
 use super::display::{self, Running};
 use super::harmless::Harmless;
+use super::marking::table_guid;
 use super::returning::without_replay;
 use super::stages::with_work;
 use super::{
@@ -12,6 +13,7 @@ use crate::carried::Moving;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
+use crate::marker::attempt::created_tables;
 use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::order::Gather;
 use crate::problem::Problem;
@@ -22,17 +24,21 @@ use std::collections::BTreeSet;
 ///
 /// | mode | marker of this machine and allocation | why it is there |
 /// |---|---|---|
-/// | install | any, and the control plane says that the allocation is installed | a boot over PXE by accident |
-/// | install | written by the attempt that has begun, as the GUIDs of its new tables show | a cut between marker and report |
-/// | install, of a move | written by this machine when it had received all, as those GUIDs show, from the boot that the other machine is in now, if it is in any | a cut between marker and report |
-/// | install | any other: not found here, and refused (`identity`) | an earlier owner of the disk may have written it |
-/// | reinstall | of this very order | a cut between marker and report |
+/// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
+/// | install | of the attempt that has begun | a power cut between marker and report |
+/// | install, migration | of the attempt that has begun, written by this machine, received from the current boot of the other machine, if it is in any | a power cut between marker and report |
+/// | install | any other: not found here, and refused (`identity`) | a previous owner of the disk may have written it |
+/// | reinstall | of this order, and of the attempt that has begun | a power cut between marker and report |
+/// | reinstall | any other: not found here; the order is carried out | the previous installation, or a forgery by its root |
+///
+/// A marker is of the attempt that has begun if the control plane declares that attempt, and secret, image and new partition tables agree
+/// with the marker, and these tables are on the disks.
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
     let is_believed = |marker: &Marker| match (request.mode, request.receiving()) {
-        (Mode::Install, Some(moving)) => is_received(claim, moving, marker),
-        (Mode::Install, None) => claim.is_installed() || is_of_begun(claim, marker),
-        (Mode::Reinstall, _) => is_order(claim, marker),
+        (Mode::Install, Some(moving)) => is_received(inventory, claim, moving, marker),
+        (Mode::Install, None) => claim.is_installed() || is_of_attempt(inventory, claim, marker),
+        (Mode::Reinstall, _) => is_carried_out(inventory, claim, marker),
     };
     latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
@@ -65,35 +71,25 @@ pub struct Marked<'a> {
     pub marker: &'a Marker,
 }
 
-/// Was the marker written by the attempt that has begun? That attempt reported the GUIDs of its new tables before it began: the
-/// marker must have them all. An image that brings its own tables leaves no such GUID; then any begun attempt will do.
-fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
-    match new_tables(claim).next() {
-        None => !claim.begun_on.is_empty(),
-        Some(_) => is_of_new(claim, marker),
-    }
+/// Returns whether the attempt that has begun wrote the marker, and left the disks as they are. Without a declared attempt no marker
+/// proves anything.
+fn is_of_attempt(inventory: &Inventory, claim: &Claim, marker: &Marker) -> bool {
+    let Some(attempt) = &claim.attempt else { return false };
+    let is_on_a_disk = |new: &MarkedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
+    marker.check_attempt(attempt, &claim.begun_on).is_ok() && created_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// What it receives has the marker of the machine that sends it, so that one does not count. And if that machine has booted since, its
-/// own system may have written something that is not here.
-fn is_received(claim: &Claim, moving: &Moving, marker: &Marker) -> bool {
+/// Returns whether the order was carried out, and this marker is of the attempt that did it.
+pub fn is_carried_out(inventory: &Inventory, claim: &Claim, marker: &Marker) -> bool {
+    let is_of_order = claim.order.is_some() && claim.order == marker.order;
+    is_of_order && claim.is_ours(marker) && is_of_attempt(inventory, claim, marker)
+}
+
+/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem contains the marker of the
+/// sending machine, which does not count. If that machine has booted since, its own system may have written data that is not here.
+fn is_received(inventory: &Inventory, claim: &Claim, moving: &Moving, marker: &Marker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
-    claim.machine == marker.machine && is_of_new(claim, marker) && is_present
-}
-
-/// Does the marker have them all, and is there one?
-fn is_of_new(claim: &Claim, marker: &Marker) -> bool {
-    let has =
-        |record: &MarkedDisk| marker.disks.iter().any(|disk| disk.device == record.device && disk.guid == record.guid);
-    new_tables(claim).next().is_some() && new_tables(claim).all(has)
-}
-
-fn new_tables(claim: &Claim) -> impl Iterator<Item = &MarkedDisk> {
-    claim.begun_on.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
-}
-
-fn is_order(claim: &Claim, marker: &Marker) -> bool {
-    claim.order.is_some() && claim.order == marker.order
+    claim.machine == marker.machine && is_of_attempt(inventory, claim, marker) && is_present
 }
 
 /// The plan mounts root and /boot without writing, and boots.
@@ -146,8 +142,9 @@ pub fn arrange(
 /// What was received is reported by a boot that the control plane has let begin, and by no other one: whoever has sent it may have
 /// its system again by now. It is told of the same tables as before.
 fn begin(request: &Request) -> Option<OfRun> {
-    let begun_on = request.claim.as_ref().map(|claim| claim.begun_on.clone()).unwrap_or_default();
-    request.receiving().map(|_| handing::announce(request, begun_on))
+    let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
+    let secret_digest = attempt.map(|attempt| attempt.secret_digest);
+    request.receiving().map(|_| handing::announce(request, begun_on, secret_digest))
 }
 
 /// Root is the filesystem with the marker. A separate /boot is where the layout has it.

@@ -23,11 +23,11 @@ fn raw(operation: &Operation) -> Option<&BurnDisk> {
     }
 }
 
-pub fn announce(request: &Request, disks: Vec<MarkedDisk>) -> OfRun {
+pub fn announce(request: &Request, disks: Vec<MarkedDisk>, secret_digest: Option<String>) -> OfRun {
     let allocation = &request.assigned.allocation;
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
-    OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved }
+    OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved, secret_digest }
 }
 
 /// They are known when all stages are.

@@ -33,6 +33,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         project: request.assigned.allocation.project.clone(),
         order: claim.order.clone(),
         fencing: claim.fencing.clone(),
+        secret: decided.secret.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),
         layout_digest: Some(receiving::digest(layout, request)),

@@ -67,6 +67,7 @@ mod wipe;
 mod writing;
 mod zero_proofs;
 
+pub use already::is_carried_out;
 pub use carrying::carry;
 pub use contents::Needs;
 pub use entering::enter;
@@ -83,6 +84,7 @@ pub use writing::write;
 
 use crate::inventory::{Inventory, OpaqueObject};
 use crate::layout::Layout;
+use crate::marker::AttemptSecret;
 use crate::problem::Problem;
 use crate::topology::Match;
 use uuid::Uuid;
@@ -141,6 +143,7 @@ pub fn make(
     decided.problems.extend(finishing::refused(layout, inventory, &request));
     decided.problems.extend(blank_only::refused(&request, inventory, &decided.disks));
     decided.problems.extend(receiving::taken(&request, inventory, &decided));
+    decided.secret = Some(AttemptSecret::draw(ids));
     let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
     // What is refused anyhow has no verdicts to compare.
     decided.problems.extend(verdicts.iter().flat_map(|verdicts| approved::refused(&request, verdicts)));

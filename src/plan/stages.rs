@@ -22,6 +22,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let meant = Match::new(layout, inventory);
     let marker = marking::marker(&meant, &request, &decided);
     let begun_on = marking::begun_on(&meant, marker.as_ref());
+    let secret = marker.as_ref().and_then(|marker| marker.secret.as_ref()?.digest());
     let mut begun_on = making::recorded(&meant, &request, &decided, &begun_on);
     begun_on.extend(making::of_volumes(inventory, &decided));
     let expected = kept::expected(layout, inventory, &decided);
@@ -102,7 +103,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
     ];
     let stages = stages.into_iter().filter(|(name, _)| steps::include(&request.steps, *name));
-    let stages = announced(with_work(stages), handing::announce(&request, begun_on));
+    let stages = announced(with_work(stages), handing::announce(&request, begun_on, secret));
     let point_of_no_return = stages.iter().position(|stage| stage.name.is_destructive()).unwrap_or(stages.len());
     let Request { mode, subject, .. } = request;
     let mut plan = Plan {

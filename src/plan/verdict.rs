@@ -18,7 +18,7 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Layout};
-use crate::marker::Making;
+use crate::marker::{AttemptSecret, Making};
 use crate::order::Gather;
 use crate::problem::Problem;
 use crate::topology::Stack;
@@ -28,6 +28,8 @@ use uuid::Uuid;
 /// Everything that was decided. `stages` puts it into an order.
 #[derive(Default)]
 pub struct Decided {
+    /// Secret that the install marker of this attempt contains; none in plans that write no marker.
+    pub secret: Option<AttemptSecret>,
     pub disks: Vec<DiskPlan>,
     pub identities: Vec<DiskIdentity>,
     pub releases: Vec<Holder>,

@@ -13,8 +13,8 @@
 //!
 //! The marker of this very allocation means that it is installed, here as everywhere.
 
-use super::remembered::{holds_something, number};
-use crate::allocation::{Allocation, Order};
+use super::remembered::holds_something;
+use crate::allocation::{Allocation, Order, OrderNumber};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;
@@ -35,7 +35,8 @@ pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Invento
         return Ok(None);
     }
     let Some(marker) = last(machine, allocation, inventory)?.cloned() else { return Ok(None) };
-    let id = (number(marker.order.as_deref()) + 1).to_string();
+    let last = marker.order.as_deref().and_then(OrderNumber::parse);
+    let id = last.map_or(OrderNumber::FIRST, OrderNumber::next).to_string();
     allocation.reinstall = true;
     allocation.order = Some(Order { id, attempt: 1, attempts: 1, ..Order::default() });
     for filesystem in &mut inventory.filesystems {

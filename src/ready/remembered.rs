@@ -1,68 +1,63 @@
-//! Where no control plane remembers the machine, its own disks do: the marker says what was installed, and by which order last.
+//! Installations of machines that no control plane remembers. The install marker on the disks says what was installed; orders of a file
+//! are compared in `file_order`.
 //!
 //! | the disks have | the file asks for | |
 //! |---|---|---|
 //! | no marker of this allocation | an installation | it is made, when everything was looked into that could contain a marker, or the operator gives up its disks |
 //! | no marker of this machine, and something is recognised on disks that the layout keeps | an installation | refused: the disk with the marker may have been replaced |
-//! | no marker of this allocation | a reinstall | refused, as everywhere (`plan`) |
 //! | one | an installation | what is there is booted |
-//! | one | order N, the marker has none or an earlier one | the reinstall |
-//! | one | order N, the marker has N or a later one | what is there is booted |
-//!
-//! So the same file can lie there for ever, and one from the days of an earlier order does nothing.
+//! | any | a reinstall, and the marker is of its attempt that has begun | what is there is booted (`plan`) |
+//! | any | a reinstall | carried out, or refused (`plan`), as long as attempts are left |
 
 use super::opaque::refuse_opaque;
-use crate::allocation::Allocation;
+use crate::allocation::{Allocation, OrderNumber};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Disk, Inventory};
 use crate::layout::Layout;
+use crate::marker::Marker;
 use crate::plan::{self, Claim, DiskPlan, Memory, Mode, Request, Verdict, Waiver};
 use uuid::Uuid;
 
-/// Adds to the allocation what the disks remember. Returns what a person should hear of it. An order without an id is the next one: it
-/// comes from a control plane that knows that there is one, and no more.
+/// Completes the allocation with what the markers on the disks say. An order without an id gets the next number: its control plane
+/// declares a reinstall, and numbers none.
 ///
 /// # Errors
-/// The attempts of the order are used up. Or a marker may be where nobody could look: an installation could erase what it stands for.
-pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<Option<String>> {
+/// The attempts of the order are used up. Or an installation could erase a marker that could not be read.
+pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(marker.order.as_deref())).max();
-    if let Some(order) = allocation.order.as_mut().filter(|order| order.id.is_empty()) {
-        order.id = (done.unwrap_or(0) + 1).to_string();
-    }
-    match (done, allocation.reinstall) {
-        (None, true) => attempts_are_left(allocation).map(|()| None),
-        (None, false) => refuse_opaque(inventory, &allocation.give_up).map(|()| None),
-        (Some(_), false) => {
-            allocation.succeeded = true;
-            Ok(None)
+    let own: Vec<&Marker> = markers.filter(|marker| claim.is_ours(marker)).collect();
+    if allocation.reinstall {
+        let last = own.iter().filter_map(|marker| OrderNumber::parse(marker.order.as_deref()?)).max();
+        let next = last.map_or(OrderNumber::FIRST, OrderNumber::next);
+        if let Some(order) = allocation.order.as_mut().filter(|order| order.id.is_empty()) {
+            order.id = next.to_string();
         }
-        (Some(done), true) if number(allocation.order_id()) <= done => {
-            let order = allocation.order_id().unwrap_or("without an id");
-            let message = format!("order {order} is not carried out: order {done} was, by the marker");
-            (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
-            Ok(Some(message))
-        }
-        (Some(_), true) => attempts_are_left(allocation).map(|()| None),
+        return attempts_are_left(allocation, inventory, claim, &own);
     }
+    if own.is_empty() {
+        return refuse_opaque(inventory, &allocation.give_up);
+    }
+    allocation.succeeded = true;
+    Ok(())
 }
 
-/// A control plane that counts nothing hands out a reinstall at every boot.
-fn attempts_are_left(allocation: &Allocation) -> Result<()> {
+/// Refuses a reinstall without attempts left, unless the last attempt has carried it out and only its report was lost. A control plane that
+/// counts no attempts declares the reinstall at every boot.
+fn attempts_are_left(allocation: &Allocation, inventory: &Inventory, claim: Claim, own: &[&Marker]) -> Result<()> {
     let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
+    let (begun_on, attempt) = (order.disks.clone(), order.attempt_record.clone().filter(|_| order.begun));
+    let claim = Claim { order: Some(order.id.clone()), begun_on, attempt, ..claim };
+    if own.iter().any(|marker| plan::is_carried_out(inventory, &claim, marker)) {
+        return Ok(());
+    }
     let message = format!(
-        "the {} attempts of this reinstall are used up: a person has to look, and to order it anew",
+        "the {} attempts of this reinstall are used up: the operator must inspect the machine, and order the reinstall again",
         order.attempts
     );
     Err(Error::refusal(Phase::Plan, message))
-}
-
-/// The orders of files count up. A first installation has none, and those of a server are no numbers.
-pub(super) fn number(order: Option<&str>) -> u64 {
-    order.and_then(|order| order.parse().ok()).unwrap_or(0)
 }
 
 /// Refuses while an object of the machine was not looked into: the marker may be in it.
@@ -124,7 +119,7 @@ mod tests {
     use super::*;
     use crate::allocation::{Machine, Order};
     use crate::inventory::{Filesystem, PhysicalVolume, Signature, VolumeGroup};
-    use crate::marker::Marker;
+    use crate::marker::{AttemptRecord, AttemptSecret};
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
         let (machine, allocation, order) =
@@ -140,54 +135,70 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_out_is_not_carried_out_again() {
-        let none = Inventory::default();
-        for (order, disks, is_installed, reinstalls) in [
-            (None, &none, false, false),
-            (None, &marker("m", "other", ""), false, false),
-            (None, &marker("other", "a", ""), false, false),
-            (None, &marker("m", "a", ""), true, false),
-            (None, &marker("m", "a", "3"), true, false),
-            (Some("1"), &none, false, true),
-            (Some("1"), &marker("m", "a", ""), false, true),
-            (Some("1"), &marker("m", "a", "5f0c-of-a-server"), false, true),
-            (Some("10"), &marker("m", "a", "9"), false, true),
-            (Some("2"), &marker("m", "a", "2"), true, false),
-            (Some("02"), &marker("m", "a", "2"), true, false),
-            (Some("1"), &marker("m", "a", "2"), true, false),
+    fn a_marker_of_this_allocation_means_that_it_is_installed() {
+        for (disks, is_installed) in [
+            (Inventory::default(), false),
+            (marker("m", "other", ""), false),
+            (marker("other", "a", ""), false),
+            (marker("m", "a", ""), true),
+            (marker("m", "a", "3"), true),
         ] {
-            let mut allocation = asked(order);
-            let said = by_disks("m", &mut allocation, disks).unwrap();
-            assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, reinstalls), "{order:?} {disks:?}");
-            assert_eq!(said.is_some(), order.is_some() && is_installed);
+            let mut allocation = asked(None);
+            by_disks("m", &mut allocation, &disks).unwrap();
+            assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, false), "{disks:?}");
         }
     }
 
-    /// metal-api's flag says "reinstall", and no more.
+    /// The flag of metal-api says "reinstall", and no more.
     #[test]
     fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
         for (disks, attempt, id) in [
             (marker("m", "a", ""), 1, Some("1")),
             (marker("m", "a", "3"), 3, Some("4")),
             (marker("m", "b", "3"), 3, Some("1")),
+            (marker("m", "a", "18446744073709551615"), 1, Some("1")),
+            (marker("m", "a", "9007199254740991"), 1, Some("1")),
             (marker("m", "a", "3"), 4, None),
         ] {
             let order = Order { attempt, attempts: 3, ..Order::default() };
             let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
-            let told = by_disks("m", &mut allocation, &disks);
+            let result = by_disks("m", &mut allocation, &disks);
             assert!(allocation.reinstall && !allocation.succeeded);
-            match told {
-                Ok(said) => assert_eq!((said, allocation.order_id()), (None, id)),
+            match result {
+                Ok(()) => assert_eq!(allocation.order_id(), id),
                 Err(error) => assert!(id.is_none() && error.is_refusal(), "{error}"),
             }
         }
-        // It was carried out, and its report was lost, however many times.
-        for attempt in [2, 4] {
-            let order = Order { id: "3".into(), attempt, attempts: 3, begun: true, ..Order::default() };
+    }
+
+    /// A number in the marker proves nothing; secret and image of the attempt that has begun do.
+    #[test]
+    fn only_the_marker_of_the_begun_attempt_replaces_attempts_that_are_used_up() {
+        let secret = AttemptSecret::draw(&mut Uuid::new_v4);
+        let record = AttemptRecord { secret_digest: secret.digest().unwrap(), image: Some("i".into()) };
+        let own = Marker { secret: Some(secret), image: "i".into(), ..first(&marker("m", "a", "3")) };
+        for (found, record, begun, is_proven) in [
+            (own.clone(), Some(record.clone()), true, true),
+            (own.clone(), Some(record.clone()), false, false),
+            (own.clone(), None, true, false),
+            (Marker { secret: None, ..own.clone() }, Some(record.clone()), true, false),
+            (Marker { image: "j".into(), ..own.clone() }, Some(record.clone()), true, false),
+            (Marker { order: Some("4".into()), ..own.clone() }, Some(record), true, false),
+        ] {
+            let order =
+                Order { id: "3".into(), attempt: 4, attempts: 3, begun, attempt_record: record, ..Order::default() };
             let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
-            assert!(by_disks("m", &mut allocation, &marker("m", "a", "3")).unwrap().is_some());
-            assert_eq!((allocation.reinstall, allocation.succeeded), (false, true));
+            let disks = Inventory {
+                filesystems: vec![Filesystem { marker: Some(found.clone()), ..Filesystem::default() }],
+                ..Inventory::default()
+            };
+            assert_eq!(by_disks("m", &mut allocation, &disks).is_ok(), is_proven, "{found:?}");
+            assert!(allocation.reinstall && !allocation.succeeded, "the plan decides");
         }
+    }
+
+    fn first(inventory: &Inventory) -> Marker {
+        inventory.filesystems[0].marker.clone().unwrap()
     }
 
     /// System on sda, data on sdb, which a reinstall keeps.

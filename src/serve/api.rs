@@ -15,7 +15,7 @@ use super::moves::handing::Given;
 use super::peers::Peer;
 use super::proof::{self, SourcePort};
 use super::resolve::Assigned;
-use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
+use super::state::{ATTEMPTS, AttemptStart, Begun, BegunFirst, HandedOut, Reported, Standing, Unproven};
 use super::watch::Who;
 use super::{App, approved, identity, wanted};
 use crate::allocation::{self, Allocation};
@@ -23,6 +23,7 @@ use crate::carried::Part;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::{Event, EventName};
+use crate::marker::attempt::is_secret_digest;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -39,6 +40,8 @@ use told::on_the_wire;
 const MAX_WAIT_SECONDS: u64 = 300;
 /// What is kept of an event's message.
 const MESSAGE_BYTES: usize = 4 << 10;
+/// Maximum length of an id in a refusal.
+const ID_BYTES: usize = 128;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
 const DOCUMENT_BYTES: usize = 4 << 20;
 
@@ -195,12 +198,16 @@ pub async fn point_of_no_return(
     Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order, disks, approved: said, .. } =
+    let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
         read(&app, peer, body, DOCUMENT_BYTES).await?;
+    if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
+        return Err(ApiError::bad("secret_digest: it must be `sha256:` and 64 hexadecimal digits in lower case"));
+    }
+    let start = AttemptStart { by: boot.hash, disks, secret_digest };
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     if let Some(answer) =
-        agents::begins(&app, &directory, &boot, peer, (&allocationuuid, &disks, said.as_deref())).await?
+        agents::begins(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
     {
         return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
     }
@@ -225,7 +232,7 @@ pub async fn point_of_no_return(
         return changed(why);
     }
     let Some(order) = order else {
-        return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {
+        return match app.state.begin_first(&id, &allocationuuid, start).await? {
             BegunFirst::Yes(news) => {
                 app.state.boot_begins(boot.hash).await?;
                 if news {
@@ -237,7 +244,7 @@ pub async fn point_of_no_return(
             BegunFirst::No(why) => changed(why),
         };
     };
-    match app.state.begin(&id, &allocationuuid, &order, disks).await? {
+    match app.state.begin(&id, &allocationuuid, &order, start).await? {
         Begun::Yes(order, news) => {
             app.state.boot_begins(boot.hash).await?;
             if news {
@@ -274,7 +281,10 @@ pub async fn report(
     if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
         return foreign(&app, who, &report);
     }
-    let reported = app.state.report(&id, &report.allocationuuid, &report).await?;
+    let reported = app.state.report(&id, &report.allocationuuid, boot.hash, &report).await?;
+    if let Some(why) = reported.unproven {
+        return Err(refused_success(&app, &id, &report, &why));
+    }
     if let Some(success) = reported.over {
         app.state.boot_ends(boot.hash, success).await?;
     }
@@ -287,6 +297,13 @@ pub async fn report(
         app.state_has_changed();
     }
     Ok(Json(Acknowledged { retry: reported.retry }))
+}
+
+/// Refuses a success that is not proven. The machine must not boot what it has, and the operator is alarmed.
+fn refused_success(app: &App, machine: &str, report: &Report, why: &Unproven) -> ApiError {
+    let message = why.explain(machine, &crate::text::cut(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
+    app.alarm(format!("{}: {message}", app.directory().name(machine)));
+    ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
 }
 
 /// A report about an allocation that the machine never had, or of a boot that never registered: shown, and not kept.

@@ -11,11 +11,17 @@ use axum::response::{IntoResponse, Response};
 pub struct ApiError {
     status: StatusCode,
     message: String,
+    code: Option<&'static str>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into() }
+        ApiError { status, message: message.into(), code: None }
+    }
+
+    /// Adds the stable code of a refusal.
+    pub fn with_code(self, code: &'static str) -> ApiError {
+        ApiError { code: Some(code), ..self }
     }
 
     pub fn not_found(message: impl Into<String>) -> ApiError {
@@ -40,7 +46,8 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message };
+        let body =
+            ErrorBody { statuscode: self.status.as_u16(), message: self.message, code: self.code.map(str::to_owned) };
         (self.status, Json(body)).into_response()
     }
 }

@@ -14,7 +14,7 @@ pub mod pairing;
 #[cfg(test)]
 pub mod tests;
 
-use super::state::ATTEMPTS;
+use super::state::{ATTEMPTS, AttemptStart};
 use super::token::Hash;
 use crate::carried::{self, Carried, Newest, Part};
 use crate::marker::{FencingToken, MarkedDisk, Marker};
@@ -96,6 +96,9 @@ pub struct BegunCopy {
     pub by: Hash,
     /// No earlier boot has begun.
     pub only: bool,
+    /// `sha256:HEX` of the secret of that attempt; none from an agent that sends no digest, and in databases of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_digest: Option<String>,
 }
 
 /// The order.
@@ -148,8 +151,7 @@ pub enum Word {
     Says(Part, Hash, String),
     /// B asks to pass its point of no return.
     Begins {
-        boot: Hash,
-        disks: Vec<MarkedDisk>,
+        start: AttemptStart,
         now: Present,
     },
     Succeeds {
@@ -264,7 +266,7 @@ impl Move {
         match word {
             Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_deref()),
             Word::Says(part, boot, words) => Ok(self.says(*part, *boot, words)),
-            Word::Begins { boot, disks, now } => self.begins(*boot, disks, *now),
+            Word::Begins { start, now } => self.begins(start, *now),
             Word::Succeeds { part, boot, received_from, now } => {
                 self.succeeds((*part, *boot), received_from.as_deref(), *now)
             }
@@ -326,7 +328,8 @@ impl Move {
         next
     }
 
-    fn begins(&self, boot: Hash, disks: &[MarkedDisk], now: Present) -> Result<Move, String> {
+    fn begins(&self, start: &AttemptStart, now: Present) -> Result<Move, String> {
+        let AttemptStart { by: boot, disks, secret_digest } = start.clone();
         let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
         match self.state {
             MoveState::Planned | MoveState::Copying if !stands => {
@@ -339,11 +342,11 @@ impl Move {
             state => return Err(format!("the move is {state}")),
         }
         let expected = self.begun.as_ref().map_or(&self.disks, |begun| &begun.disks);
-        if let Some(why) = pairing::other_disks(expected, disks) {
+        if let Some(why) = pairing::other_disks(expected, &disks) {
             return Err(why);
         }
         let only = self.begun.as_ref().is_none_or(|begun| begun.only && begun.by == boot);
-        let begun = Some(BegunCopy { disks: disks.to_vec(), by: boot, only });
+        let begun = Some(BegunCopy { disks, by: boot, only, secret_digest });
         Ok(Move { begun, ..self.becomes(MoveState::Copying) })
     }
 
@@ -392,7 +395,12 @@ impl Move {
             // It has written without having asked. No boot may say that it has received all before one has begun.
             (Part::Receive, MoveState::Ordered | MoveState::Planned) => {
                 next.state = MoveState::Copying;
-                next.begun = Some(BegunCopy { disks: self.disks.clone(), by: Hash::default(), only: false });
+                next.begun = Some(BegunCopy {
+                    disks: self.disks.clone(),
+                    by: Hash::default(),
+                    only: false,
+                    secret_digest: None,
+                });
                 next.failures += 1;
                 next.failed = Some(boot);
             }

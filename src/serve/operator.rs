@@ -45,6 +45,9 @@ pub struct Listed {
     /// By the operator's word, and the machine has not said so yet.
     #[serde(default)]
     pub adopted: bool,
+    /// The installation is known only from an adopted install marker: image and layout are claims of the disk.
+    #[serde(default)]
+    pub claimed: bool,
     /// It waits with a marker of its allocation, which this server does not know to be installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
@@ -151,6 +154,7 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
         installed: standing.succeeded,
         adopted: standing.adopted,
+        claimed: standing.is_claimed,
         waits,
         needs_confirmation: standing.unconfirmed,
         not_clean: app.state.is_not_clean(&machine.id, allocation_id).await?,

@@ -351,6 +351,7 @@ pub fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
         fencing: None,
         confirmed: true,
         disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),
+        attempt: None,
         given_up: false,
         handed: None,
     }

@@ -3,7 +3,7 @@
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
 //! `registered` what a machine has reported about itself, `machine_identities` by which UUID and MACs it is known, `next` what it boots. `strangers` are machines without a file,
-//! `renamed` those with a new id, `moves` those that move to other hardware. `freed` are machines of a previous tenant, `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
+//! `renamed` those with a new id, `moves` those that move to other hardware. `freed` are machines of a previous tenant, `first` is the beginning of a first installation, `orders` what becomes of an order, `proof` which success of either counts, `adopted`
 //! what the operator reports as installed. `epoch` issues fencing tokens, `confirmed` holds what was restored until it is confirmed.
 
 mod adopted;
@@ -19,6 +19,7 @@ mod machine_identities;
 mod moves;
 mod next;
 mod orders;
+mod proof;
 mod registered;
 mod renamed;
 pub mod schema;
@@ -37,6 +38,7 @@ pub use log::LogKept;
 pub use moves::{Heard as MoveHeard, Placed, in_a_move};
 pub use next::{Files, Handed, NextBoot};
 pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
+pub use proof::{AttemptStart, Unproven};
 pub use registered::Registered;
 pub use renamed::Renamed;
 pub use standing::{First, HandedOut, Order, Outcome, Standing, Words};

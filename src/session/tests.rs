@@ -410,6 +410,7 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
         disks: disks.clone(),
         extents: extents.clone(),
         approved: None,
+        secret_digest: None,
     };
     let plan = plan(vec![
         (StageName::ReportBegin, vec![Operation::Run(announce)]),

@@ -2,7 +2,7 @@
 
 use crate::allocation::{Allocation, Machine};
 use crate::carried::Newest;
-use crate::control::{Acknowledged, Control};
+use crate::control::{Acknowledged, AttemptNotice, Control};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, Ended, Event, Outcome};
 use crate::inventory::Inventory;
@@ -70,16 +70,9 @@ impl Control for FakeControl {
         Ok(self.keeps_log)
     }
 
-    fn point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        extents: &[Extents],
-        _: Option<&str>,
-    ) -> Result<()> {
-        let (allocation, order) = (allocation.to_owned(), order.map(str::to_owned));
-        self.begun.lock().unwrap().push((allocation, order, disks.to_vec(), extents.to_vec()));
+    fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        let (allocation, order) = (notice.allocation.to_owned(), notice.order.map(str::to_owned));
+        self.begun.lock().unwrap().push((allocation, order, notice.disks.to_vec(), notice.extents.to_vec()));
         self.answer()
     }
 

@@ -1,29 +1,65 @@
 //! Variables of the firmware that mean something to drophammer alone.
 
-use super::variables::{read_file, remove_file, write_file};
-use std::io;
+use super::variables::{remove_file, write_file};
+use crate::error::{Error, Phase, Result};
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Vendor of drophammer's own variables.
 const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
 
-fn file(directory: &Path, name: &str) -> PathBuf {
+/// Attributes in front of the value.
+const ATTRIBUTE_BYTES: usize = 4;
+
+/// Maximum size of a variable that drophammer reads.
+const MAXIMUM_BYTES: u64 = 64 << 10;
+
+/// Returns the file of a variable.
+pub fn path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VENDOR}"))
 }
 
-/// None when it is not there, or cannot be read.
-pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
-    read_file(&file(directory, name))
+/// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
+///
+/// # Errors
+/// There is a variable, and it cannot be read or parsed. It must not pass for absent: what it records could be erased.
+pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
+    let path = path(directory, name);
+    let refused = |why: String| {
+        let message = format!(
+            "firmware variable {name}: cannot read it: {why}; nothing is erased while its content is unknown. If the record is not needed, \
+             remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
+            path.display()
+        );
+        Err(Error::refusal(Phase::Boot, message))
+    };
+    let mut content = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(MAXIMUM_BYTES + 1).read_to_end(&mut content));
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return refused(error.to_string()),
+        // Older kernels show an empty file for a variable that could not be created.
+        Ok(0) => return Ok(None),
+        Ok(_) if content.len() as u64 > MAXIMUM_BYTES => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
+        Ok(_) => {}
+    }
+    let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
+    match serde_json::from_slice(value) {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(error) => refused(format!("not the JSON that drophammer writes ({error})")),
+    }
 }
 
 /// # Errors
 /// The firmware or the kernel refuses. A variable that was not there is not there then either.
 pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
-    write_file(&file(directory, name), value)
+    write_file(&path(directory, name), value)
 }
 
 /// # Errors
 /// The firmware or the kernel refuses. One that is not there is gone already.
 pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
-    remove_file(&file(directory, name))
+    remove_file(&path(directory, name))
 }

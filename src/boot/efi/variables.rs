@@ -79,13 +79,8 @@ pub fn file(directory: &Path, name: &str) -> PathBuf {
 
 /// The value of a variable, without its attributes.
 pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
-    read_file(&file(directory, name))
-}
-
-/// The same, whoever its vendor is.
-pub(super) fn read_file(path: &Path) -> Option<Vec<u8>> {
     let mut content = Vec::new();
-    File::open(path).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
+    File::open(file(directory, name)).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
     let is_whole = content.len() as u64 <= MAXIMUM;
     content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
 }

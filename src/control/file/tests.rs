@@ -126,19 +126,25 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
     assert!(control.wait(NOW).unwrap());
     let allocation = control.machine().unwrap().allocation.unwrap();
     assert_eq!(allocation.id, "a-1");
-    control.point_of_no_return("a-1", None, &[], &[], None).unwrap();
+    control.point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
     let (get, signature) = (format!("GET {path}"), format!("GET {path}.minisig 200"));
     let (nothing, whole, same) = (format!("{get} 404"), format!("{get} 200"), format!("{get} 304"));
     let expected = [&nothing, &whole, &signature, &same, &whole, &signature, &same].map(String::as_str);
     assert_eq!(web.asked(), expected);
 
     web.put(&path, &document(MACHINE, &allocated("a-22", "")), &key);
-    let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
+    let error = control
+        .point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("was changed or taken away"), "{error}");
     web.put(&path, &installation, &key);
     assert!(control.wait(NOW).unwrap());
     web.remove(&path);
-    let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
+    let error = control
+        .point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("was changed or taken away"), "{error}");
 }
 
@@ -198,7 +204,7 @@ fn a_server_that_is_away_is_asked_for_a_while_and_a_path_is_read() {
     std::fs::write(&path, &text).unwrap();
     std::fs::write(path.with_extension("json.minisig"), key.sign(&text)).unwrap();
     assert!(control.wait(NOW).unwrap());
-    control.point_of_no_return("a-1", None, &[], &[], None).unwrap();
+    control.point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
 }
 
 #[test]

@@ -5,6 +5,9 @@ use crate::facts::{EventName, Failed};
 use crate::testing::control::ended;
 use crate::testing::http::{Request, Server};
 
+const NOTICE: AttemptNotice =
+    AttemptNotice { allocation: "a-1", order: None, disks: &[], extents: &[], approved: None, secret_digest: None };
+
 /// A control plane that gives these answers, one a call.
 pub(super) fn control(answers: &[(u16, &str)]) -> (HttpControl, Server) {
     let server = Server::script(answers);
@@ -20,7 +23,7 @@ pub(super) fn lines(server: &Server) -> Vec<String> {
 fn a_reinstall_begins_only_when_the_control_plane_says_so() {
     const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
     let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
-    let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[], None);
+    let begin = || control.point_of_no_return(&AttemptNotice { order: Some("o-1"), ..NOTICE });
     begin().unwrap();
     begin().unwrap();
     let error = begin().unwrap_err().to_string();
@@ -49,7 +52,7 @@ fn only_a_conflict_is_a_denial() {
 fn each_request_has_an_id_and_an_error_names_it() {
     let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
     control.register(&Inventory::default()).unwrap();
-    let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
+    let error = control.point_of_no_return(&NOTICE).unwrap_err().to_string();
     assert!(!control.log(0, "x").unwrap());
     let ids: Vec<String> =
         server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();

@@ -11,6 +11,7 @@ use crate::allocation::Allocation;
 use crate::assigned;
 use crate::inventory::Disk;
 use crate::inventory::lldp::{Heard, Neighbour};
+use crate::marker::MarkedDisk;
 use crate::plan::{self, Owner, Plan, Subject};
 use crate::report::Reporter;
 use crate::testing::control::ended;
@@ -197,7 +198,7 @@ fn judge_installations() {
         println!("{plan}");
         let stage = |name: &str| reporter.stage(name, || Ok(()));
         plan.stages.iter().for_each(|one| stage(one.name.as_str()).unwrap());
-        control.point_of_no_return(&allocation.id, None, &[], &[], None).unwrap();
+        control.point_of_no_return(&AttemptNotice { allocation: &allocation.id, ..AttemptNotice::default() }).unwrap();
         control.report(&ended()).unwrap();
         tell(&reporter, EventName::BootingNewKernel, "leaving the ramdisk");
         let calls = rack.calls();
@@ -269,7 +270,10 @@ fn judge_what_goes_wrong() {
     rack.steer("allocate", &allocation(ONE, "default"));
     assert!(control.wait(PATIENCE).unwrap());
     rack.steer("allocate", &allocation("00000000-0000-4000-8000-000000000002", "default"));
-    let error = control.point_of_no_return(ONE, None, &[], &[], None).unwrap_err().to_string();
+    let error = control
+        .point_of_no_return(&AttemptNotice { allocation: ONE, ..AttemptNotice::default() })
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("was given to somebody else"), "{error}");
     rack.steer("free", &json!({}));
     let error = control.report(&ended()).unwrap_err().to_string();

@@ -13,14 +13,12 @@ mod v1;
 mod v2;
 
 use super::retry::PATIENT;
-use super::{Acknowledged, Control, Pool};
+use super::{Acknowledged, AttemptNotice, Control, Pool};
 use crate::allocation::Machine;
 use crate::boot::efi;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, EventName};
 use crate::inventory::Inventory;
-use crate::marker::MarkedDisk;
-use crate::plan::Extents;
 use crate::plan::pool_disks::KnownDisk;
 use events::Told;
 use loki::Loki;
@@ -77,7 +75,7 @@ pub trait Api: Send + Sync {
     ///
     /// # Errors
     /// It is not, or nobody can tell.
-    fn begin(&self, begin: &Begin) -> Result<()>;
+    fn begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Of a first installation that has failed there is no report: the event [`EventName::Crashed`] says it all.
     /// There is no password where an earlier boot has made it.
@@ -85,15 +83,6 @@ pub trait Api: Send + Sync {
     /// # Errors
     /// It was not acknowledged.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged>;
-}
-
-/// What is about to be written, and for whom.
-pub struct Begin<'a> {
-    pub allocation: &'a str,
-    /// Of a reinstall.
-    pub order: Option<&'a str>,
-    /// Which disks of the machine the layout means.
-    pub disks: &'a [MarkedDisk],
 }
 
 pub struct MetalControl {
@@ -186,15 +175,8 @@ impl Control for MetalControl {
     }
 
     /// Without an allocation nobody has the machine, and that must still be so.
-    fn point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        _: &[Extents],
-        _: Option<&str>,
-    ) -> Result<()> {
-        if allocation.is_empty() {
+    fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        if notice.allocation.is_empty() {
             return match self.api.allocated(false)? {
                 false => Ok(()),
                 true => {
@@ -203,7 +185,7 @@ impl Control for MetalControl {
                 }
             };
         }
-        self.api.begin(&Begin { allocation, order, disks })?;
+        self.api.begin(notice)?;
         self.begun.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -232,13 +214,13 @@ impl Pool for MetalControl {
     }
 
     /// The machine's own record goes first: a registration overwrites the control plane's.
-    fn known_disks(&self) -> Vec<KnownDisk> {
-        let recorded = self.record.disks();
+    fn known_disks(&self) -> Result<Vec<KnownDisk>> {
+        let recorded = self.record.disks()?;
         if !recorded.is_empty() {
-            return recorded;
+            return Ok(recorded);
         }
         let registered = self.api.registered_disks().into_iter();
-        registered.map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() }).collect()
+        Ok(registered.map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() }).collect())
     }
 
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()> {

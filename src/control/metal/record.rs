@@ -34,10 +34,12 @@ impl FirmwareRecord {
         FirmwareRecord { directory: directory.to_owned() }
     }
 
-    /// Returns the disks of earlier boots; none if nothing readable is recorded.
-    pub fn disks(&self) -> Vec<KnownDisk> {
-        let value = own::read(&self.directory, DISKS).filter(|value| value.len() <= MAXIMUM_BYTES);
-        value.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default()
+    /// Returns the disks of earlier boots; none if no boot has recorded any.
+    ///
+    /// # Errors
+    /// There is a record, and it cannot be read: disks that are slow to appear would not be waited for.
+    pub fn disks(&self) -> Result<Vec<KnownDisk>> {
+        Ok(own::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
     /// Records the disks, unless they are recorded already: the memory of the firmware wears out.
@@ -45,7 +47,7 @@ impl FirmwareRecord {
     /// # Errors
     /// The firmware has no variables or no room, or there are too many disks.
     pub fn write_disks(&self, disks: &[KnownDisk]) -> Result<()> {
-        if self.disks() == disks {
+        if self.disks()? == disks {
             return Ok(());
         }
         let what = || "record the disks in a variable of the EFI firmware";
@@ -57,10 +59,12 @@ impl FirmwareRecord {
     }
 
     /// Returns whether the control plane has acknowledged the report of this allocation's installation.
-    pub fn is_reported(&self, allocation: &str) -> bool {
-        let value = own::read(&self.directory, REPORTED).filter(|value| value.len() <= MAXIMUM_BYTES);
-        let reported: Option<ReportedInstallation> = value.and_then(|value| serde_json::from_slice(&value).ok());
-        reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation)
+    ///
+    /// # Errors
+    /// There is a record, and it cannot be read: the allocation may be installed.
+    pub fn is_reported(&self, allocation: &str) -> Result<bool> {
+        let reported: Option<ReportedInstallation> = own::read_json(&self.directory, REPORTED)?;
+        Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))
     }
 
     /// Records that the control plane has acknowledged the report of this allocation's installation.
@@ -86,36 +90,61 @@ mod tests {
     fn disks_and_the_reported_installation_are_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let record = FirmwareRecord::new(directory.path());
-        assert!(record.disks().is_empty() && !record.is_reported("a-1") && !record.is_reported(""));
+        let is_reported = |allocation: &str| record.is_reported(allocation).unwrap();
+        assert!(record.disks().unwrap().is_empty() && !is_reported("a-1") && !is_reported(""));
         for disks in [vec![known("A"), known("B")], vec![known("A")], vec![]] {
             record.write_disks(&disks).unwrap();
-            assert_eq!(record.disks(), disks);
+            assert_eq!(record.disks().unwrap(), disks);
         }
         record.write_reported("a-1").unwrap();
-        assert_eq!(["a-1", "a-2", ""].map(|allocation| record.is_reported(allocation)), [true, false, false]);
+        assert_eq!(["a-1", "a-2", ""].map(is_reported), [true, false, false]);
         record.write_reported("").unwrap();
-        assert!(!record.is_reported(""));
+        assert!(!is_reported(""));
     }
 
     #[test]
     fn a_machine_without_such_firmware_remembers_nothing() {
         let record = FirmwareRecord::new(Path::new("/nonexistent/efivars"));
         assert!(record.write_disks(&[known("A")]).is_err() && record.write_reported("a-1").is_err());
-        assert!(record.disks().is_empty() && !record.is_reported("a-1"));
+        assert!(record.disks().unwrap().is_empty() && !record.is_reported("a-1").unwrap());
     }
 
     #[test]
-    fn what_is_damaged_or_too_large_counts_as_not_recorded() {
+    fn too_many_disks_are_not_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let record = FirmwareRecord::new(directory.path());
-        for value in [&b"["[..], b"{}", b"[{\"size_bytes\": -1}]", &[b' '; MAXIMUM_BYTES + 1]] {
-            own::write(directory.path(), DISKS, value).unwrap();
-            own::write(directory.path(), REPORTED, value).unwrap();
-            assert!(record.disks().is_empty() && !record.is_reported("a-1"));
-        }
         record.write_disks(&[known("A")]).unwrap();
         let many: Vec<KnownDisk> = (0..500).map(|number| known(&format!("SERIAL-{number}"))).collect();
         assert!(record.write_disks(&many).unwrap_err().to_string().contains("too many"));
-        assert_eq!(record.disks(), [known("A")]);
+        assert_eq!(record.disks().unwrap(), [known("A")]);
+    }
+
+    /// An installed machine whose record is damaged must not count as empty.
+    #[test]
+    fn a_record_that_cannot_be_read_is_refused_and_not_taken_for_absent() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = FirmwareRecord::new(directory.path());
+        for value in [
+            &b"["[..],
+            b"{",
+            b"7",
+            b"[{\"size_bytes\": -1}]",
+            b"[{\"size_bytes\": 18446744073709551616}]",
+            &[b' '; 70 << 10],
+        ] {
+            own::write(directory.path(), DISKS, value).unwrap();
+            own::write(directory.path(), REPORTED, value).unwrap();
+            for error in [record.disks().unwrap_err(), record.is_reported("a-1").unwrap_err()] {
+                assert!(error.is_refusal() && error.to_string().contains("nothing is erased"), "{error}");
+            }
+            assert!(record.write_disks(&[known("A")]).is_err(), "it is not overwritten either");
+        }
+        // A value without attributes, and one that the kernel refuses to read.
+        let path = own::path(directory.path(), DISKS);
+        std::fs::write(&path, [7, 0]).unwrap();
+        assert!(record.disks().unwrap_err().to_string().contains("2 bytes"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(record.disks().unwrap_err().is_refusal());
     }
 }

@@ -12,13 +12,14 @@ mod tests;
 
 use super::config::{self, Config};
 use super::register::Registration;
-use super::{Acknowledged, Api, Begin, MADE_BEFORE};
+use super::{Acknowledged, Api, AttemptNotice, MADE_BEFORE};
 use crate::allocation::{Allocation, Machine, Order};
 use crate::boot::efi;
 use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, EventName, Outcome};
 use crate::http;
+use crate::marker::AttemptRecord;
 use crate::plan::StageName;
 use grpc::{Call, Failure, Grpc, Next};
 pub(super) use memory::Memory;
@@ -172,17 +173,20 @@ impl V1 {
     }
 
     /// The order that the flag means, with what the machine remembers of it. It is counted once in a boot, before anything is done.
-    fn order(&self, allocation: &Allocation) -> Order {
+    fn order(&self, allocation: &Allocation) -> Result<Order> {
         let mut note = locked(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
-        let counted = counted.unwrap_or_else(|| {
-            let counted = Note::counted(self.memory.read(), &allocation.id, &allocation.image.id);
-            self.remember(&counted);
-            counted
-        });
-        let Note { attempt, order, disks, .. } = note.insert(counted).clone();
-        let begun = order.is_some();
-        Order { id: order.unwrap_or_default(), attempt, attempts: ATTEMPTS, begun, disks, ..Order::default() }
+        let counted = match counted {
+            Some(counted) => counted,
+            None => {
+                let counted = Note::counted(self.memory.read()?, &allocation.id, &allocation.image.id);
+                self.remember(&counted);
+                counted
+            }
+        };
+        let Note { attempt, order, disks, attempt_record, .. } = note.insert(counted).clone();
+        let (begun, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
+        Ok(Order { id, attempt, attempts, begun, disks, attempt_record, ..Order::default() })
     }
 
     /// True when it is noted. Where it is not, there is no other attempt.
@@ -284,7 +288,7 @@ impl Api for V1 {
             None => self.look(self.pace.retries)?,
         };
         if let Some(allocation) = machine.allocation.as_mut().filter(|allocation| allocation.reinstall) {
-            allocation.order = Some(self.order(allocation));
+            allocation.order = Some(self.order(allocation)?);
         }
         Ok(machine)
     }
@@ -299,17 +303,20 @@ impl Api for V1 {
     }
 
     /// What is about to be written is noted first, with the disks: the next attempt finds no marker on them.
-    fn begin(&self, begin: &Begin) -> Result<()> {
+    fn begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.look(self.pace.retries)?.allocation;
-        let reinstall = begin.order.is_some();
-        let still = now.is_some_and(|now| now.id == begin.allocation && now.reinstall == reinstall);
+        let reinstall = notice.order.is_some();
+        let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
         if !still {
             let what = if reinstall { "the reinstall of allocation" } else { "allocation" };
-            let message = format!("{what} {} is not in force any more. Nothing was written", begin.allocation);
+            let message = format!("{what} {} is not in force any more. Nothing was written", notice.allocation);
             return Err(Error::refusal(Phase::Control, message));
         }
         if let Some(note) = locked(&self.note).as_mut().filter(|_| reinstall) {
-            (note.order, note.disks) = (begin.order.map(str::to_owned), begin.disks.to_vec());
+            (note.order, note.disks) = (notice.order.map(str::to_owned), notice.disks.to_vec());
+            let image = Some(note.image.clone());
+            let secret_digest = notice.secret_digest.map(str::to_owned);
+            note.attempt_record = secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image });
             self.remember(note);
         }
         Ok(())
@@ -335,7 +342,9 @@ impl Api for V1 {
             // It is whole, and its report was not taken. It stays where it is.
             Outcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
             // Without a marker only this machine's own note says that no earlier attempt has written.
-            Outcome::FailedUntouched(failed) if reinstall && !(failed.unmarked && self.memory.read().is_none()) => {
+            Outcome::FailedUntouched(failed)
+                if reinstall && (!failed.unmarked || matches!(self.memory.read(), Ok(Some(_)))) =>
+            {
                 self.abort(false)?;
                 self.forget();
             }
@@ -345,7 +354,9 @@ impl Api for V1 {
                 }
                 self.abort(true)?;
                 let again = |note: &Note| {
-                    note.attempt < ATTEMPTS && note.order.is_some() && self.memory.read().as_ref() == Some(note)
+                    note.attempt < ATTEMPTS
+                        && note.order.is_some()
+                        && self.memory.read().is_ok_and(|read| read.as_ref() == Some(note))
                 };
                 return Ok(Acknowledged { retry: locked(&self.note).as_ref().is_some_and(again) });
             }

@@ -11,7 +11,7 @@ mod tests;
 use super::config::{self, Config};
 use super::record::FirmwareRecord;
 use super::register::Registration;
-use super::{Acknowledged, Api, Begin, MADE_BEFORE};
+use super::{Acknowledged, Api, AttemptNotice, MADE_BEFORE};
 use crate::allocation::Machine;
 use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
 use crate::error::{Context, Error, Phase, Result};
@@ -224,7 +224,7 @@ impl Api for V2 {
     fn machine(&self) -> Result<Machine> {
         let mut allocation = self.allocation().as_ref().map(allocation::read).transpose()?;
         if let Some(allocation) = &mut allocation {
-            allocation.succeeded = self.record.is_reported(&allocation.id);
+            allocation.succeeded = self.record.is_reported(&allocation.id)?;
         }
         Ok(Machine { id: self.machine.clone(), allocation, ..Machine::default() })
     }
@@ -247,11 +247,11 @@ impl Api for V2 {
     }
 
     /// An allocation that is still there comes at once.
-    fn begin(&self, begin: &Begin) -> Result<()> {
+    fn begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
             let why = match self.look(self.pace.long_silence) {
-                Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(begin.allocation) => {
+                Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(notice.allocation) => {
                     return Ok(());
                 }
                 Ok(Some(_)) => break "the machine was given to somebody else".to_owned(),
@@ -265,14 +265,14 @@ impl Api for V2 {
         };
         let message = format!(
             "allocation {} is not in force any more, as far as can be told: {why}. Nothing was written",
-            begin.allocation
+            notice.allocation
         );
         Err(Error::refusal(Phase::Control, message))
     }
 
     /// A second report would replace the console password, which cannot be restored.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
-        let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation);
+        let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, Outcome::Succeeded { .. }) && is_news {
             let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.ask(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;

@@ -19,6 +19,7 @@ fn marker(order: &str) -> Marker {
         project: String::new(),
         order: crate::empty::some(order.to_owned()),
         fencing: None,
+        secret: Some(secret()),
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),
         layout_digest: None,
@@ -50,7 +51,8 @@ fn plan(
     let known = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let succeeded = mode == Mode::Install && known.clone().any(|marker| marker.allocation == allocation);
     let (machine, allocation, order) = ("m".into(), allocation.into(), crate::empty::some(order.to_owned()));
-    let claim = Claim { machine, allocation, order, succeeded, ..Claim::default() };
+    let attempt = inventory.filesystems.iter().find_map(|filesystem| record_of(filesystem.marker.as_ref()?));
+    let claim = Claim { machine, allocation, order, succeeded, attempt, ..Claim::default() };
     let request =
         Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: Some(claim) };
     super::super::make(layout, inventory, request, &mut counting())
@@ -99,25 +101,6 @@ fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
     for believed in [Claim { succeeded: true, ..claim() }, Claim { installed, ..claim() }] {
         assert!(plan(believed).unwrap().already.is_some());
     }
-}
-
-/// Power went between the marker and the report: the attempt made up the GUIDs of its tables, and nobody else knew them before.
-#[test]
-fn the_marker_of_the_attempt_that_has_begun_is_known_by_the_tables_that_it_made() {
-    let machine = super::identity::marked();
-    let recorded = machine.filesystems[0].marker.clone().unwrap().disks;
-    let plan = |begun_on: Vec<MarkedDisk>| {
-        super::identity::install(&layout(), &machine, Claim { begun_on, ..super::identity::claim() })
-    };
-    let before = || recorded.iter().map(|disk| MarkedDisk { guid_before: None, ..disk.clone() });
-    assert!(plan(before().collect()).unwrap().already.is_some());
-    // A disk of before was not made anew, and the first one has another table than the attempt was to make.
-    let mut other: Vec<MarkedDisk> = before().collect();
-    other[0].guid = Some("00000000-0000-4000-8000-0000000000ff".to_owned());
-    assert!(reasons(plan(other))[0].contains("has the marker"), "forged while the attempt was cut off");
-    // An image that brings its own table: nothing is known of it before it is there.
-    let raw = before().map(|disk| MarkedDisk { guid: None, ..disk }).collect();
-    assert!(plan(raw).unwrap().already.is_some());
 }
 
 #[test]

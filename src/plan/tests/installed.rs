@@ -54,7 +54,8 @@ impl Case {
     fn machine(self) -> (Inventory, Claim) {
         let mut inventory = marked();
         let ours = inventory.filesystems.pop().unwrap();
-        let recorded = ours.marker.clone().unwrap();
+        let recorded = Marker { secret: Some(secret()), ..ours.marker.clone().unwrap() };
+        let attempt = record_of(&recorded).filter(|_| self.begun != Begun::Never);
         let found = match self.there {
             There::Nothing => None,
             There::Ours => Some(recorded.clone()),
@@ -76,6 +77,7 @@ impl Case {
             former_machines: vec!["m-0".to_owned()],
             waiver: self.waiver,
             begun_on,
+            attempt,
             ..claim()
         };
         (inventory, claim)

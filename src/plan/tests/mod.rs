@@ -3,6 +3,7 @@
 use super::*;
 use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind};
+use crate::marker::{AttemptRecord, AttemptSecret, Marker};
 use crate::steps::Steps;
 use simulator::after;
 
@@ -50,6 +51,7 @@ mod persistent;
 mod placeholders;
 mod preview;
 mod promises;
+mod proof;
 mod properties;
 mod receiving;
 mod recorded;
@@ -149,6 +151,17 @@ fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
         next += 1;
         Uuid::from_u128(next << 96 | next)
     }
+}
+
+/// Secret that no plan of [`counting`] draws.
+fn secret() -> AttemptSecret {
+    AttemptSecret::draw(&mut counting_from(0x5ec))
+}
+
+/// Record of the attempt that has written this marker, at any image.
+fn record_of(marker: &Marker) -> Option<AttemptRecord> {
+    let secret_digest = marker.secret.as_ref()?.digest()?;
+    Some(AttemptRecord { secret_digest, image: None })
 }
 
 fn subject() -> Subject {

@@ -80,11 +80,18 @@ fn the_table() {
 }
 
 #[test]
-fn the_marker_of_this_very_order_is_booted_whatever_its_number() {
+fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
     for fencing in [None, token(ONE, 5), token(ONE, 6), token(TWO, 1), token("", 0)] {
-        let claim = Claim { order: Some("o-2".to_owned()), ..ordered(token(ONE, 5)) };
-        let plan = reinstall(&layout(), &installed_with(fencing.clone()), claim).unwrap();
+        let mut inventory = installed_with(fencing.clone());
+        let marker = inventory.filesystems[0].marker.as_mut().unwrap();
+        marker.secret = Some(secret());
+        let attempt = record_of(marker);
+        let claim = Claim { order: Some("o-2".to_owned()), attempt, ..ordered(token(ONE, 5)) };
+        let plan = reinstall(&layout(), &inventory, claim.clone()).unwrap();
         assert!(plan.already.is_some(), "{fencing:?}");
+        // The same marker without a declared attempt is that of an installation like any other.
+        let unproven = reinstall(&layout(), &inventory, Claim { attempt: None, ..claim });
+        assert!(unproven.is_ok_and(|plan| plan.already.is_none()) || fencing.is_some(), "{fencing:?}");
     }
 }
 

@@ -528,7 +528,7 @@ fn after_a_cut_at_any_operation_all_begins_again() {
     let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
         panic!("{plan}")
     };
-    let claim = Claim { begun_on: disks.clone(), ..of_other() };
+    let claim = Claim { begun_on: disks.clone(), attempt: record_of(&written(&plan)), ..of_other() };
     let moving = Moving { begun: true, ..moving };
     let received = all(&plan).position(|operation| matches!(operation, Operation::Run(OfRun::Receive(_)))).unwrap();
     for done in 0..=all(&plan).count() {
@@ -568,23 +568,34 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let root = after.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
     let device = root.device.clone();
     after.filesystems = vec![Filesystem { device, marker: Some(marker.clone()), ..Filesystem::default() }];
-    let begun = Claim { begun_on: disks.clone(), ..of_other() };
+    let begun = Claim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
     let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
     // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
     assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
-    let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, disks: told, .. })] = &again.stages[0].operations[..]
+    let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, disks: told, secret_digest, .. })] =
+        &again.stages[0].operations[..]
     else {
         panic!("{again}")
     };
     assert_eq!((allocation.as_str(), told), ("a-1", disks));
+    assert_eq!(
+        secret_digest.as_ref(),
+        record_of(marker).map(|record| record.secret_digest).as_ref(),
+        "the same attempt"
+    );
     assert!(again.to_string().contains("knows that this boot has all of it"), "{again}");
     properties::assert_sound(&again, &after);
     // One of an earlier move is not: the tables are others.
     let older =
         |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
-    let claim = Claim { begun_on: begun.begun_on.into_iter().map(older).collect(), ..of_other() };
+    let claim = Claim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
+    // Nor is one whose secret is not that of the attempt: the sender, or an earlier system, has written it.
+    for attempt in [None, record_of(&Marker { secret: Some(secret()), ..Marker::default() })] {
+        let claim = Claim { attempt, ..begun.clone() };
+        assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
+    }
     // Without an attempt that has begun, nothing proves that it is older than what comes.
     let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
     assert!(unknown.contains("does not list it as replaced"), "{unknown}");
@@ -602,7 +613,8 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
     };
     let mut now = after(&plan, other);
     let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
-    let (device, claim) = (root.device.clone(), Claim { begun_on: disks.clone(), ..of_other() });
+    let claim = Claim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
+    let device = root.device.clone();
     let peer = |certificate: &str| Some(Peer { certificate: certificate.to_owned(), address: String::new() });
     for (received_from, peer, is_booted) in [
         (None, None, true),
@@ -661,7 +673,8 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
         }
         let filesystem = Filesystem { device: root.device.clone(), marker: Some(marker), ..Filesystem::default() };
         now.filesystems = vec![filesystem];
-        let claim = Claim { begun_on: begun_on.to_vec(), ..of_other() };
+        let attempt = record_of(own).filter(|_| !begun_on.is_empty());
+        let claim = Claim { begun_on: begun_on.to_vec(), attempt, ..of_other() };
         let made = receive(&layout, &now, moving, claim);
         let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
         assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
@@ -673,21 +686,23 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let mut now = here.clone();
     let marker = Some(Marker { time: later.to_owned(), ..own.clone() });
     now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
-    let claim = Claim { begun_on: disks.clone(), ..of_other() };
+    let claim = Claim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
     assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
+}
+
+/// Returns the marker that the plan writes.
+fn written(plan: &Plan) -> Marker {
+    let found = all(plan).find_map(|operation| match operation {
+        Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("{plan}"))
 }
 
 /// A machine that moved there and back keeps its proof, whichever version the other marker is of.
 #[test]
 fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     let (layout, other, moving, plan) = planned();
-    let written = |plan: &Plan| {
-        let found = all(plan).find_map(|operation| match operation {
-            Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
-            _ => None,
-        });
-        found.unwrap_or_else(|| panic!("{plan}"))
-    };
     let carried = &moving.carried.as_ref().unwrap().marker;
     assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
     // What was on this machine before is replaced as well.

@@ -183,6 +183,9 @@ pub enum OfRun {
         /// Hash of the approval that the plan was compared with.
         #[serde(skip_serializing_if = "Option::is_none")]
         approved: Option<String>,
+        /// `sha256:HEX` of the secret in the marker of this attempt.
+        #[serde(skip)]
+        secret_digest: Option<String>,
     },
     /// Ask the control plane whether that move has been taken back. Where it does not answer, the final report asks it.
     MoveStands {
@@ -242,7 +245,7 @@ pub enum OfRun {
     /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.
     ProveKept(Vec<Kept>),
     /// `/etc/metal/drophammer.json`. It is the last file, so a system that has it is whole.
-    WriteMarker(Marker),
+    WriteMarker(#[serde(serialize_with = "without_secret")] Marker),
     /// Unmount everything, strictly.
     Unmount,
     /// Make the disks write their caches out, and make every locked disk writable again.
@@ -251,4 +254,9 @@ pub enum OfRun {
     },
     Report(Closing),
     Kexec,
+}
+
+/// Serializes a marker for readers of the plan, without the secret of its attempt.
+fn without_secret<S: serde::Serializer>(marker: &Marker, serializer: S) -> Result<S::Ok, S::Error> {
+    Marker { secret: None, ..marker.clone() }.serialize(serializer)
 }

@@ -1,7 +1,7 @@
 //! What is asked for: the mode, and whose installation it is.
 
 use super::Assigned;
-use crate::marker::{FencingToken, MarkedDisk, Marker};
+use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker};
 use crate::steps::Steps;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,8 @@ pub struct Claim {
     pub waiver: Option<Waiver>,
     /// The disks of the last attempt that has begun, be it a reinstall or a first installation.
     pub begun_on: Vec<MarkedDisk>,
+    /// Record of that attempt; none if the control plane has seen no attempt begin.
+    pub attempt: Option<AttemptRecord>,
     /// The operator wants what the layout promises, and not what the marker does.
     pub change_promise: bool,
     /// Disks whose data the operator gives up, by serial number, WWN or `by-path` link.

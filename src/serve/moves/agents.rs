@@ -6,7 +6,6 @@ use crate::allocation::Approved;
 use crate::carried::{Part, Standing as Stands};
 use crate::control::Acknowledged;
 use crate::control::wire::Report;
-use crate::marker::MarkedDisk;
 use crate::serve::api::bodies::read;
 use crate::serve::api::told;
 use crate::serve::api_error::ApiError;
@@ -14,7 +13,7 @@ use crate::serve::caller::Caller;
 use crate::serve::directory::Directory;
 use crate::serve::peers::Peer;
 use crate::serve::resolve::Assigned;
-use crate::serve::state::{Boot, MoveHeard, Standing};
+use crate::serve::state::{AttemptStart, Boot, MoveHeard, Standing};
 use crate::serve::token::Hash;
 use crate::serve::watch::Who;
 use crate::serve::{App, wanted};
@@ -201,7 +200,7 @@ pub async fn begins(
     directory: &Directory,
     boot: &Boot,
     peer: Peer,
-    (allocation, disks, said): (&str, &[MarkedDisk], Option<&str>),
+    (allocation, start, said): (&str, &AttemptStart, Option<&str>),
 ) -> Result<Option<Result<(), String>>, ApiError> {
     let id = &boot.machine;
     let of = app.state.live_move(id).await?.filter(|is| is.b == *id && is.allocation == allocation);
@@ -216,7 +215,7 @@ pub async fn begins(
     if let Err(why) = crate::serve::approved::compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
-    let Some(heard) = app.state.move_begins(id, boot.hash, disks.to_vec()).await? else {
+    let Some(heard) = app.state.move_begins(id, start.clone()).await? else {
         return Ok(Some(Err("the move has ended".to_owned())));
     };
     let MoveHeard { is, news } = match heard {

@@ -3,7 +3,7 @@
 use super::{Move, MoveState, Present};
 use crate::allocation::{Allocation, Approved};
 use crate::carried::{Moving, Part, Peer};
-use crate::marker::MarkedDisk;
+use crate::marker::AttemptRecord;
 use crate::serve::api::told::on_the_wire;
 use crate::serve::directory::Directory;
 use crate::serve::input::Machine;
@@ -50,8 +50,7 @@ pub fn to_receiver(
     assigned.approved = approved;
     let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
     assigned.image.finish = image.and_then(|image| image.finish);
-    let begun_on = is.begun.as_ref().map(|begun| begun.disks.clone()).unwrap_or_default();
-    let standing = Standing { fencing: is.fencing.clone(), ..received(&is.a, begun_on, of_sender) };
+    let standing = Standing { fencing: is.fencing.clone(), ..received(&is, of_sender) };
     Given { assigned, standing, moving: Some(moving(is, Part::Receive, now)) }
 }
 
@@ -63,9 +62,16 @@ fn moving(is: Move, part: Part, now: Present) -> Moving {
     Moving { order: is.id, part, begun, peer, carried: is.carried, disks: is.disks }
 }
 
-fn received(sender: &str, begun_on: Vec<MarkedDisk>, of_sender: Standing) -> Standing {
-    let first = First { disks: begun_on, ..Default::default() };
-    let former = of_sender.former.into_iter().chain([sender.to_owned()]).collect();
+/// Returns the allocation as a first installation of the receiving machine. The image of the migrated system is not checked.
+fn received(is: &Move, of_sender: Standing) -> Standing {
+    let begun = is.begun.as_ref();
+    let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
+    let first = First {
+        disks: begun.map(|begun| begun.disks.clone()).unwrap_or_default(),
+        record: secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image: None }),
+        ..First::default()
+    };
+    let former = of_sender.former.into_iter().chain([is.a.clone()]).collect();
     Standing { created: of_sender.created, first: Some(first), former, ..Standing::default() }
 }
 

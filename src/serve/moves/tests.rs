@@ -52,8 +52,12 @@ fn b_stands(boot: Hash) -> Word {
     Word::Stands(Part::Receive, end(boot), None)
 }
 
+pub(crate) fn start(boot: Hash, disks: &[MarkedDisk]) -> AttemptStart {
+    AttemptStart { by: boot, disks: disks.to_vec(), secret_digest: None }
+}
+
 fn begins(boot: Hash) -> Word {
-    Word::Begins { boot, disks: ordered().disks, now: Present { a: Some(A1), b: Some(boot) } }
+    Word::Begins { start: start(boot, &ordered().disks), now: Present { a: Some(A1), b: Some(boot) } }
 }
 
 fn succeeds(part: Part, boot: Hash) -> Word {
@@ -228,9 +232,8 @@ fn the_table_of_cuts() {
 #[test]
 fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
     let is = in_state(MoveState::Planned);
-    let with = |boot, disks: &[MarkedDisk], now| {
-        is.after(&Word::Begins { boot, disks: disks.to_vec(), now }).map(|is| is.state)
-    };
+    let with =
+        |boot, disks: &[MarkedDisk], now| is.after(&Word::Begins { start: start(boot, disks), now }).map(|is| is.state);
     let disks = ordered().disks;
     let both = Present { a: Some(A1), b: Some(B1) };
     assert_eq!(with(B1, &disks, both), Ok(MoveState::Copying));

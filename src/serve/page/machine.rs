@@ -177,7 +177,10 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
             @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }
             @if let Some(size) = &machine.size { dt { "Size" } dd { (size) } }
             @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
-            @if let Some(image) = &listed.image { dt { "Image" } dd { (image) } }
+            @if let Some(image) = &listed.image {
+                dt { "Image" }
+                dd { (image) @if listed.claimed { " (claimed by its install marker, which was adopted)" } }
+            }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
             @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (shell::time(seen)) } }

@@ -1,10 +1,15 @@
-//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent believes the marker on
-//! the machine's disks, boots what is installed and reports it.
+//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent boots the installation whose
+//! install marker is on the machine's disks, and reports it.
+//!
+//! If the machine has shown a marker before, the success counts only with that marker. What a marker contains stays a claim of the disk,
+//! and is shown as such until a reinstall has completed.
 
+use super::orders::column;
 use super::standing::read;
 use super::{State, moves, now};
 use crate::error::Result;
-use rusqlite::params;
+use crate::marker::Marker;
+use rusqlite::{Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
@@ -39,11 +44,24 @@ impl State {
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3",
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits",
                 params![machine, allocation, now()],
             )?;
             Ok(Adopted::Yes)
         })
         .await
     }
+}
+
+/// Withdraws an adoption because the machine has shown another marker of the allocation, which then waits for the operator's word.
+pub fn withdraw(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    found: Option<&Marker>,
+) -> rusqlite::Result<()> {
+    let Some(found) = found.filter(|found| found.allocation == allocation) else { return Ok(()) };
+    let update =
+        "UPDATE allocations SET adopted = NULL, adopted_marker = NULL, waits = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, column(found)?]).map(drop)
 }

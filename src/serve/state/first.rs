@@ -2,12 +2,13 @@
 //! on it goes on only with the disks that it has begun with.
 
 use super::orders::column;
+use super::proof::{AttemptStart, BegunAttempt};
 use super::standing::{First, read};
 use super::{Hash, State, boots, confirmed, moves};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
-use rusqlite::{Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The answer to the boot that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,13 +24,7 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin_first(
-        &self,
-        machine: &str,
-        allocation: &str,
-        token: Hash,
-        disks: Vec<MarkedDisk>,
-    ) -> Result<BegunFirst> {
+    pub async fn begin_first(&self, machine: &str, allocation: &str, start: AttemptStart) -> Result<BegunFirst> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| {
             let standing = read(transaction, &machine, &allocation)?;
@@ -57,14 +52,16 @@ impl State {
             if standing.handed_out.is_none() {
                 return no(format!("allocation {allocation} was not handed out to this machine"));
             }
-            if current_token(transaction, &machine)? != Some(token) {
+            if current_token(transaction, &machine)? != Some(start.by) {
                 return no("the machine has booted again meanwhile".to_owned());
             }
-            if let Some(why) = standing.first.as_ref().and_then(|first| other_disks(&first.disks, &disks)) {
+            if let Some(why) = standing.first.as_ref().and_then(|first| other_disks(&first.disks, &start.disks)) {
                 return no(why);
             }
-            let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == token);
-            let begun = column(&First { disks, by: token, only, heard: false })?;
+            let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == start.by);
+            let image = handed_out_image(transaction, &machine, &allocation)?;
+            let BegunAttempt { by, record } = start.attempt(image);
+            let begun = column(&First { disks: start.disks, by, only, heard: false, record })?;
             transaction.execute(
                 "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2",
                 params![machine, allocation, begun],
@@ -94,7 +91,13 @@ pub fn failed(
     transaction.execute(update, params![machine, allocation, begun]).map(drop)
 }
 
-fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Hash>> {
+/// Returns the image of the allocation as it was handed out last.
+fn handed_out_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
+    let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
+    Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
+}
+
+pub fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Hash>> {
     Ok(boots::current(transaction, machine)?.map(|boot| boot.hash))
 }
 

@@ -9,6 +9,7 @@ mod safety;
 use super::boots;
 use super::next::{Files, NextBoot};
 use super::orders::column;
+use super::proof::AttemptStart;
 use super::standing::parsed;
 use super::{Hash, State, confirmed, epoch, json};
 use crate::control::wire::Report;
@@ -112,12 +113,7 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn move_begins(
-        &self,
-        machine: &str,
-        boot: Hash,
-        disks: Vec<crate::marker::MarkedDisk>,
-    ) -> Result<Option<Result<Heard, String>>> {
+    pub async fn move_begins(&self, machine: &str, start: AttemptStart) -> Result<Option<Result<Heard, String>>> {
         let machine = machine.to_owned();
         self.durably(move |transaction| {
             let Some(is) = live(transaction, &machine)?.filter(|is| is.b == machine) else { return Ok(None) };
@@ -125,7 +121,7 @@ impl State {
                 return Ok(Some(Err(why)));
             }
             let now = present(transaction, &is.a, &is.b)?;
-            hear(transaction, &is, &Word::Begins { boot, disks, now }).map(Some)
+            hear(transaction, &is, &Word::Begins { start, now }).map(Some)
         })
         .await
     }

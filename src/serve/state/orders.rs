@@ -3,11 +3,13 @@
 //! Each of these is one durable transaction. A crash leaves the order as it was before or as it is after. A repeated call finds
 //! that it was done.
 
+use super::first::{self, current_token};
+use super::proof::{self, AttemptStart, SuccessEffect, Unproven};
 use super::standing::{Order, Outcome, Standing, Words, read};
-use super::{State, confirmed, epoch, first, json, moves, now};
+use super::{Hash, State, adopted, confirmed, epoch, json, moves, now};
 use crate::control::wire::Report;
 use crate::error::Result;
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::Marker;
 use crate::plan::{Leaves, StageName};
 use crate::serve::promise::contradiction;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -54,8 +56,10 @@ pub struct Reported {
     pub retry: bool,
     /// The open order that the report is about, after the report.
     pub order: Option<Order>,
-    /// Did the machine's installation succeed? `None`: the report is about another one.
+    /// Whether the machine's installation succeeded; `None` if the report is about another one.
     pub over: Option<bool>,
+    /// The reported success does not count, for this reason; nothing was recorded.
+    pub unproven: Option<Unproven>,
 }
 
 impl State {
@@ -92,6 +96,8 @@ impl State {
                 fencing: Some(epoch::issue_token(transaction)?),
                 confirmed: true,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
+                // The marker of an attempt at the earlier order proves nothing about this one.
+                attempt: None,
                 given_up: false,
                 handed: None,
             };
@@ -122,51 +128,62 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin(&self, machine: &str, allocation: &str, order: &str, disks: Vec<MarkedDisk>) -> Result<Begun> {
+    pub async fn begin(&self, machine: &str, allocation: &str, order: &str, start: AttemptStart) -> Result<Begun> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
             let open = read(transaction, &machine, &allocation)?.order;
             let is_blocked = blocked(transaction, &machine)?.is_some();
-            let Some(mut open) = open.filter(|open| open.id == order && !is_blocked) else {
+            // A delayed announcement of an earlier boot must not replace the attempt of a later one.
+            let is_outdated = current_token(transaction, &machine)?.is_some_and(|current| current != start.by);
+            let Some(mut open) = open.filter(|open| open.id == order && !is_blocked && !is_outdated) else {
                 return Ok(Begun::NotInForce);
             };
             let news = !std::mem::replace(&mut open.begun, true);
-            open.disks = disks;
+            open.attempt = Some(start.attempt(Some(open.image.clone())));
+            open.disks = start.disks;
             keep(transaction, &machine, &allocation, &open)?;
             Ok(Begun::Yes(open, news))
         })
         .await
     }
 
-    /// Keeps the report and notes what follows from it. The same report again changes nothing.
+    /// Stores the report of this boot, and records what follows from it. The same report again changes nothing. A success that is not
+    /// proven is not stored.
     ///
     /// # Errors
     /// The database's.
-    pub async fn report(&self, machine: &str, allocation: &str, report: &Report) -> Result<Reported> {
+    pub async fn report(&self, machine: &str, allocation: &str, boot: Hash, report: &Report) -> Result<Reported> {
         let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), json(report)?);
         let report = report.clone();
         self.durably(move |transaction| {
+            let before = read(transaction, &machine, &allocation)?;
+            let judged = report.success.then(|| proof::judge(&before, &allocation, boot, &report)).transpose();
+            let effect = match judged {
+                Ok(effect) => effect,
+                Err(why) => {
+                    if why == Unproven::NotAdopted {
+                        adopted::withdraw(transaction, &machine, &allocation, report.marker.as_ref())?;
+                    }
+                    return Ok(Reported { unproven: Some(why), ..Reported::default() });
+                }
+            };
             transaction.execute(
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
-            let before = read(transaction, &machine, &allocation)?;
             let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
-            let mut reported = Reported { order: order.clone(), ..Reported::default() };
-            let is_moved = before.barred || moves::blocked(transaction, &machine)?.is_some();
+            let is_recorded = effect != Some(SuccessEffect::Nothing);
+            let mut reported = Reported { order: order.clone().filter(|_| is_recorded), ..Reported::default() };
             // An unconfirmed machine boots what it has, whatever is ordered.
             let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
-            match order {
-                Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
-                Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
-                // An order that is open is not what this report is about, and stays.
-                None if report.success && !before.succeeded && before.elsewhere.is_none() && !is_moved => {
-                    installed(transaction, &machine, &allocation, &report, None)?
-                }
-                None if report.order.is_none() && !report.success => {
+            match (effect, order) {
+                (Some(effect), _) => succeed(transaction, (&machine, &allocation), &before, effect, &report)?,
+                (None, Some(order)) => reported = failed(transaction, &machine, &allocation, order, &report)?,
+                (None, None) if report.order.is_none() => {
                     first::failed(transaction, &machine, &allocation, before.first.clone(), &report)?
                 }
-                None => {}
+                // An order that is open is not what this report is about, and stays.
+                (None, None) => {}
             }
             confirmed::confirm_by_report(transaction, &machine, &allocation, &report)?;
             let waits = unknown_marker(&read(transaction, &machine, &allocation)?, &allocation, &report);
@@ -181,6 +198,27 @@ impl State {
             Ok(reported)
         })
         .await
+    }
+}
+
+/// Records a success that is proven.
+fn succeed(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    before: &Standing,
+    effect: SuccessEffect,
+    report: &Report,
+) -> rusqlite::Result<()> {
+    let is_moved = before.barred || moves::blocked(transaction, machine)?.is_some();
+    match effect {
+        SuccessEffect::Completes(order) => finish(transaction, machine, allocation, &order, report),
+        SuccessEffect::Nothing => Ok(()),
+        SuccessEffect::Installs | SuccessEffect::Adopts if before.elsewhere.is_some() || is_moved => Ok(()),
+        SuccessEffect::Installs => {
+            installed(transaction, machine, allocation, report, None)?;
+            end_adoption(transaction, machine, allocation)
+        }
+        SuccessEffect::Adopts => installed(transaction, machine, allocation, report, None),
     }
 }
 
@@ -210,8 +248,15 @@ fn finish(
     report: &Report,
 ) -> rusqlite::Result<()> {
     installed(transaction, machine, allocation, report, Some(&order.image))?;
+    end_adoption(transaction, machine, allocation)?;
     end(transaction, machine, allocation, &Outcome::of(order, true, report.message.as_str()))?;
     forget(transaction, machine, allocation)
+}
+
+/// Records that the installation is proven, and no longer a claim of an adopted marker.
+fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, [machine, allocation]).map(drop)
 }
 
 /// Notes that what was handed out last is installed now.
@@ -274,7 +319,7 @@ fn failed(
 
 pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
     let Order { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
-    let Order { disks, given_up, handed, replace_newer, fencing, .. } = order;
+    let Order { disks, attempt, given_up, handed, replace_newer, fencing, .. } = order;
     let words = Words {
         without_marker: *without_marker,
         change_promise: *change_promise,
@@ -283,11 +328,12 @@ pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &
     };
     let (disks, words) = (column(disks)?, column(&words)?);
     let fencing = fencing.as_ref().map(column).transpose()?;
+    let attempt = attempt.as_ref().map(column).transpose()?;
     transaction.execute(
         "INSERT OR REPLACE INTO orders
          (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
-             fencing)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+             fencing, attempt)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         params![
             machine,
             allocation,
@@ -301,7 +347,8 @@ pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &
             disks,
             words,
             handed,
-            fencing
+            fencing,
+            attempt
         ],
     )?;
     Ok(())

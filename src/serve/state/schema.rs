@@ -51,8 +51,9 @@ const TABLES: &str = "
 /// has not registered, and its fencing token. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
 /// the last usable UUID that its firmware has reported, and when the operator has freed it. `moves`:
 /// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
-/// lost one.
-const LATER: [(&str, &str); 23] = [
+/// lost one. `orders.attempt`: boot and secret digest of the last attempt that has begun. `allocations.adopted_marker`: the install
+/// marker that the operator was shown when adopting the allocation.
+const LATER: [(&str, &str); 25] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -76,6 +77,8 @@ const LATER: [(&str, &str); 23] = [
     ("moves", "document"),
     ("identity", "lost"),
     ("machines", "freed"),
+    ("orders", "attempt"),
+    ("allocations", "adopted_marker"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

@@ -1,10 +1,11 @@
 //! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
 
+use super::proof::BegunAttempt;
 use super::{Hash, State, confirmed, epoch, moves, now, strangers, unremembered};
 use crate::error::Result;
 use crate::facts::PreparedVolume;
 use crate::inventory::Inventory;
-use crate::marker::{FencingToken, MarkedDisk, Marker};
+use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker};
 use crate::serve::approved::Approval;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -21,6 +22,10 @@ pub struct Standing {
     pub succeeded: bool,
     /// The operator has reported it as installed, and the machine has not yet.
     pub adopted: bool,
+    /// Install marker that the operator was shown when adopting the allocation.
+    pub adopted_marker: Option<Marker>,
+    /// The installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
+    pub is_claimed: bool,
     /// Id of the installed image; databases of earlier versions do not have it.
     pub image: Option<String>,
     /// The installed layout, as it was handed out; databases of earlier versions have only its id.
@@ -101,6 +106,16 @@ pub struct First {
     pub only: bool,
     /// That boot has reported that it has failed.
     pub heard: bool,
+    /// Record of its secret; none from an agent that sends no digest, and in databases of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<AttemptRecord>,
+}
+
+impl First {
+    /// Returns the attempt that has begun last.
+    pub fn attempt(&self) -> BegunAttempt {
+        BegunAttempt { by: self.by, record: self.record.clone() }
+    }
 }
 
 /// What the operator's order says beyond the image.
@@ -146,6 +161,9 @@ pub struct Order {
     /// The disks of the last attempt that has begun; not shown to people.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
+    /// That attempt; none if this server has seen none begin; not shown to people.
+    #[serde(skip)]
+    pub attempt: Option<BegunAttempt>,
     /// The order has begun and gets no further attempt: the machine waits for a person.
     pub given_up: bool,
     /// When the last attempt was counted, until a boot registers for it; not shown to people.
@@ -259,20 +277,23 @@ const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machi
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL AND succeeded = 0, waits, volumes, fencing
+         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
+        let (succeeded, is_adopted) = (row.get(1)?, row.get(10)?);
         Ok(Standing {
             created: row.get(0)?,
-            succeeded: row.get(1)?,
+            succeeded,
+            adopted: is_adopted && !succeeded,
+            is_claimed: is_adopted && succeeded,
+            adopted_marker: parsed(row, 14)?,
             image: row.get(2)?,
             layout: parsed(row, 3)?,
             layout_id: row.get(4)?,
             marker: parsed(row, 5)?,
             outcome: parsed(row, 6)?,
             first: parsed(row, 7)?,
-            adopted: row.get(10)?,
             waits: parsed(row, 11)?,
             volumes: parsed(row, 12)?.unwrap_or_default(),
             fencing: parsed(row, 13)?,
@@ -292,9 +313,9 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     standing.unconfirmed = confirmed::needs_confirmation(connection, machine)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let select =
-        "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing FROM orders
-         WHERE machine = ?1 AND allocation = ?2";
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
+             attempt
+         FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
         let Words { change_promise, give_up, replace_newer, .. } = parsed(row, 8)?.unwrap_or_default();
         let fencing: Option<FencingToken> = parsed(row, 10)?;
@@ -312,6 +333,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
             disks: parsed(row, 7)?.unwrap_or_default(),
+            attempt: parsed(row, 11)?,
             change_promise,
             give_up,
             handed: row.get(9)?,

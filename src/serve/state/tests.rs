@@ -42,6 +42,25 @@ fn standing(state: &State, machine: &str) -> Standing {
     wait(state.standing(machine, allocation(machine)))
 }
 
+/// Token of the boots that act here.
+const BOOT: Hash = [1; 32];
+
+/// What a boot announces whose agent sends no digest.
+fn start() -> AttemptStart {
+    AttemptStart { by: BOOT, ..AttemptStart::default() }
+}
+
+/// Makes a boot with that token the machine's, or ends it.
+fn register(state: &State, machine: &str, is_registered: bool) {
+    let machine = machine.to_owned();
+    wait(state.durably(move |transaction| {
+        transaction.execute("DELETE FROM boots WHERE hash = ?1", [[7u8; 32]])?;
+        let insert = "INSERT INTO boots (hash, machine, created, asked_by, while_heard, address)
+            SELECT ?1, ?2, ?3, '', 0, '10.0.0.7' WHERE ?4";
+        transaction.execute(insert, params![[7u8; 32], machine, now(), is_registered]).map(drop)
+    }));
+}
+
 /// Installs the machine for the first time, with image `i0`.
 fn install(state: &State, machine: &str) {
     let layout = serde_json::json!({"id": "default"});
@@ -50,7 +69,12 @@ fn install(state: &State, machine: &str) {
         allocation(machine),
         HandedOut { layout_id: "default", layout: &layout, image: "i0", order: "" },
     ));
-    wait(state.report(machine, allocation(machine), &report(true, "")));
+    register(state, machine, true);
+    let begun = wait(state.begin_first(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
+    assert_eq!(begun, BegunFirst::Yes(true));
+    let reported = wait(state.report(machine, allocation(machine), [7; 32], &report(true, "")));
+    assert_eq!(reported.unproven, None);
+    register(state, machine, false);
 }
 
 #[test]
@@ -82,11 +106,12 @@ fn a_marker_says_what_a_first_installation_is() {
     let state = open(&dir);
     let layout = serde_json::json!({"id": "default"});
     wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "newer", order: "" }));
-    // The machine was installed before its server lost its memory, and boots what it has.
+    // The machine was installed before its server lost its memory, and boots what it has by the operator's word.
+    assert_eq!(wait(state.adopt("m", "a")), Adopted::Yes);
     let marker = marker::Marker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
-    wait(state.report("m", "a", &Report { marker: Some(marker.clone()), ..report(true, "") }));
+    wait(state.report("m", "a", BOOT, &Report { marker: Some(marker.clone()), ..report(true, "") }));
     let now = standing(&state, "m");
-    assert_eq!((now.image.as_deref(), now.marker), (Some("i0"), Some(marker)));
+    assert_eq!((now.image.as_deref(), now.marker, now.is_claimed), (Some("i0"), Some(marker), true));
 }
 
 #[test]
@@ -136,40 +161,52 @@ const STEPS: [Step; 11] = [
 struct Expected {
     /// Installed image.
     image: String,
-    /// Image, attempts, begun, given up.
-    open: Option<(String, u32, bool, bool)>,
+    open: Option<OpenOrder>,
     orders: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OpenOrder {
+    image: String,
+    attempts: u32,
+    begun: bool,
+    given_up: bool,
+    /// An attempt at this very order has begun.
+    seen: bool,
 }
 
 impl Expected {
     fn after(&self, step: Step) -> Expected {
         let mut next = self.clone();
-        let Some((image, attempts, begun, given_up)) = self.open.clone() else {
+        let Some(open) = self.open.clone() else {
             if step == Step::Order {
                 next.orders += 1;
-                next.open = Some((format!("i{}", next.orders), 0, false, false));
+                next.open = Some(OpenOrder::new(next.orders, false));
             }
             return next;
         };
+        let OpenOrder { attempts, begun, given_up, seen, .. } = open;
         next.open = match step {
             Step::Order if begun && !given_up => self.open.clone(),
             Step::Order => {
                 next.orders += 1;
-                Some((format!("i{}", next.orders), 0, begun, false))
+                Some(OpenOrder::new(next.orders, begun))
             }
-            Step::Boot if attempts < 3 && !given_up => Some((image, attempts + 1, begun, given_up)),
-            Step::Boot if begun => Some((image, attempts, begun, true)),
+            Step::Boot if attempts < 3 && !given_up => Some(OpenOrder { attempts: attempts + 1, ..open }),
+            Step::Boot if begun => Some(OpenOrder { given_up: true, ..open }),
             Step::Boot => None,
-            Step::Begin => Some((image, attempts, true, given_up)),
-            Step::Success => {
-                next.image = image;
+            Step::Begin => Some(OpenOrder { begun: true, seen: true, ..open }),
+            Step::Success if seen => {
+                next.image = open.image;
                 None
             }
+            // No attempt at this order has begun.
+            Step::Success => self.open.clone(),
             // Whoever was to begin: it is all still there.
             Step::Untouched => None,
-            Step::Failed => Some((image, attempts, true, given_up || attempts >= 3)),
+            Step::Failed => Some(OpenOrder { begun: true, given_up: given_up || attempts >= 3, ..open }),
             // Whatever is left of the attempts.
-            Step::Changed => Some((image, attempts, true, true)),
+            Step::Changed => Some(OpenOrder { begun: true, given_up: true, ..open }),
             Step::Cancel if !begun => None,
             Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
         };
@@ -177,12 +214,20 @@ impl Expected {
     }
 
     fn of(standing: &Standing, orders: u32) -> Expected {
-        let open = standing.order.clone();
-        Expected {
-            image: standing.image.clone().unwrap(),
-            open: open.map(|order| (order.image, order.attempts, order.begun, order.given_up)),
-            orders,
-        }
+        let open = standing.order.clone().map(|order| OpenOrder {
+            image: order.image,
+            attempts: order.attempts,
+            begun: order.begun,
+            given_up: order.given_up,
+            seen: order.attempt.is_some(),
+        });
+        Expected { image: standing.image.clone().unwrap(), open, orders }
+    }
+}
+
+impl OpenOrder {
+    fn new(number: u32, begun: bool) -> OpenOrder {
+        OpenOrder { image: format!("i{number}"), attempts: 0, begun, given_up: false, seen: false }
     }
 }
 
@@ -200,7 +245,7 @@ impl Actor {
     fn act(&mut self, state: &State, step: Step) {
         let Actor { machine, .. } = self;
         let told = |order: &str, success, untouched| Report { untouched, ..report(success, order) };
-        let say = |report: Report| drop(wait(state.report(machine, allocation(machine), &report)));
+        let say = |report: Report| drop(wait(state.report(machine, allocation(machine), BOOT, &report)));
         match step {
             Step::Order => {
                 let image = format!("i{}", self.orders + 1);
@@ -212,7 +257,7 @@ impl Actor {
                 }
             }
             Step::Boot => drop(wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()))).next),
-            Step::Begin => drop(wait(state.begin(machine, allocation(machine), &self.seen, vec![]))),
+            Step::Begin => drop(wait(state.begin(machine, allocation(machine), &self.seen, start()))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
             Step::Failed => say(told(&self.seen, false, false)),
@@ -312,21 +357,21 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     };
     for attempt in 1..=3 {
         assert!(matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Attempt(_)));
-        let begun = wait(state.begin("m", "a", &order.id, vec![]));
+        let begun = wait(state.begin("m", "a", &order.id, start()));
         assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
-        let first = wait(state.report("m", "a", &failed));
-        let second = wait(state.report("m", "a", &failed));
+        let first = wait(state.report("m", "a", BOOT, &failed));
+        let second = wait(state.report("m", "a", BOOT, &failed));
         assert_eq!((first.news, second.news), (true, false));
         assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
     }
     assert!(
         matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Stop(order) if order.without_marker)
     );
-    let success = wait(state.report("m", "a", &report(true, &order.id)));
+    let success = wait(state.report("m", "a", BOOT, &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
-    assert!(!wait(state.report("m", "a", &report(true, &order.id))).news);
-    assert_eq!(wait(state.begin("m", "a", &order.id, vec![])), Begun::NotInForce);
+    assert!(!wait(state.report("m", "a", BOOT, &report(true, &order.id))).news);
+    assert_eq!(wait(state.begin("m", "a", &order.id, start())), Begun::NotInForce);
     let outcome = standing(&state, "m").outcome.unwrap();
     assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
 }
@@ -343,10 +388,10 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
         let boot = || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()))).next;
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
-            assert!(matches!(wait(state.begin(machine, allocation(machine), &order.id, vec![])), Begun::Yes(..)));
+            assert!(matches!(wait(state.begin(machine, allocation(machine), &order.id, start())), Begun::Yes(..)));
         }
         if succeeds {
-            wait(state.report(machine, allocation(machine), &report(true, &order.id)));
+            wait(state.report(machine, allocation(machine), BOOT, &report(true, &order.id)));
             assert!(matches!(boot(), NextBoot::Disk));
         } else {
             assert!(matches!(boot(), NextBoot::Stop(_)) && matches!(boot(), NextBoot::Stop(_)));

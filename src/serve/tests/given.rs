@@ -138,6 +138,9 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
         "disks": [{ "device": "/dev/sda", "size_bytes": 1, "promise": "wiped" },
                   { "device": "/dev/sdb", "size_bytes": 1, "promise": "kept" }],
     });
+    let operator = server.operator();
+    let adopted = server.call(&operator, "POST", &format!("/v1/machine/{ONE}/adopt"), &Value::Null).await;
+    assert_eq!(adopted.status, 200, "{}", adopted.text());
     server
         .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
         .await;

@@ -88,6 +88,8 @@ impl Client {
         self.good("POST", "/v1/machine/register", &token, &registration(ONE));
         self.good("GET", &format!("{path}/wait?seconds=60"), &token, &Value::Null);
         self.good("GET", &path, &token, &Value::Null);
+        let begins = json!({ "allocationuuid": "a1", "order": "" });
+        self.good("POST", &format!("{path}/point-of-no-return"), &token, &begins);
         let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" });
         self.good("POST", &format!("{path}/report"), &token, &report);
     }

@@ -27,6 +27,8 @@ async fn what_happens_is_counted() {
     let body = json!({ "success": true, "message": "m", "allocationuuid": "a1",
         "timings": [{"step": "image.burn", "seconds": 12.5}, {"step": "a\nb{", "seconds": 1}] });
     let path = format!("/v1/machine/{ONE}/report");
+    assert_eq!(server.call(&machine, "POST", &path, &body).await.status, 409, "it has not begun");
+    assert_eq!(server.begins_first(ONE, &machine, "a1").await, 200);
     for _ in 0..2 {
         assert_eq!(server.call(&machine, "POST", &path, &body).await.status, 200);
     }

@@ -10,6 +10,7 @@ mod connections;
 mod database;
 mod defined;
 mod files;
+mod forged;
 mod freed;
 mod given;
 mod held;
@@ -297,7 +298,17 @@ impl Running {
         }
     }
 
+    /// Announces a first installation, as an agent that sends no digest.
+    async fn begins_first(&self, id: &str, token: &str, allocation: &str) -> u16 {
+        let begins = json!({ "allocationuuid": allocation, "order": "" });
+        self.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &begins).await.status
+    }
+
+    /// Reports the end of a first installation. A success that is not a repetition begins before.
     async fn report(&self, id: &str, token: &str, allocation: &str, success: bool) {
+        if success {
+            self.begins_first(id, token, allocation).await;
+        }
         let body =
             json!({ "success": success, "message": "m", "allocationuuid": allocation, "console_password": "s3cret" });
         let answer = self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await;

@@ -59,6 +59,7 @@ impl Running {
         let server = Running::start_in(with_images()).await;
         let token = server.token(ONE).await;
         server.allocated(ONE, &token).await;
+        assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
         assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
         server.ramdisk(TWO).await;
         let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
@@ -344,6 +345,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     refused(json!({ "to": TWO, "what": 1 }), 400).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
     assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
     server.ramdisk(TWO).await;
     let text = refused(json!({ "to": TWO, "disks": { "/dev/sda": "S9", "/dev/sdb": "N1" } }), 409).await;
@@ -494,6 +496,7 @@ async fn a_disk_of_the_machine_itself_is_refused_at_once() {
         let mut body = success(ONE);
         let disk = json!({ "device": "/dev/sda", "serial": serial, "wwn": wwn, "size_bytes": size_bytes });
         body["marker"]["disks"] = json!([disk]);
+        assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
         assert_eq!(server.report_to(ONE, &token, body).await.status, 200);
         let mut inventory = with_one_disk();
         inventory.disks[0].wwn = "0x5000".to_owned();
@@ -524,6 +527,7 @@ async fn what_is_encrypted_is_refused_at_once() {
     let server = Running::start_in(dir).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
     assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
     server.ramdisk(TWO).await;
     let answer = server.about_move("POST", "", json!({ "to": TWO })).await;

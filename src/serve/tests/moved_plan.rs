@@ -75,9 +75,9 @@ impl Running {
                     marker = Some(Marker { received_from, ..written.clone() });
                     continue;
                 }
-                OfRun::TellPointOfNoReturn { allocation, disks, approved, .. } => {
-                    let body =
-                        json!({ "allocationuuid": allocation, "order": "", "disks": disks, "approved": approved });
+                OfRun::TellPointOfNoReturn { allocation, disks, approved, secret_digest, .. } => {
+                    let body = json!({ "allocationuuid": allocation, "order": "", "disks": disks, "approved": approved,
+                        "secret_digest": secret_digest });
                     ("point-of-no-return", body)
                 }
                 OfRun::Report(closing) => {

@@ -102,7 +102,10 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     assert_eq!((waits(ONE).await, waits(TWO).await), (Value::Null, Value::Null));
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().succeeded);
-    server.report(ONE, &token, "a1", true).await;
+    let marker = json!({ "machine": ONE, "allocation": "a1", "image": "debian-11", "layout": "default", "time": "2026-01-01T00:00:00Z" });
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(!good(&["adopt", ONE, "two"]).await, "one of them is known to be installed");
 }
 

@@ -100,7 +100,8 @@ async fn from_the_button_to_the_report() {
     let server = server.restarted().await;
     let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
     assert_eq!((begun.begun, begun.disks[0].serial.as_str(), begun.disks.len()), (true, "A0", 1));
-    assert!(!server.report_of(&token, success("another")).await);
+    let stale = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &success("another")).await;
+    assert_eq!((stale.status, &stale.json()["code"]), (409, &json!("success-order-not-open")), "{}", stale.text());
     assert!(!server.report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1" })).await);
     assert_eq!(server.listed().await["order"]["id"], order.as_str(), "neither report was about it");
 
@@ -155,6 +156,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
     let token = server.token(ONE).await;
     let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
     assert_eq!((begun.begun, begun.disks[0].serial.as_str()), (true, "A0"));
+    assert_eq!(server.begin(&token, &order).await, 200);
     server.report_of(&token, success(&order)).await;
     assert!(server.boots_disk().await);
 }

@@ -63,6 +63,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let path = format!("/dev/disk/by-uuid/{UID}");
     let report = json!({"success": true, "message": "m", "allocationuuid": given.id, "burn": {"bytes": 1, "seconds": 1.0, "shares": []},
         "volumes": [{"name": "db-1", "uid": UID, "path": path, "size_bytes": 4096}]});
+    assert_eq!(server.begins_first(ONE, &token, &given.id).await, 200);
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Available"]);
@@ -131,6 +132,7 @@ async fn a_reinstall_is_told_what_is_available() {
     let path = format!("/dev/disk/by-uuid/{UID}");
     let report = json!({"success": true, "message": "m", "allocationuuid": given.id, "burn": {"bytes": 1, "seconds": 1.0, "shares": []},
         "volumes": [{"name": "db-1", "uid": UID, "path": path, "size_bytes": 4096}]});
+    assert_eq!(server.begins_first(ONE, &token, &given.id).await, 200);
     assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await.status, 200);
     let second = volume("db-2", "9474cda7-0dbe-40fc-9842-3cb0404a7202");
     assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), &json!([second])).await.status, 200);

@@ -189,7 +189,7 @@ fn judge_first_installations() {
         let plan = installation(&there, &machine, &allocation);
         println!("{plan}");
         plan.stages.iter().for_each(|one| reporter.stage(one.name.as_str(), || Ok(())).unwrap());
-        control.point_of_no_return(&allocation.id, None, &[], &[], None).unwrap();
+        control.point_of_no_return(&AttemptNotice { allocation: &allocation.id, ..AttemptNotice::default() }).unwrap();
         control.report(&Ended { allocation: ONE.into(), ..ended() }).unwrap();
         tell(&reporter, EventName::BootingNewKernel, "leaving the ramdisk");
         let (calls, log) = (first.calls(), first.rack.log());
@@ -336,8 +336,14 @@ fn judge_first_server_that_dies() {
 fn judge_first_reinstalls() {
     let first = First::start();
     first.rack.steer("allocate", &reinstall());
-    let begin =
-        |control: &MetalControl| control.point_of_no_return(ONE, Some("1"), &[MarkedDisk::default()], &[], None);
+    let begin = |control: &MetalControl| {
+        control.point_of_no_return(&AttemptNotice {
+            allocation: ONE,
+            order: Some("1"),
+            disks: &[MarkedDisk::default()],
+            ..AttemptNotice::default()
+        })
+    };
     let boots = || {
         let (control, _) = first.boots();
         assert!(control.wait(PATIENCE).unwrap());

@@ -7,7 +7,7 @@
 
 use crate::boot::efi::own;
 use crate::error::{Context, Phase, Result};
-use crate::marker::MarkedDisk;
+use crate::marker::{AttemptRecord, MarkedDisk};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,9 @@ pub struct Note {
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
+    /// Record of that attempt. Root of the installed system can write this variable, so it proves less than the record of a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
 }
 
 /// Where it is noted.
@@ -42,9 +45,12 @@ impl Memory {
         Memory { directory: directory.to_owned() }
     }
 
-    /// None where nothing was noted, or nobody can read it.
-    pub fn read(&self) -> Option<Note> {
-        serde_json::from_slice(&own::read(&self.directory, NAME)?).ok()
+    /// Reads the note; `None` if there is none.
+    ///
+    /// # Errors
+    /// There is a note, and it cannot be read: an attempt may have begun.
+    pub fn read(&self) -> Result<Option<Note>> {
+        own::read_json(&self.directory, NAME)
     }
 
     /// # Errors
@@ -93,15 +99,25 @@ mod tests {
     fn what_is_noted_is_there_until_it_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let memory = Memory::new(directory.path());
-        assert_eq!(memory.read(), None);
+        assert_eq!(memory.read().unwrap(), None);
         for attempt in [1, 300_000_000, 2] {
             let note = Note { attempt, order: (attempt > 1).then(|| "7".into()), ..Note::counted(None, "a", "i") };
             memory.write(&note).unwrap();
-            assert_eq!(memory.read(), Some(note));
+            assert_eq!(memory.read().unwrap(), Some(note));
         }
         memory.forget().unwrap();
         memory.forget().unwrap();
-        assert_eq!(memory.read(), None);
+        assert_eq!(memory.read().unwrap(), None);
         assert!(Memory::new(&directory.path().join("no")).write(&Note::default()).is_err());
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_parsed_is_neither_absent_nor_a_note() {
+        let directory = tempfile::tempdir().unwrap();
+        for value in [&b"["[..], b"{}", b"", b"{\"allocation\": \"a\", \"image\": \"i\", \"attempt\": 4294967296}"] {
+            own::write(directory.path(), NAME, value).unwrap();
+            let error = Memory::new(directory.path()).read().unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains("DrophammerReinstall-"), "{error}");
+        }
     }
 }

@@ -94,12 +94,13 @@ impl Rest {
 /// The fields that metal-api has. It spells what is not there as null, or not at all. What drophammer's own server adds is no word of
 /// metal-api's, and means nothing here.
 pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
-    const OWN: [&str; 12] = [
+    const OWN: [&str; 13] = [
         "order",
         "installed",
         "erase",
         "steps",
         "begun_on",
+        "attempt_record",
         "former_machines",
         "definition",
         "finish",

@@ -61,7 +61,9 @@ fn a_boot_counts_once_and_the_next_one_goes_on() {
         assert_eq!((is.attempt, is.attempts, is.begun, is.id.as_str()), (1, 3, false, ""));
     }
     let disks = [MarkedDisk { device: "/dev/sda".into(), ..MarkedDisk::default() }];
-    first.begin(&Begin { allocation: "a", order: Some("4"), disks: &disks }).unwrap();
+    first
+        .begin(&AttemptNotice { allocation: "a", order: Some("4"), disks: &disks, ..AttemptNotice::default() })
+        .unwrap();
     let is = order(&v1(&server.url(""), &memory));
     assert_eq!((is.attempt, is.begun, is.id.as_str(), is.disks.as_slice()), (2, true, "4", &disks[..]));
 }
@@ -76,7 +78,8 @@ fn what_is_not_in_force_any_more_does_not_begin() {
         (r#""allocationuuid": "b", "reinstall": true"#, Some("1"), false),
     ] {
         let (server, memory) = (plane(&[now]), tempfile::tempdir().unwrap());
-        let begun = v1(&server.url(""), &memory).begin(&Begin { allocation: "a", order, disks: &[] });
+        let begun =
+            v1(&server.url(""), &memory).begin(&AttemptNotice { allocation: "a", order, ..AttemptNotice::default() });
         match begun {
             Ok(()) => assert!(is, "{now} {order:?}"),
             Err(error) => {
@@ -85,7 +88,9 @@ fn what_is_not_in_force_any_more_does_not_begin() {
         }
     }
     let (server, memory) = (Server::script(&[(200, r#"{"id": "m"}"#)]), tempfile::tempdir().unwrap());
-    assert!(v1(&server.url(""), &memory).begin(&Begin { allocation: "a", order: None, disks: &[] }).is_err());
+    assert!(
+        v1(&server.url(""), &memory).begin(&AttemptNotice { allocation: "a", ..AttemptNotice::default() }).is_err()
+    );
 }
 
 #[test]

@@ -163,14 +163,16 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
 fn an_installation_begins_only_while_its_allocation_is_there() {
     let begin = |pace: Pace, act: fn(&str, &Request) -> Act| {
         let (control, _server) = control(pace, act);
-        control.point_of_no_return("a-1", None, &[], &[], None).map_err(|error| error.to_string())
+        control
+            .point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
+            .map_err(|error| error.to_string())
     };
     assert_eq!(begin(SURE, |_, _| allocated("a-1")), Ok(()));
     assert_eq!(begin(SURE, |_, request| if request.nth == 0 { Act::status(502) } else { allocated("a-1") }), Ok(()));
     assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("was given to somebody else"));
     let nobody = |pace: Pace, act: fn(&str, &Request) -> Act| {
         let (control, _server) = control(pace, act);
-        control.point_of_no_return("", None, &[], &[], None).map_err(|error| error.to_string())
+        control.point_of_no_return(&AttemptNotice::default()).map_err(|error| error.to_string())
     };
     let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
     assert_eq!(nobody(QUICK, free), Ok(()));
@@ -191,7 +193,7 @@ fn only_what_has_succeeded_is_reported() {
     assert!(asked(&server).is_empty());
     // It was installed already, and nobody knows its password any more.
     control.report(&ended()).unwrap();
-    control.point_of_no_return("a-1", None, &[], &[], None).unwrap();
+    control.point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
     control.wait(Duration::from_secs(60)).unwrap();
     let password = control.machine().unwrap().allocation.unwrap().console_password;
     control.report(&ended()).unwrap();
@@ -221,7 +223,7 @@ fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
     };
     let (control, installed) = boot(&record);
     assert!(!installed, "the installation has not been reported");
-    control.point_of_no_return("a-1", None, &[], &[], None).unwrap();
+    control.point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
     control.report(&ended()).unwrap();
     for _ in 0..2 {
         let (control, installed) = boot(&record);

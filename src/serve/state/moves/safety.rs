@@ -7,7 +7,7 @@ use crate::marker::Marker;
 use crate::serve::boot_token::RequestedBoot;
 use crate::serve::input::{self, Machine};
 use crate::serve::moves::overlay::Overlay;
-use crate::serve::moves::tests::{carried as has, end, ordered};
+use crate::serve::moves::tests::{carried as has, end, ordered, start};
 use crate::serve::moves::{Hands, MoveState};
 use crate::serve::resolve::{Known, nowhere, resolve};
 use crate::serve::state::boots::Boot;
@@ -350,7 +350,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Begin => {
                 if let Some(boot) = self.sides[1].boot {
                     let now = present(&self.database, A, B).unwrap();
-                    let begun = self.hears(&Word::Begins { boot, disks: ordered().disks, now });
+                    let begun = self.hears(&Word::Begins { start: start(boot, &ordered().disks), now });
                     if let Some(Ok(_)) = begun {
                         prop_assert!(!self.sides[0].runs, "A runs, and B begins to copy it");
                         self.begun = true;

@@ -39,7 +39,10 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
     assert!(matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()))).next, NextBoot::Attempt(_)));
     let layout = serde_json::json!({"id": "default", "disks": []});
     wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "i1", order: "" }));
-    wait(state.report("m", "a", &report(true, &order.id)));
+    let refused = wait(state.report("m", "a", BOOT, &report(true, &order.id)));
+    assert_eq!(refused.unproven, Some(Unproven::NotBegun));
+    assert!(matches!(wait(state.begin("m", "a", &order.id, start())), Begun::Yes(..)));
+    wait(state.report("m", "a", BOOT, &report(true, &order.id)));
     let now = standing(&state, "m");
     assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
     // And a first installation works in it.

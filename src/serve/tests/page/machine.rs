@@ -60,6 +60,7 @@ async fn nothing_that_a_machine_says_becomes_markup() {
                 "erased": [{ "device": HOSTILE, "serial": HOSTILE, "method": "discard", "proof": HOSTILE, "seconds": 1.0 }],
                 "burn": { "bytes": 1, "seconds": 1.0, "shares": [{ "stage": HOSTILE, "percent": 1 }] } });
             server.allocated(ONE, &token).await;
+            assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
             assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await.status, 200);
         }
     }

@@ -47,15 +47,15 @@ fn judge_first_installed_by_another_agent() {
 fn judge_first_disks_of_earlier_boots() {
     let first = First::start();
     let (control, _) = first.boots();
-    assert!(control.pool().unwrap().known_disks().is_empty(), "a machine that has never registered");
+    assert!(control.pool().unwrap().known_disks().unwrap().is_empty(), "a machine that has never registered");
     control.register(&machine()).unwrap();
     let sizes = |known: Vec<KnownDisk>| known.iter().map(|disk| disk.size_bytes).collect::<Vec<_>>();
     let (control, _) = first.boots();
-    assert_eq!(sizes(control.pool().unwrap().known_disks()), [6 << 30], "as registered by another agent");
+    assert_eq!(sizes(control.pool().unwrap().known_disks().unwrap()), [6 << 30], "as registered by another agent");
     let both = [6 << 30, 9 << 30].map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() });
     control.pool().unwrap().remember_disks(&both).unwrap();
     control.register(&machine()).unwrap();
     let (control, _) = first.boots();
-    assert_eq!(control.pool().unwrap().known_disks(), both);
+    assert_eq!(control.pool().unwrap().known_disks().unwrap(), both);
     first.calls();
 }

@@ -1,0 +1,64 @@
+//! Number of an order, where no server issues ids: in the files of a fleet, and on machines of metal-stack.
+//!
+//! Such numbers also come from install markers and firmware variables, which root of the installed system can write. They are bounded, and
+//! calculations with them are checked.
+
+use std::fmt;
+
+/// Number of an order, from 1 to [`OrderNumber::LARGEST`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OrderNumber(u64);
+
+impl OrderNumber {
+    pub const FIRST: OrderNumber = OrderNumber(1);
+
+    /// Largest number: 2^53 - 1, which every reader of JSON represents exactly.
+    pub const LARGEST: OrderNumber = OrderNumber((1 << 53) - 1);
+
+    /// Parses the id of an order; `None` if it is not a decimal number from 1 to the largest.
+    pub fn parse(id: &str) -> Option<OrderNumber> {
+        let is_decimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+        let number = id.parse().ok().filter(|_| is_decimal).map(OrderNumber)?;
+        (OrderNumber::FIRST..=OrderNumber::LARGEST).contains(&number).then_some(number)
+    }
+
+    /// Returns the next number. The largest one, which only a forged marker contains, is followed by the first.
+    pub fn next(self) -> OrderNumber {
+        if self < OrderNumber::LARGEST { OrderNumber(self.0 + 1) } else { OrderNumber::FIRST }
+    }
+}
+
+impl fmt::Display for OrderNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_bounded_and_never_wrap_to_zero() {
+        for (text, number) in [
+            ("1", Some(1)),
+            ("02", Some(2)),
+            ("9007199254740991", Some(9_007_199_254_740_991)),
+            ("9007199254740992", None),
+            ("18446744073709551615", None),
+            ("18446744073709551616", None),
+            ("99999999999999999999999999", None),
+            ("0", None),
+            ("-1", None),
+            ("+1", None),
+            (" 1", None),
+            ("1e3", None),
+            ("5f0c-of-a-server", None),
+            ("", None),
+        ] {
+            assert_eq!(OrderNumber::parse(text), number.map(OrderNumber), "{text}");
+        }
+        assert_eq!(OrderNumber(4).next(), OrderNumber(5));
+        assert_eq!(OrderNumber::LARGEST.next(), OrderNumber::FIRST);
+    }
+}

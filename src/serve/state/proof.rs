@@ -1,0 +1,181 @@
+//! Proof of a reported success. It counts only if this server saw the attempt begin, and if the reported install marker is the one that
+//! this attempt wrote.
+//!
+//! | the report names | state of the allocation | |
+//! |---|---|---|
+//! | the open order | its attempt has begun here | recorded if the marker is of that attempt |
+//! | the open order | no attempt has begun here | refused |
+//! | the order that was completed last, with the recorded marker | | a repetition: acknowledged, nothing is recorded |
+//! | any other order | | refused |
+//! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
+//! | no order | the operator has adopted it | recorded, if the marker is the one that the operator was shown |
+//! | no order | the first installation has begun here | recorded if the marker is of that attempt |
+//! | no order | anything else | refused |
+//!
+//! A machine that needs confirmation after a restore boots what it has: what would be refused is acknowledged, and its marker is kept as a
+//! claim.
+
+use super::Hash;
+use super::standing::{Order, Standing};
+use crate::control::wire::Report;
+use crate::marker::attempt::MarkerMismatch;
+use crate::marker::{AttemptRecord, MarkedDisk, Marker};
+use crate::text::cut;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Maximum length of an id in a refusal.
+const ID_BYTES: usize = 128;
+
+/// Attempt that has passed its point of no return.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BegunAttempt {
+    /// Token of its boot, as a hash.
+    pub by: Hash,
+    /// Record of its secret; none from an agent that sends no digest. Then only the same boot can report its success.
+    #[serde(default)]
+    pub record: Option<AttemptRecord>,
+}
+
+/// Announcement of an attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptStart {
+    /// Token of the boot, as a hash.
+    pub by: Hash,
+    pub disks: Vec<MarkedDisk>,
+    pub secret_digest: Option<String>,
+}
+
+impl AttemptStart {
+    /// Returns the record of this attempt at an image.
+    pub fn attempt(&self, image: Option<String>) -> BegunAttempt {
+        let record = self.secret_digest.clone().map(|secret_digest| AttemptRecord { secret_digest, image });
+        BegunAttempt { by: self.by, record }
+    }
+}
+
+/// Effect of a report of success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SuccessEffect {
+    /// The order is completed.
+    Completes(Box<Order>),
+    /// The first installation is completed.
+    Installs,
+    /// The machine has shown the installation that the operator has adopted. What its marker contains is a claim.
+    Adopts,
+    /// Nothing is recorded.
+    Nothing,
+}
+
+/// Reason why a reported success does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unproven {
+    /// The order is not open.
+    OrderNotOpen(String),
+    /// No attempt has begun on this server.
+    NotBegun,
+    /// The attempt sent no digest, and another boot reports its success.
+    OtherBoot,
+    /// The report has no marker, or that of another allocation or order.
+    OtherMarker,
+    /// The marker is not of the attempt.
+    Mismatch(MarkerMismatch),
+    /// The operator has adopted another marker.
+    NotAdopted,
+}
+
+impl Unproven {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Unproven::OrderNotOpen(_) => "success-order-not-open",
+            Unproven::NotBegun => "success-not-begun",
+            Unproven::OtherBoot => "success-other-boot",
+            Unproven::OtherMarker | Unproven::Mismatch(_) => "success-other-marker",
+            Unproven::NotAdopted => "success-not-adopted",
+        }
+    }
+
+    /// Returns the refusal for the machine's console, with the operator's remedy.
+    pub fn explain(&self, machine: &str, allocation: &str) -> String {
+        let remedy = match self {
+            Unproven::NotAdopted => format!(
+                "compare with `drophammer machine adopt --waiting`, then `drophammer machine adopt {machine}`, or erase the disk"
+            ),
+            Unproven::OrderNotOpen(_) => format!(
+                "to install what is wanted now, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
+            ),
+            _ => format!(
+                "to carry out what is ordered, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
+                 `drophammer machine reinstall {machine} --cancel` the order"
+            ),
+        };
+        format!("success of allocation {allocation} of machine {machine} is not recorded: {self}; {remedy}")
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unproven::OrderNotOpen(order) => write!(f, "order {order} is not open"),
+            Unproven::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
+            Unproven::OtherBoot => f.write_str("another boot has begun the attempt, and its agent sent no digest"),
+            Unproven::OtherMarker => f.write_str("the report contains no install marker of this allocation and order"),
+            Unproven::Mismatch(mismatch) => write!(f, "the install marker is of another attempt: {mismatch}"),
+            Unproven::NotAdopted => f.write_str("the install marker differs from the one that the operator adopted"),
+        }
+    }
+}
+
+/// Judges a report of success of the boot with this token.
+///
+/// # Errors
+/// The success is not proven.
+pub fn judge(standing: &Standing, allocation: &str, boot: Hash, report: &Report) -> Result<SuccessEffect, Unproven> {
+    let judged = match (&report.order, &standing.order) {
+        (Some(id), Some(order)) if *id == order.id => {
+            let attempt = order.attempt.as_ref().ok_or(Unproven::NotBegun);
+            let proven = attempt.and_then(|attempt| prove(attempt, &order.disks, allocation, boot, report));
+            proven.map(|()| SuccessEffect::Completes(Box::new(order.clone())))
+        }
+        (Some(id), _) if is_repeated(standing, id, report) => Ok(SuccessEffect::Nothing),
+        (Some(id), _) => Err(Unproven::OrderNotOpen(cut(id, ID_BYTES).escape_debug().to_string())),
+        (None, _) if standing.succeeded => Ok(SuccessEffect::Nothing),
+        (None, _) => judge_first(standing, allocation, boot, report),
+    };
+    if standing.unconfirmed { judged.or(Ok(SuccessEffect::Nothing)) } else { judged }
+}
+
+fn judge_first(standing: &Standing, allocation: &str, boot: Hash, report: &Report) -> Result<SuccessEffect, Unproven> {
+    let begun = standing.first.as_ref().ok_or(Unproven::NotBegun);
+    let proven = begun.and_then(|first| prove(&first.attempt(), &first.disks, allocation, boot, report));
+    match (proven, &standing.adopted_marker) {
+        (Ok(()), _) => Ok(SuccessEffect::Installs),
+        (Err(why), _) if !standing.adopted => Err(why),
+        (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(Unproven::NotAdopted),
+        // Without a marker that was shown before, the operator's word is for any of this allocation.
+        (Err(_), _) => Ok(SuccessEffect::Adopts),
+    }
+}
+
+/// Checks that the attempt has written the reported marker.
+fn prove(
+    attempt: &BegunAttempt,
+    disks: &[MarkedDisk],
+    allocation: &str,
+    boot: Hash,
+    report: &Report,
+) -> Result<(), Unproven> {
+    let Some(record) = &attempt.record else {
+        return if attempt.by == boot { Ok(()) } else { Err(Unproven::OtherBoot) };
+    };
+    let is_of = |marker: &&Marker| marker.allocation == allocation && marker.order == report.order;
+    let marker = report.marker.as_ref().filter(is_of).ok_or(Unproven::OtherMarker)?;
+    marker.check_attempt(record, disks).map_err(Unproven::Mismatch)
+}
+
+/// Returns whether this success of the order was recorded before. The answer to the first report may have been lost.
+fn is_repeated(standing: &Standing, order: &str, report: &Report) -> bool {
+    let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
+    is_last && standing.marker == report.marker
+}
