@@ -11,6 +11,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, Outcome};
 use crate::http;
 use crate::inventory::Inventory;
+use crate::text::limits;
 use privileged_calls::SeparateSecrets;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
@@ -143,13 +144,13 @@ impl HttpControl {
 
     fn refused(&self, what: &str, response: Response) -> Error {
         let status = response.status();
-        // The status says enough when the body cannot be read.
-        self.refusal(what, status, &response.text().unwrap_or_default())
+        self.refusal(what, status, &http::read_refusal(response))
     }
 
     fn refusal(&self, what: &str, status: StatusCode, body: &str) -> Error {
         let said =
             serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
+        let said = limits::message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
@@ -186,8 +187,8 @@ impl Control for HttpControl {
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
-        let text = response.text().map_err(|error| self.unreachable(what, error.without_url()))?;
-        let machine = serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))?;
+        let text = http::read_answer(response).map_err(|error| self.garbled(what, error.without_url()))?;
+        let machine = serde_json::from_slice(&text).map_err(|error| self.garbled(what, error))?;
         let machine = super::of_this_machine(machine, &self.machine)?;
         let separate = machine.allocation.as_ref().map(|allocation| SeparateSecrets {
             allocation: allocation.id.clone(),
@@ -251,7 +252,8 @@ impl Control for HttpControl {
         let request = || self.request(Method::POST, &self.of_machine("/report")).json(&report);
         let response = self.ask(how_long(&ended.outcome), "report", ANSWER, request)?;
         // Acknowledged it is, whatever a control plane of another kind writes into its answer.
-        Ok(response.json().unwrap_or_default())
+        let text = http::read_answer(response).unwrap_or_default();
+        Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 

@@ -1,16 +1,24 @@
-//! Who is connected, and how much of the server each address may take: connections, and bodies that are on their way.
+//! Who is connected, and how much of the server each address may take: connections, requests that are handled at the same time, and
+//! bodies from their first byte until their request is answered.
 
 use super::App;
 use super::api_error::ApiError;
+use super::turns::Turns;
 use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
 
 /// Bodies of one address, and of all, that are in memory at once. A proxy speaks for many.
 const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
+/// Larger bodies are parsed in turn: what is made of one takes many times its size.
+pub const LARGE_BODY_BYTES: usize = 128 << 10;
+/// Large bodies that are parsed and answered at the same time.
+const LARGE_AT_ONCE: usize = 2;
 /// With fewer places than this, nobody is kept from them.
 const PLACES_AT_LEAST: usize = 64;
 
@@ -55,14 +63,8 @@ impl Origin {
     /// The request did not arrive over a connection.
     pub fn of(parts: &Parts, app: &App) -> Result<Origin, ApiError> {
         let unknown = || ApiError::bad("the source address of the request is unknown");
-        let Connected { address, port, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
-        if !app.peers.is_proxy(address) {
-            return Ok(Origin { address, port: Some(port) });
-        }
-        let mut values = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-        // The client itself may have written all elements before the last one.
-        let last = values.next_back().and_then(|value| value.rsplit(',').next());
-        Ok(last.and_then(|element| Origin::parse(element.trim())).unwrap_or(Origin { address, port: None }))
+        let connected = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
+        Ok(app.peers.origin(connected, &parts.headers))
     }
 
     /// Parses `ADDRESS`, `ADDRESS:PORT` and `[ADDRESS]:PORT`.
@@ -83,6 +85,9 @@ impl Origin {
 #[derive(Clone)]
 pub struct Peers {
     taken: Arc<Mutex<HashMap<IpAddr, Taken>>>,
+    pub turns: Turns,
+    /// Permits for large bodies.
+    pub large_bodies: Arc<Semaphore>,
     places: usize,
     proxies: Arc<[IpAddr]>,
 }
@@ -105,7 +110,20 @@ impl Peers {
     /// Of so many places for connections one address gets at most a quarter.
     pub fn new(all_places: usize, proxies: &[IpAddr]) -> Peers {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
-        Peers { taken: Arc::default(), places, proxies: proxies.iter().map(IpAddr::to_canonical).collect() }
+        let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
+        let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+        Peers { taken: Arc::default(), turns: Turns::default(), large_bodies, places, proxies }
+    }
+
+    /// Returns the client of a request: the other end of its connection or, for a proxy of the operator, the client that it forwards for.
+    pub fn origin(&self, Connected { address, port, .. }: Connected, headers: &HeaderMap) -> Origin {
+        if !self.is_proxy(address) {
+            return Origin { address, port: Some(port) };
+        }
+        let mut values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        // The client itself may have written all elements before the last one.
+        let last = values.next_back().and_then(|value| value.rsplit(',').next());
+        last.and_then(|element| Origin::parse(element.trim())).unwrap_or(Origin { address, port: None })
     }
 
     fn is_proxy(&self, address: IpAddr) -> bool {

@@ -3,7 +3,8 @@
 //! Every client on the boot network can request a boot. A request therefore changes no boot. A registered boot ends with its own
 //! report, after a day without an installation, or when another boot of the machine registers after it has become silent.
 
-use super::next::{Files, NextBoot, decide};
+use super::next::{Files, NextBoot, decide, durability_since};
+use super::store::Durability;
 use super::{Hash, State, freed, moves, registered, strangers};
 use crate::error::Result;
 use crate::serve::boot_token::RequestedBoot;
@@ -147,19 +148,21 @@ impl State {
     /// The database's.
     pub async fn enroll(&self, boot: Boot, by: Enrollment) -> Result<Enrolled> {
         let heard = self.heard.clone();
-        self.durably(move |transaction| {
+        self.as_durable_as_needed(move |transaction| {
+            let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
             let current = current(transaction, &boot.machine)?;
             if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {
-                return enroll_again(transaction, current, &by.address, &heard);
+                return deferred(enroll_again(transaction, current, &by.address, &heard)?);
             }
             let is_old = current.as_ref().is_some_and(|current| !boot.is_newer_than(&current.created));
             let is_freed = freed::last(transaction, &boot.machine)?.is_some_and(|freed| !boot.is_newer_than(&freed));
             if is_old || is_freed || !(by.has_file || strangers::admit(transaction, &boot.machine, &heard)?) {
-                return Ok(Enrolled::Gone);
+                return deferred(Enrolled::Gone);
             }
             if let Some(active) = current.filter(|current| heard.blocks(current, &by.address)) {
-                return Ok(Enrolled::Waits(active.address.unwrap_or_default()));
+                return deferred(Enrolled::Waits(active.address.unwrap_or_default()));
             }
+            let before = transaction.total_changes();
             let next = match by.allocation.filter(|_| boot.while_active) {
                 Some(allocation) => {
                     let files = Files::Allocated(allocation.clone());
@@ -170,9 +173,10 @@ impl State {
                 }
                 None => None,
             };
+            let durability = durability_since(transaction, before);
             transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
             store(transaction, &boot, &by.address)?;
-            Ok(Enrolled::Yes(next))
+            Ok((Enrolled::Yes(next), durability))
         })
         .await
     }

@@ -3,6 +3,7 @@
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
 use super::standing::{Order, Outcome, read};
+use super::store::Durability;
 use super::{State, moves, now, strangers};
 use crate::carried::Part;
 use crate::error::Result;
@@ -59,7 +60,8 @@ pub struct Handed {
 }
 
 impl State {
-    /// Decides what the machine boots, and counts the attempt.
+    /// Decides what the machine boots, and counts the attempt. Only a counted attempt
+    /// is synced: the request comes from any client.
     ///
     /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is active, nothing is counted:
     /// what was requested counts when its boot registers.
@@ -68,18 +70,20 @@ impl State {
     /// The database's.
     pub async fn next_boot(&self, machine: &str, files: Files) -> Result<Handed> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
-        self.durably(move |transaction| {
+        self.as_durable_as_needed(move |transaction| {
             let active = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot));
             let files = moves::files(transaction, &machine, files)?;
+            let before = transaction.total_changes();
             let next = chosen(transaction, &machine, &files, active.is_some(), heard.quiet)?;
+            let durability = durability_since(transaction, before);
             match (&files, &next) {
                 (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
-                    return Ok(Handed { next: NextBoot::Crowded, active });
+                    return Ok((Handed { next: NextBoot::Crowded, active }, durability));
                 }
                 (Files::Nothing, _) => {}
                 _ => strangers::is_known(transaction, &machine)?,
             }
-            Ok(Handed { next, active })
+            Ok((Handed { next, active }, durability))
         })
         .await
     }
@@ -111,6 +115,14 @@ impl State {
             connection.prepare_cached(HELD)?.exists(params![machine, allocation])
         })
         .await
+    }
+}
+
+/// Returns the durability of a decision: one that has changed an order is synced. Everything else that any client can cause is not.
+pub fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
+    match transaction.total_changes() > changes {
+        true => Durability::Synced,
+        false => Durability::Deferred,
     }
 }
 
@@ -180,7 +192,9 @@ pub fn decide(
     if order.begun {
         // The last attempt may be complete and its report lost in a power cut: one more boot can report it.
         let is_unheard = !std::mem::replace(&mut order.given_up, true);
-        keep(transaction, machine, allocation, &order)?;
+        if is_unheard {
+            keep(transaction, machine, allocation, &order)?;
+        }
         return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
     }
     forget(transaction, machine, allocation)?;
