@@ -12,6 +12,7 @@ mod defined;
 mod files;
 mod given;
 mod held;
+mod host_names;
 mod images;
 mod inspect;
 mod killed;
@@ -164,6 +165,7 @@ fn options(dir: &Path) -> Options {
         operator_listen: None,
         tls: None,
         proxies: Vec::new(),
+        hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
         url: None,
         pxe: None,
         boot: None,
