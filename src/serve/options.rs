@@ -78,6 +78,10 @@ pub struct ServeOptions {
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
+    /// Another name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses, localhost, the host's own
+    /// names, and those of --url and --tls-cert are always accepted.
+    #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
+    pub hosts: Vec<String>,
     /// How machines reach this server; without it, as each request names it.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
@@ -119,6 +123,8 @@ pub struct Options {
     pub proxies: Vec<IpAddr>,
     /// Machines register from every source port.
     pub any_source_port: bool,
+    /// Further names that clients use for this server.
+    pub hosts: Vec<String>,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
     pub url: Option<String>,
     /// Machines find this server over a network card.
@@ -141,6 +147,7 @@ impl From<ServeOptions> for Options {
             operator_listen,
             proxies,
             any_source_port,
+            hosts,
             url,
             range,
             ipxe,
@@ -161,7 +168,7 @@ impl From<ServeOptions> for Options {
             listen,
             operator_listen,
             tls,
-            proxies,
+            proxies, hosts,
             any_source_port,
             url,
             pxe,

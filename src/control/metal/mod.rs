@@ -20,6 +20,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, Event, EventName};
 use crate::inventory::Inventory;
 use crate::plan::pool_disks::KnownDisk;
+use crate::stdout;
 use events::Told;
 use loki::Loki;
 use record::FirmwareRecord;
@@ -106,7 +107,7 @@ impl MetalControl {
     /// Its configuration cannot be had, or not be used.
     pub fn new(pixie: &str, machine: &str) -> Result<MetalControl> {
         let config = config::fetch(pixie, machine, PATIENT)?;
-        clock::set(&config, &|line| println!("{line}"));
+        clock::set(&config, &stdout::say);
         let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
         let api: Box<dyn Api> = match &config.api {
             config::Api::V2(_) => Box::new(v2::V2::new(pixie, machine, &config, record.clone())?),

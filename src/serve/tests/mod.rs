@@ -15,6 +15,7 @@ mod forged;
 mod freed;
 mod given;
 mod held;
+mod host_names;
 mod images;
 mod inspect;
 mod killed;
@@ -173,6 +174,7 @@ fn options(dir: &Path) -> Options {
         tls: None,
         proxies: Vec::new(),
         any_source_port: false,
+        hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
         url: None,
         pxe: None,
         boot: None,

@@ -1,6 +1,7 @@
 //! Lines of machines on a terminal: one for each of those that were heard last, and one for the number of the others.
 
 use super::Who;
+use crate::text::terminal::escape_line;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 
@@ -37,7 +38,7 @@ impl Bars {
         let new = || MachineBar { bar: lines.insert(0, ProgressBar::new_spinner()), changed };
         let machine = self.machines.entry(who.machine.clone()).or_insert_with(new);
         machine.changed = changed;
-        machine.bar.set_prefix(who.to_string());
+        machine.bar.set_prefix(escape_line(&who.to_string()).into_owned());
         machine.bar.clone()
     }
 
@@ -54,6 +55,11 @@ impl Bars {
         };
         let line = self.hidden_line.get_or_insert_with(new);
         line.set_message(format!("lines of machines that were replaced by those of others: {}", self.hidden));
+    }
+
+    /// Prints a line above those of the machines.
+    pub fn println(&self, line: &str) -> std::io::Result<()> {
+        self.lines.println(escape_line(line))
     }
 
     pub fn end(&self) {
