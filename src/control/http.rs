@@ -187,7 +187,7 @@ impl Control for HttpControl {
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
-        let text = http::read_answer(response).map_err(|error| self.garbled(what, error.without_url()))?;
+        let text = http::read_answer(response).map_err(|error| self.garbled(what, error))?;
         let machine = serde_json::from_slice(&text).map_err(|error| self.garbled(what, error))?;
         let machine = super::of_this_machine(machine, &self.machine)?;
         let separate = machine.allocation.as_ref().map(|allocation| SeparateSecrets {

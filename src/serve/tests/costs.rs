@@ -236,13 +236,8 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
         assert_eq!(server.from(FLOOD, "POST", &path, &token, &event).await.status, 200);
     }
     for _ in 0..most + 50 {
-        let answer = server.call(
-            &known,
-            "POST",
-            &format!("/v1/machine/{ONE}/event"),
-            &json!({"event": "Alive", "message": "m"}),
-        );
-        assert_eq!(answer.await.status, 200);
+        let (path, event) = (format!("/v1/machine/{ONE}/event"), json!({"event": "Alive", "message": "m"}));
+        assert_eq!(server.call(&known, "POST", &path, &event).await.status, 200);
     }
     server.heard(&format!("{FLOOD} sends more than {most} events a minute")).await;
     let dir = server.stop().await;
