@@ -69,11 +69,13 @@ fn installed(port: u16, volumes: &Value) -> Result<()> {
         "bios": {"vendor": "", "version": "", "date": ""}});
     let report = json!({"success": true, "message": "m", "allocationuuid": "a1", "volumes": volumes,
         "burn": {"bytes": 1, "seconds": 1.0, "shares": []}});
+    let begins = json!({"allocationuuid": "a1", "order": ""});
     let machine = format!("/v1/machine/{MACHINE}");
     for (method, path, body) in [
         ("POST", "/v1/machine/register", registered),
         ("GET", &format!("{machine}/wait?seconds=60"), Value::Null),
         ("GET", &machine, Value::Null),
+        ("POST", &format!("{machine}/point-of-no-return"), begins),
         ("POST", &format!("{machine}/report"), report),
     ] {
         let (status, said) = call(port, token, method, path, &body)?;

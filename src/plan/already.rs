@@ -139,8 +139,8 @@ pub fn arrange(
     }
 }
 
-/// What was received is reported by a boot that the control plane has let begin, and by no other one: whoever has sent it may have
-/// its system again by now. It is told of the same tables as before.
+/// Announces a received installation again, with the tables and the digest of the attempt that has received it. The control plane accepts
+/// its success only from a boot that has announced it: the sending machine may run its system again by now.
 fn begin(request: &Request) -> Option<OfRun> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);

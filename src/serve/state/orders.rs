@@ -56,7 +56,7 @@ pub struct Reported {
     pub retry: bool,
     /// The open order that the report is about, after the report.
     pub order: Option<Order>,
-    /// Whether the machine's installation succeeded; `None` if the report is about another one.
+    /// Success of the machine's installation; `None` if the report is about another one.
     pub over: Option<bool>,
     /// The reported success does not count, for this reason; nothing was recorded.
     pub unproven: Option<Unproven>,

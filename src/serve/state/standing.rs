@@ -161,7 +161,7 @@ pub struct Order {
     /// The disks of the last attempt that has begun; not shown to people.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
-    /// That attempt; none if this server has seen none begin; not shown to people.
+    /// Attempt that has begun last; none if this server has seen none begin. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<BegunAttempt>,
     /// The order has begun and gets no further attempt: the machine waits for a person.

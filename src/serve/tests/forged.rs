@@ -130,7 +130,8 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let (token, given) = server.boots().await;
     assert!(agent(&given, &forged_system).unwrap().already.is_none());
     assert!(agent(&given, &with_marker(&complete, &forged)).unwrap().already.is_none());
-    assert!(agent(&given, &with_marker(&old_system, &marker)).unwrap().already.is_none(), "its tables are not there");
+    let elsewhere = agent(&given, &with_marker(&old_system, &marker)).unwrap_err().to_string();
+    assert!(elsewhere.contains("--replace-newer"), "its tables are not there, and nothing is erased: {elsewhere}");
     assert_eq!(agent(&given, &complete).unwrap().already.as_ref(), Some(&marker));
     let report = success("a1", &order, Some(&marker));
     server.acknowledges(&token, "report", &report).await;
