@@ -75,8 +75,8 @@ async fn of_path(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> 
 pub async fn boot(app: &App, headers: &HeaderMap) -> Result<Option<Boot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash(token);
-    let stored = app.state.boot(hash).await?;
-    let boot = stored.or_else(|| app.boot_tokens.verify(token).map(|boot| Boot::requested(hash, boot)));
+    let requested = app.boot_tokens.verify(token).map(|boot| Boot::requested(hash, boot));
+    let boot = app.state.boot(hash, requested).await?;
     Ok(boot.filter(|boot| !boot.is_expired()))
 }
 

@@ -130,14 +130,18 @@ pub enum Enrolled {
 }
 
 impl State {
-    /// Returns the registered boot with this token.
+    /// Returns the registered boot with this token, or the requested one if nothing has revoked its token.
     ///
     /// # Errors
     /// The database's.
-    pub async fn boot(&self, hash: Hash) -> Result<Option<Boot>> {
+    pub async fn boot(&self, hash: Hash, requested: Option<Boot>) -> Result<Option<Boot>> {
         self.run(move |connection| {
             let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
-            connection.query_row(&select, [hash], row).optional()
+            let registered = connection.query_row(&select, [hash], row).optional()?;
+            match (registered, requested) {
+                (None, Some(requested)) if !is_revoked(connection, &requested)? => Ok(Some(requested)),
+                (registered, _) => Ok(registered),
+            }
         })
         .await
     }
@@ -154,9 +158,8 @@ impl State {
             if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {
                 return deferred(enroll_again(transaction, current, &by.address, &heard)?);
             }
-            let is_old = current.as_ref().is_some_and(|current| !boot.is_newer_than(&current.created));
-            let is_freed = freed::last(transaction, &boot.machine)?.is_some_and(|freed| !boot.is_newer_than(&freed));
-            if is_old || is_freed || !(by.has_file || strangers::admit(transaction, &boot.machine, &heard)?) {
+            let has_room = |transaction| strangers::admit(transaction, &boot.machine, &heard);
+            if is_revoked(transaction, &boot)? || !(by.has_file || has_room(transaction)?) {
                 return deferred(Enrolled::Gone);
             }
             if let Some(active) = current.filter(|current| heard.blocks(current, &by.address)) {
@@ -201,6 +204,14 @@ impl State {
         let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS NOT 1";
         self.durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await
     }
+}
+
+/// Returns whether another boot of the machine, requested later, has registered, or the machine was freed, since this one was requested.
+fn is_revoked(connection: &Connection, boot: &Boot) -> rusqlite::Result<bool> {
+    let current = current(connection, &boot.machine)?;
+    let freed = freed::last(connection, &boot.machine)?;
+    let times = [current.map(|current| current.created), freed];
+    Ok(times.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
 }
 
 /// Registers the machine's boot once more. Its address may have changed.

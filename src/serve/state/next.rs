@@ -45,7 +45,7 @@ pub enum NextBoot {
     Stop(Order),
     /// The ramdisk, for its part in a move.
     Moving(Part, MoveState),
-    /// The ramdisk, where it waits: what is on its disks is not its own any more.
+    /// The ramdisk, where it waits: its disks contain the system of another machine.
     Released,
     /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
     Crowded,

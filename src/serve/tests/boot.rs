@@ -25,7 +25,7 @@ async fn boot_scripts() {
             ),
             "{query}"
         );
-        assert_eq!(token.len(), 64);
+        assert_eq!(token.len(), 146);
     }
     let bad = [
         "",

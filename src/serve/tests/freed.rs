@@ -33,12 +33,12 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     let machine = format!("/v1/machine/{ONE}");
     assert_eq!(server.from(MACHINE, "GET", &format!("{machine}/wait?seconds=60"), &old, "").await.status, 200);
     assert_eq!(server.from(MACHINE, "GET", &machine, &old, "").await.status, 200);
+    let requested_before = server.requested().await;
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
     assert!(!server.is_not_clean().await, "it has its own allocation");
 
     let server = server.restarted_strict(|_| ()).await;
-    let requested_before = server.requested().await;
     let freed = server.free().await;
     assert_eq!(freed.status, 200, "{}", freed.text());
     server.heard("one: cannot power off the freed machine: the file of machine").await;

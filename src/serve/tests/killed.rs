@@ -13,7 +13,7 @@ const DIR: &str = "DROPHAMMER_TEST_KILLED_DIR";
 #[ignore = "the process of the test below"]
 fn the_server_that_is_killed() {
     let dir = PathBuf::from(std::env::var_os(DIR).expect("started by the test below"));
-    run(options(&dir)).unwrap();
+    run(Options { any_source_port: true, ..options(&dir) }).unwrap();
 }
 
 struct Process {
