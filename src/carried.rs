@@ -4,8 +4,6 @@
 use crate::device::LayoutPath;
 use crate::layout::Format;
 use crate::marker::{MarkedDisk, Marker};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -119,8 +117,10 @@ pub fn digest(certificate: &str) -> String {
 
 /// Fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl x509 -fingerprint -sha256` computes
 /// it. `None` if the text contains no certificate.
+#[cfg(any(feature = "agent", feature = "serve"))]
 pub fn fingerprint(certificate: &str) -> Option<String> {
-    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+    use rustls::pki_types::pem::PemObject;
+    let der = rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
     let hex: Vec<String> = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
     Some(format!("sha256:{}", hex.concat()))
 }
