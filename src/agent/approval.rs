@@ -19,7 +19,7 @@ pub fn waiting_for_approval(own: &Own) -> String {
 #[derive(Debug, PartialEq, Eq)]
 enum Approval {
     Given,
-    /// Nothing is written. The text says what for.
+    /// Outstanding, for the reason in the text. Nothing is written.
     Awaited(String),
     Over(&'static str),
 }
@@ -78,9 +78,9 @@ fn approval(said: Said, incoming: &Incoming, silence: &mut Silence) -> Result<Ap
         }
         Said::Done | Said::Over => Approval::Over("the move is over, and nothing was written"),
         Said::Nothing => match silence.heard() {
-            Silent::Ends => Approval::Over("the control plane has no word about the move any more"),
+            Silent::Ends => Approval::Over("the control plane no longer reports the move"),
             Silent::Begins | Silent::Lasts => {
-                Approval::Awaited("the control plane has no word about the move".to_owned())
+                Approval::Awaited("the control plane does not report the move".to_owned())
             }
         },
     })

@@ -162,8 +162,8 @@ impl Agent {
     }
 }
 
-/// Whom all is sent to now. As long as the other one has erased nothing, only its certificate is looked at. A machine that neither a secret
-/// nor the operator vouches for is sent nothing, whatever the control plane has begun.
+/// Returns the machine that receives everything now. Before it has erased its disks, only its certificate is checked. Nothing is sent to a machine
+/// whose certificate is neither approved nor signed with the secret, whatever the control plane has begun.
 fn receiver<'m>(own: &Own, moving: &'m Moving, sent_to: &str) -> Result<Option<&'m Peer>> {
     let Some(peer) = moving.peer.as_ref().filter(|peer| own.may_trust(peer)) else { return Ok(None) };
     if !moving.begun {

@@ -32,7 +32,7 @@ pub struct GivenUp {
     pub landlock: bool,
 }
 
-/// Leaves this process, which has one thread so far, with what it has open and nothing else, and with so much memory of its own.
+/// Drops all privileges of this process, which has one thread so far. Open descriptors and `data_bytes` of memory remain.
 ///
 /// # Errors
 /// The kernel has no filter for system calls, or refuses: the process must not go on then.

@@ -1,5 +1,5 @@
-//! Which blocks of a disk its filesystems use, by their own maps of what is free. They are read and nothing is decided by halves: where
-//! a filesystem is not clean, not understood, or contradicts itself, all of it is used.
+//! Used blocks of a disk, by its filesystems' own maps of free space. Where a filesystem is not clean, not supported, or contradicts itself, all of
+//! it is used.
 //!
 //! The readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which has no access to the disk: the parent reads for it.
 //! Each metadata block is visited once, and reads, visits and ranges are bounded ([`work`], [`ranges`]). Beyond a bound all is used.
@@ -42,11 +42,11 @@ pub struct Used {
 
 /// What a filesystem says.
 enum Found {
-    /// It is none of that kind.
+    /// Another filesystem, or none.
     Other,
-    /// It is, and all of it is taken for used.
+    /// This filesystem, of which everything counts as used.
     Doubtful(&'static str),
-    /// These bytes of it.
+    /// This filesystem, of which these bytes are used.
     Used(&'static str, UsedRanges),
 }
 
@@ -59,7 +59,7 @@ struct View<'d> {
 }
 
 impl View<'_> {
-    /// `None` where there is nothing, it cannot be read, or there is more to read than is read at once.
+    /// Reads bytes. `None` if they are outside of the partition, cannot be read, or exceed what is read at once.
     fn bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
         if end > self.size || length > work::MOST_BYTES_AT_ONCE {
@@ -111,7 +111,7 @@ fn of_disk(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
     }
 }
 
-/// What lies in no partition is used.
+/// Returns the used blocks of all partitions. Space outside of partitions counts as used.
 fn partitions(disk: &View, table: &Gpt) -> Used {
     let (size, sector) = (disk.size, table.sector_bytes());
     let mut entries: Vec<Range<u64>> = table
@@ -137,7 +137,7 @@ fn partitions(disk: &View, table: &Gpt) -> Used {
     Used { ranges: rounded(ranges.finish(), size), what: format!("GPT with {}", names.join(", ")), has_table: true }
 }
 
-/// Its name, and what of it is used.
+/// Returns the name and the used ranges of a filesystem.
 fn filesystem(view: &View) -> (String, UsedRanges) {
     let whole = || UsedRanges::whole(view.size);
     let found = [ext::used(view), xfs::used(view), btrfs::used(view), fat::used(view), swap::used(view)];

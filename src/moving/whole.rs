@@ -103,7 +103,7 @@ impl Own {
                 "both certificates are signed with the secret of the ramdisks, which the control plane does not know.\nCertificate of this machine:\n  {own}"
             ),
             None => format!(
-                "the ramdisks have no secret (/etc/drophammer/move-secret), so that the operator approves both certificates.\nCertificate of this machine:\n  {own}"
+                "without a secret in the ramdisks (/etc/drophammer/move-secret) the operator approves both certificates.\nCertificate of this machine:\n  {own}"
             ),
         }
     }
@@ -232,10 +232,10 @@ impl Incoming {
         self.port.address.rsplit(':').next()?.parse().ok()
     }
 
-    /// Who may connect from now on. A machine that nobody vouches for yet may not.
+    /// Sets the machine that may connect from now on. Ignores one whose certificate is neither approved nor signed with the secret.
     ///
     /// # Errors
-    /// A refusal: that is no certificate, or not one that is signed as it must be.
+    /// A refusal: the certificate is not valid, or not signed with the secret.
     pub fn hear(&self, peer: &Peer) -> Result<()> {
         if !self.own.may_trust(peer) {
             return Ok(());

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 /// So many of one address have a place, beside one for each disk.
 const OF_ONE_ADDRESS: usize = 8;
 
-/// So many have a place together, whatever their addresses: the oldest one gives its place up. A handshake of the machine that is awaited
-/// takes milliseconds.
+/// Unauthenticated connections of all addresses together. The oldest one is cut for a new one: a handshake of the expected machine takes
+/// milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
 pub struct Strangers {

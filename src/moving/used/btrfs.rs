@@ -117,7 +117,7 @@ fn chunks(view: &View, superblock: &[u8], visited: &Visited) -> Option<Vec<Chunk
         }
         (found.len() <= MOST_CHUNKS).then_some(())
     })?;
-    // The device has counted too. What is said of parity here is more than there is.
+    // The superblock has the sum. The stripes of parity are overestimated here.
     let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
     let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
     let on_device = stripes.fold(0, u64::saturating_add);
@@ -134,7 +134,7 @@ fn in_order(mut found: Vec<Chunk>) -> Option<Vec<Chunk>> {
     (!found.windows(2).any(overlaps)).then_some(found)
 }
 
-/// What the tree of extents has on this device. `None`: it cannot be read here, or is not all.
+/// Returns the extents on this device. `None` if the tree of extents cannot be read from this device alone, or is not complete.
 fn extents(view: &View, superblock: &[u8], chunks: &[Chunk], visited: &Visited) -> Option<UsedRanges> {
     if superblock.le64(LOG_ROOT) != 0 || superblock.le64(COMPAT_RO) & !KNOWN_COMPAT_RO != 0 {
         return None;
@@ -171,7 +171,7 @@ fn extents(view: &View, superblock: &[u8], chunks: &[Chunk], visited: &Visited) 
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
-/// Where an extent lies on this device. One in stripes is there with all of its chunk.
+/// Adds the places of an extent on this device. A striped extent is added with its whole chunk.
 fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
     let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
     if extent.end > chunk.start.checked_add(chunk.length)? {

@@ -69,7 +69,7 @@ fn clusters(view: &View, boot: &[u8]) -> Option<UsedRanges> {
     while at < table_bytes {
         let step = STEP_BYTES.min(table_bytes - at);
         let entries = view.bytes(table + at, step)?;
-        // Which of several copies is right is not for us to say.
+        // Copies that differ are not judged.
         if (1..copies).any(|copy| view.bytes(table + copy * table_bytes + at, step).as_ref() != Some(&entries)) {
             return None;
         }

@@ -43,7 +43,7 @@ impl Work {
         read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
     }
 
-    /// A bound was reached, or something could not be read: what was not found may be there.
+    /// Returns whether a bound was reached or a read failed. A signature that was not found may exist then.
     pub fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }
@@ -62,12 +62,12 @@ pub struct Visited<'w> {
 }
 
 impl<'w> Visited<'w> {
-    /// With room for so many blocks.
+    /// Creates an empty set for at most `most` blocks.
     pub fn new(work: &'w Work, most: usize) -> Visited<'w> {
         Visited { work, seen: RefCell::default(), most }
     }
 
-    /// Visits the block there. `None` if that was done before, which is a cycle or a block with two parents, or if there are too many.
+    /// Records a visit of the block at that place. `None` if the block was visited before, because of a cycle or of two parents, or if there are too many blocks.
     pub fn visit(&self, at: u64) -> Option<()> {
         self.work.nodes.set(self.work.nodes.get() + 1);
         let mut seen = self.seen.borrow_mut();

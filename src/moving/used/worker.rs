@@ -36,7 +36,7 @@ pub fn read(disk: &File, size: u64, sector: u64) -> Used {
     });
     read.unwrap_or_else(|why| {
         let why = clean(cut(&why, NAME_BYTES));
-        // What is not known may be a table.
+        // An unread disk may contain a partition table.
         Used { what: format!("all of it: its filesystems were not read: {why}"), has_table: true, ..all(size) }
     })
 }
@@ -46,10 +46,10 @@ fn start() -> io::Result<(Powerless, UnixStream)> {
     Ok((Powerless::start(Job::UsedBlocks, OwnedFd::from(there))?, here))
 }
 
-/// Sends the order and answers reads, until the worker has said all.
+/// Sends the order and answers reads until the worker has sent its last range.
 ///
 /// # Errors
-/// The worker ended early, was too slow, or said what cannot be. The disk cannot be read.
+/// The worker ended early, was too slow, or violated the protocol.
 fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Result<Used> {
     let (mut reads, mut bytes, mut found) = (0, 0, Vec::new());
     let mut piece = Vec::new();

@@ -169,7 +169,7 @@ impl Filesystem {
                 break;
             }
             left = std::mem::replace(&mut number, right);
-            // The records rise, and each block is visited once. One without records has no siblings.
+            // Records rise, each block is visited once, and only a root may be empty.
             block = read(right, 0).filter(|_| count > 0)?;
         }
         (sum == u64::from(head.be32(FREE))).then_some(())

@@ -21,7 +21,7 @@ pub struct ApprovedCertificates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateTrust {
-    /// None: the migration waits.
+    /// Not vouched for: the migration waits.
     Unapproved,
     /// The operator, who compared the fingerprint.
     Operator,
@@ -111,7 +111,7 @@ impl Move {
         )
     }
 
-    /// Returns the peer of the machine with that part, as the machine is told of it. The sender is told of a released certificate only.
+    /// Returns the peer of the machine with that part, for that machine. The sender receives a released certificate only.
     pub fn peer_of(&self, part: Part, now: Present) -> Option<Peer> {
         let other = peer(part);
         let end = self.peer(other, now)?;

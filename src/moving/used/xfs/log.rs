@@ -35,7 +35,7 @@ pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
     log.ends_with_unmount(view, start).unwrap_or(false)
 }
 
-/// What is known of each sector.
+/// Sectors of the log.
 struct Log {
     rounds: Vec<u32>,
     /// The numbers of those that are a record's header.
