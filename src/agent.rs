@@ -3,6 +3,7 @@
 //! A failure before the plan's point of no return leaves every disk as it was. After a later failure, the executor makes sure
 //! that nothing half-written can boot.
 
+mod approval;
 mod ending;
 mod moving;
 mod pool;
@@ -257,6 +258,11 @@ impl Agent {
 
     fn install(&self, ready: Ready) -> Failure {
         let Ready { allocation, plan, text, trust, incoming } = ready;
+        if let Some(incoming) = &incoming
+            && let Err(failure) = self.await_approval(&allocation, incoming)
+        {
+            return Failure { allocation, plan: text, ..*failure };
+        }
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), trust);
         incoming.into_iter().for_each(|incoming| session.awaits(incoming));
         let failure = match session.run(&plan) {

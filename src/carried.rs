@@ -18,6 +18,10 @@ pub struct Moving {
     /// The receiving machine has passed its point of no return: bytes may travel.
     #[serde(default)]
     pub begun: bool,
+    /// The certificate of at least one of the two machines is not released yet: neither by the operator, nor by a secret that the peer has.
+    /// The receiving machine must not begin.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub awaits_approval: bool,
     /// The other machine, as it stands in its ramdisk now. It has another certificate after each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
@@ -87,6 +91,15 @@ pub struct Peer {
     /// `HOST:PORT` where it listens; empty for the one that sends.
     #[serde(default)]
     pub address: String,
+    /// The operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no other.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub approved: bool,
+}
+
+/// Returns whether a field can be left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Peer {
@@ -100,6 +113,16 @@ impl Peer {
 pub fn digest(certificate: &str) -> String {
     let hex: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{}", hex.concat())
+}
+
+/// Fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl x509 -fingerprint -sha256` computes
+/// it. `None` if the text contains no certificate.
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub fn fingerprint(certificate: &str) -> Option<String> {
+    use rustls::pki_types::pem::PemObject;
+    let der = rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+    let hex: Vec<String> = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("sha256:{}", hex.concat()))
 }
 
 /// What a machine in a move tells of itself, after each boot.
@@ -119,6 +142,9 @@ pub struct Standing {
     /// What went wrong, while all goes on as far as it can; empty when that is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
+    /// The ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub has_secret: bool,
 }
 
 /// All that the sending machine's layout has, as it is on its disks.
@@ -190,7 +216,15 @@ mod tests {
 
     fn part(order: &str) -> Moving {
         let order = order.to_owned();
-        Moving { order, part: Part::Send, begun: true, peer: None, carried: None, disks: Vec::new() }
+        Moving {
+            order,
+            part: Part::Send,
+            begun: true,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        }
     }
 
     fn newest(order: &str, state: &str) -> Newest {

@@ -46,6 +46,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(name = crate::command::powerless::WORKER, hide = true)]
     ImageWorker,
+    /// Read which blocks the filesystems of a disk use, for the process that has started this one.
+    #[cfg(feature = "agent")]
+    #[command(name = crate::command::powerless::USED_BLOCKS_WORKER, hide = true)]
+    UsedBlocksWorker,
     /// Run the verify of an OS definition in a sandbox, for the process that has started this one.
     #[cfg(any(feature = "agent", feature = "serve"))]
     #[command(name = crate::verify::WORKER, hide = true)]

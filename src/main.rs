@@ -71,6 +71,10 @@ fn run(command: Command) -> Result<Exit> {
         Command::ImageWorker => drophammer::image::worker::run()
             .map(|()| Exit::Good)
             .context(drophammer::error::Phase::Image, || "work for another drophammer".to_owned()),
+        #[cfg(feature = "agent")]
+        Command::UsedBlocksWorker => drophammer::moving::run_used_blocks_worker()
+            .map(|()| Exit::Good)
+            .context(drophammer::error::Phase::Move, || "work for another drophammer".to_owned()),
         #[cfg(any(feature = "agent", feature = "serve"))]
         Command::VerifyWorker => drophammer::verify::worker::run(),
         #[cfg(all(feature = "agent", feature = "desk"))]

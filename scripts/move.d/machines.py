@@ -141,6 +141,10 @@ def copying(rack):
     rack.cli("machine", "move", "a", "b")
     rack.slow(b, "24mbit")
     a.on()
+    a.says("for the operator's approval")
+    b.says("for the operator's approval")
+    check(b.came() == 0, "B begins without an approval")
+    rack.approve("a", a, b)
     b.copies()
     return a, b, before, digests
 
@@ -153,6 +157,7 @@ def cuts(rack):
     time.sleep(2)
     a.on()
     a.says("no byte of them changes")
+    rack.approve("a", a)
     b.copies()
     print("the server is killed")
     rack.dies()
@@ -163,6 +168,7 @@ def cuts(rack):
     rack.serves()
     check(a.digests() == digests, "a byte of A has changed")
     b.on()
+    rack.approve("a", b)
     b.says("point of no return")
     rack.slow(b, "400mbit")
     b.says("move.copy took")

@@ -131,6 +131,17 @@ class Rack:
         check(done.returncode == 0, f"{' '.join(words)}: {done.stderr}{done.stdout}")
         return f"$ drophammer {' '.join(words)}\n{done.stdout}"
 
+    def approve(self, of, *machines):
+        """The certificates that these machines print on their consoles, once the server knows them."""
+        shown = [machine.fingerprint() for machine in machines]
+        words = ["machine", "move", of, *[word for one in shown for word in ("--approve", one)]]
+        end = time.monotonic() + PATIENCE
+        while subprocess.run([self.program, *words, "--server", URL, "--token-file", self.file("site/operator.token")],
+                             capture_output=True, timeout=120).returncode != 0:
+            check(time.monotonic() < end, f"the server does not know {shown}")
+            time.sleep(1)
+        print(f"approved: {', '.join(shown)}")
+
     def slow(self, machine, rate):
         """So much may go to that machine."""
         shell("tc qdisc replace dev $1 root tbf rate $2 burst 128k latency 100ms", machine.tap, rate)
@@ -200,6 +211,16 @@ class Machine(Consoles):
             command += ["-fw_cfg", f"name=opt/drophammer,file={self.folder}/script"]
         with open(self.log("qemu"), "wb") as errors:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def fingerprint(self):
+        """As this boot prints it."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = re.findall(r"Certificate of this machine:\s+(sha256:[0-9a-f]{64})\s", self.read("console"))
+            if found:
+                return found[-1]
+            check(time.monotonic() < end, f"{self.name} prints no fingerprint")
+            time.sleep(0.3)
 
     def ends(self):
         """Waits until it has switched itself off, or wants to boot again."""

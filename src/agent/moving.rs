@@ -12,6 +12,7 @@
 //! | no word of a move | waits, as long as [`Silence`] has it. Then it boots again, which ends nothing: it is asked anew |
 
 use super::Agent;
+use super::approval::waiting_for_approval;
 use super::ending::Failure;
 use crate::allocation::{Allocation, Machine};
 use crate::assigned::request;
@@ -32,7 +33,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Between two questions whether the other machine has begun.
-const PAUSE: Duration = Duration::from_secs(3);
+pub(super) const PAUSE: Duration = Duration::from_secs(3);
 
 /// A machine that is to send waits so long before it tries again what has failed.
 const AGAIN: Duration = Duration::from_secs(15);
@@ -63,6 +64,7 @@ impl Agent {
             port: None,
             carried: Some(carried),
             words: None,
+            has_secret: own.has_secret(),
         };
         self.control.moving(&standing).map_err(at("control.move"))?;
         self.reporter.phase(EventName::Waiting, "for the machine that takes what is on these disks");
@@ -117,7 +119,12 @@ impl Agent {
                     return Ok(());
                 }
             };
-            let Some(peer) = receiver(own, &moving, &sent_to)? else { continue };
+            let Some(peer) = receiver(own, &moving, &sent_to)? else {
+                if moving.awaits_approval {
+                    wait(&waiting_for_approval(own));
+                }
+                continue;
+            };
             self.reporter.say(&format!("to {}", peer.address));
             let groups: Vec<Vec<Device>> = groups.iter().map(|group| group.iter().map(device).collect()).collect();
             let (say, fails) = (|line: &str| self.reporter.say(line), |error: &Error| tell(&error.to_string()));
@@ -148,15 +155,17 @@ impl Agent {
             incoming.hear(peer)?;
         }
         let certificate = incoming.own().certificate().to_owned();
-        let order = moving.order.clone();
-        self.control.moving(&Standing { order, certificate, port: incoming.port(), carried: None, words: None })?;
+        let (order, has_secret) = (moving.order.clone(), incoming.own().has_secret());
+        let standing = Standing { order, certificate, port: incoming.port(), carried: None, words: None, has_secret };
+        self.control.moving(&standing)?;
         Ok(Some(incoming))
     }
 }
 
-/// Whom all is sent to now. As long as the other one has erased nothing, only its certificate is looked at.
+/// Returns the machine that receives everything now. Before it has erased its disks, only its certificate is checked. Nothing is sent to a machine
+/// whose certificate is neither approved nor signed with the secret, whatever the control plane has begun.
 fn receiver<'m>(own: &Own, moving: &'m Moving, sent_to: &str) -> Result<Option<&'m Peer>> {
-    let Some(peer) = &moving.peer else { return Ok(None) };
+    let Some(peer) = moving.peer.as_ref().filter(|peer| own.may_trust(peer)) else { return Ok(None) };
     if !moving.begun {
         own.check(peer)?;
     }
@@ -249,6 +258,7 @@ mod tests {
             order: "o1".to_owned(),
             part: Part::Send,
             begun: true,
+            awaits_approval: false,
             peer: None,
             carried: None,
             disks: Vec::new(),
@@ -280,15 +290,38 @@ mod tests {
         assert!(matches!(after(None, Some(other)), Next::Waits(_)));
     }
 
+    /// The attack: a machine that impersonates the receiver asks for the disks. The control plane may have been deceived, or be deceiving.
+    #[test]
+    fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
+        let own = Own::make(Path::new("/there/is/no/secret")).unwrap();
+        let certificate = Own::make(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
+        for (approved, begun, is_sent_to) in
+            [(false, true, false), (false, false, false), (true, false, false), (true, true, true)]
+        {
+            let peer = Some(Peer { certificate: certificate.clone(), address: String::new(), approved });
+            let (order, part) = ("o1".to_owned(), Part::Send);
+            let moving = Moving { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
+            assert_eq!(receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {begun}");
+        }
+        // The signature with the secret takes the place of the approval.
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "the secret of both ramdisks\n").unwrap();
+        let (own, other) = (Own::make(secret.path()).unwrap(), Own::make(secret.path()).unwrap());
+        for (certificate, is_good) in [(other.certificate(), true), (certificate.as_str(), false)] {
+            let peer = Peer { certificate: certificate.to_owned(), address: String::new(), approved: false };
+            assert_eq!(own.check(&peer).is_ok(), is_good);
+        }
+    }
+
     /// Once the other machine has erased its disks, a refusal ends nothing any more.
     #[test]
     fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
         let own = Own::make(Path::new("/there/is/no/secret")).unwrap();
         let good = Own::make(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
         let of = |certificate: &str, begun| {
-            let peer = Some(Peer { certificate: certificate.to_owned(), address: String::new() });
+            let peer = Some(Peer { certificate: certificate.to_owned(), address: String::new(), approved: true });
             let (order, part) = ("o1".to_owned(), Part::Send);
-            let moving = Moving { order, part, begun, peer, carried: None, disks: Vec::new() };
+            let moving = Moving { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
             receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))
         };
         assert_eq!(of(&good, false).unwrap(), None);

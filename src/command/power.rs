@@ -15,9 +15,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Memory of its own. The largest windows of zstd and xz have 128 MiB, and there is one for each stream of them.
-const DATA_BYTES: u64 = 1 << 30;
-
 /// The numbers of linux/landlock.h: what a version of it can forbid at all, of files, of the network and between processes.
 const LANDLOCK: [(i64, [u64; 3]); 6] = [
     (1, [(1 << 13) - 1, 0, 0]),
@@ -35,14 +32,14 @@ pub struct GivenUp {
     pub landlock: bool,
 }
 
-/// Leaves this process, which has one thread so far, with what it has open and nothing else.
+/// Drops all privileges of this process, which has one thread so far. Open descriptors and `data_bytes` of memory remain.
 ///
 /// # Errors
 /// The kernel has no filter for system calls, or refuses: the process must not go on then.
-pub fn give_up() -> io::Result<GivenUp> {
+pub fn give_up(data_bytes: u64) -> io::Result<GivenUp> {
     let filter = filter()?;
     for (resource, most) in
-        [(Resource::RLIMIT_DATA, DATA_BYTES), (Resource::RLIMIT_FSIZE, 0), (Resource::RLIMIT_CORE, 0)]
+        [(Resource::RLIMIT_DATA, data_bytes), (Resource::RLIMIT_FSIZE, 0), (Resource::RLIMIT_CORE, 0)]
     {
         setrlimit(resource, most, most)?;
     }

@@ -9,17 +9,41 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What it is called with.
+/// Subcommands of the sandboxed processes.
 pub const WORKER: &str = "image-worker";
+pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
 
 /// The same program, also where its file has been replaced meanwhile.
-#[cfg(not(test))]
-const PROGRAM: (&str, &[&str]) = ("/proc/self/exe", &[WORKER]);
+const PROGRAM: &str = "/proc/self/exe";
 
-/// In place of `main`, which a test has not.
-#[cfg(test)]
-const PROGRAM: (&str, &[&str]) =
-    ("/proc/self/exe", &["--exact", "image::worker::tests::worker", "--ignored", "--test-threads=1", "--nocapture"]);
+/// Purpose of a sandboxed process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Job {
+    /// Decodes an image.
+    Image,
+    /// Reads which blocks the filesystems of a disk use.
+    UsedBlocks,
+}
+
+impl Job {
+    #[cfg(not(test))]
+    fn arguments(self) -> Vec<&'static str> {
+        match self {
+            Job::Image => vec![WORKER],
+            Job::UsedBlocks => vec![USED_BLOCKS_WORKER],
+        }
+    }
+
+    /// A test in place of `main`.
+    #[cfg(test)]
+    fn arguments(self) -> Vec<&'static str> {
+        let test = match self {
+            Job::Image => "image::worker::tests::worker",
+            Job::UsedBlocks => "moving::used::worker::tests::worker",
+        };
+        vec!["--exact", test, "--ignored", "--test-threads=1", "--nocapture"]
+    }
+}
 
 /// It closes its socket a moment before it ends.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
@@ -34,10 +58,9 @@ impl Powerless {
     ///
     /// # Errors
     /// There is no /proc, or no room for one more process.
-    pub fn start(socket: OwnedFd) -> io::Result<Powerless> {
-        let (program, args) = PROGRAM;
-        let mut command = Command::new(program);
-        command.args(args).env_clear().current_dir("/");
+    pub fn start(job: Job, socket: OwnedFd) -> io::Result<Powerless> {
+        let mut command = Command::new(PROGRAM);
+        command.args(job.arguments()).env_clear().current_dir("/");
         command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
         // What a person types at the terminal is for this process.
         command.process_group(0);

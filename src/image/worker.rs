@@ -10,6 +10,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process;
 
+/// Memory of its own. The largest windows of zstd and xz have 128 MiB, and there is one for each stream of them.
+const DATA_BYTES: u64 = 1 << 30;
+
 /// Decodes what comes through standard input, which is a socket of the agent.
 ///
 /// # Errors
@@ -17,7 +20,7 @@ use std::process;
 pub fn run() -> io::Result<()> {
     nobody::close_others()?;
     let inside = Inside::open(io::stdin().as_fd().try_clone_to_owned()?)?;
-    match power::give_up() {
+    match power::give_up(DATA_BYTES) {
         Ok(GivenUp { landlock }) => work(inside, landlock),
         Err(error) => inside.fail(&error),
     }

@@ -19,6 +19,8 @@ mod tls;
 mod used;
 pub mod whole;
 
+pub use used::worker::run as run_used_blocks_worker;
+
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use certificate::{Certificate, FILE_BYTES, Secret};

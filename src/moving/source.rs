@@ -57,8 +57,8 @@ impl Source {
         }
         // Small reads anywhere: through the page cache.
         let cached = File::open(&real).context(Phase::Move, || format!("open {}", real.display()))?;
-        let read_at = |bytes: &mut [u8], at: u64| cached.read_exact_at(bytes, at);
-        let used = if whole { used::all(size_bytes) } else { used::of(&read_at, size_bytes, u64::from(sector_bytes)) };
+        let sector = u64::from(sector_bytes);
+        let used = if whole { used::all(size_bytes) } else { used::worker::read(&cached, size_bytes, sector) };
         Ok(Source { path: real, file, size_bytes, sector_bytes, used })
     }
 

@@ -1,17 +1,25 @@
-//! Which blocks of a disk its filesystems use, by their own maps of what is free. They are read and nothing is decided by halves: where
-//! a filesystem is not clean, not understood, or contradicts itself, all of it is used.
+//! Used blocks of a disk, by its filesystems' own maps of free space. Where a filesystem is not clean, not supported, or contradicts itself, all of
+//! it is used.
+//!
+//! The readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which has no access to the disk: the parent reads for it.
+//! Each metadata block is visited once, and reads, visits and ranges are bounded ([`work`], [`ranges`]). Beyond a bound all is used.
 
 mod btrfs;
 mod ext;
 mod fat;
 mod others;
+pub mod ranges;
 mod swap;
+pub mod work;
+pub mod worker;
 mod xfs;
 
 use super::own::GRANULE_BYTES;
 use crate::gpt::{Gpt, ReadAt};
 use crate::order;
+use ranges::UsedRanges;
 use std::ops::Range;
+use work::Work;
 
 /// Both ends of a disk are always used: what else was ever there has its signature in them.
 const ENDS_BYTES: u64 = 1 << 20;
@@ -34,29 +42,30 @@ pub struct Used {
 
 /// What a filesystem says.
 enum Found {
-    /// It is none of that kind.
+    /// Another filesystem, or none.
     Other,
-    /// It is, and all of it is taken for used.
+    /// This filesystem, of which everything counts as used.
     Doubtful(&'static str),
-    /// These bytes of it.
-    Used(&'static str, Vec<Range<u64>>),
+    /// This filesystem, of which these bytes are used.
+    Used(&'static str, UsedRanges),
 }
 
 /// A disk or a partition.
 struct View<'d> {
     read_at: ReadAt<'d>,
+    work: &'d Work,
     start: u64,
     size: u64,
 }
 
 impl View<'_> {
-    /// `None` where there is nothing, or it cannot be read.
+    /// Reads bytes. `None` if they are outside of the partition, cannot be read, or exceed what is read at once.
     fn bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        if end > self.size {
+        if end > self.size || length > work::MOST_BYTES_AT_ONCE {
             return None;
         }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
         (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
         Some(bytes)
     }
@@ -72,12 +81,22 @@ pub fn all(size: u64) -> Used {
     Used { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
-pub fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
-    let disk = View { read_at, start: 0, size };
+/// Returns the used blocks of a disk, and all of it if its filesystems require more than the bounded work, or cannot be read.
+pub fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
+    let counted = |bytes: &mut [u8], at: u64| work.read(read_at, bytes, at);
+    let used = of_disk(&counted, size, sector, work);
+    match work.is_exceeded() {
+        false => used,
+        true => Used { has_table: true, ..all(size) },
+    }
+}
+
+fn of_disk(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
+    let disk = View { read_at, work, start: 0, size };
     match Gpt::read(read_at, sector, 1) {
         // On a part of an array, the table's places are those of the array. Without an MBR that says so, Linux follows none.
         Ok(Some(table)) if others::at_the_end(&disk).is_none() && others::is_protected(&disk) => {
-            partitions(read_at, size, &table)
+            partitions(&disk, &table)
         }
         Ok(Some(_)) | Err(_) => Used { has_table: true, ..all(size) },
         Ok(None) => {
@@ -87,39 +106,40 @@ pub fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
             // So does a boot loader before a filesystem, which is no table. A vfat has them by itself, and counts in sectors as one.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
-            Used { ranges: rounded(ranges, size), what, has_table: has_mbr && !is_loader }
+            Used { ranges: rounded(ranges.finish(), size), what, has_table: has_mbr && !is_loader }
         }
     }
 }
 
-/// What lies in no partition is used.
-fn partitions(read_at: ReadAt, size: u64, table: &Gpt) -> Used {
-    let sector = table.sector_bytes();
+/// Returns the used blocks of all partitions. Space outside of partitions counts as used.
+fn partitions(disk: &View, table: &Gpt) -> Used {
+    let (size, sector) = (disk.size, table.sector_bytes());
     let mut entries: Vec<Range<u64>> = table
         .entries()
         .map(|entry| entry.sectors.start.saturating_mul(sector)..entry.sectors.end.saturating_mul(sector))
         .collect();
     order::by_key(&mut entries, |range| range.start);
-    let (mut ranges, mut names, mut end) = (Vec::new(), Vec::new(), 0);
+    let (mut ranges, mut names, mut end) = (UsedRanges::default(), Vec::new(), 0);
     for entry in entries {
         if entry.start < end || entry.end > size || entry.is_empty() {
             return Used { has_table: true, ..all(size) };
         }
-        ranges.push(end..entry.start);
-        let view = View { read_at, start: entry.start, size: entry.end - entry.start };
+        ranges.add(end..entry.start);
+        let view = View { start: entry.start, size: entry.end - entry.start, ..*disk };
         let (name, used) = filesystem(&view);
-        let used = rounded(used, view.size);
-        ranges.extend(used.into_iter().map(|range| entry.start + range.start..entry.start + range.end));
+        for range in rounded(used.finish(), view.size) {
+            ranges.add(entry.start + range.start..entry.start + range.end);
+        }
         names.push(name);
         end = entry.end;
     }
-    ranges.push(end..size);
-    Used { ranges: rounded(ranges, size), what: format!("GPT with {}", names.join(", ")), has_table: true }
+    ranges.add(end..size);
+    Used { ranges: rounded(ranges.finish(), size), what: format!("GPT with {}", names.join(", ")), has_table: true }
 }
 
-/// Its name, and what of it is used.
-fn filesystem(view: &View) -> (String, Vec<Range<u64>>) {
-    let whole = || std::iter::once(0..view.size).collect();
+/// Returns the name and the used ranges of a filesystem.
+fn filesystem(view: &View) -> (String, UsedRanges) {
+    let whole = || UsedRanges::whole(view.size);
     let found = [ext::used(view), xfs::used(view), btrfs::used(view), fat::used(view), swap::used(view)];
     let mut found = found.into_iter().filter(|found| !matches!(found, Found::Other));
     match (found.next(), found.next(), others::name(view)) {
@@ -189,19 +209,26 @@ impl Numbers for [u8] {
     }
 }
 
-/// Where the bits of a bitmap are set, lowest first, as ranges of `count` of them.
-fn set_bits(bitmap: &[u8], count: u64) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for bit in 0..count {
-        let byte = bitmap.get((bit / 8) as usize).copied().unwrap_or(0xff);
-        if byte >> (bit % 8) & 1 == 1 {
-            match ranges.last_mut() {
-                Some(range) if range.end == bit => range.end += 1,
-                _ => ranges.push(bit..bit + 1),
+/// Calls `each` with the ranges of set bits among the first `count` of a bitmap, in order. A byte that is missing has all bits set.
+fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
+    let mut run: Option<Range<u64>> = None;
+    let mut set = |range: Range<u64>| match &mut run {
+        Some(run) if run.end == range.start => run.end = range.end,
+        _ => {
+            if let Some(before) = run.replace(range) {
+                each(before);
             }
         }
+    };
+    for first in (0..count).step_by(8) {
+        let last = (first + 8).min(count);
+        match bitmap.get((first / 8) as usize).copied().unwrap_or(0xff) {
+            0 => {}
+            0xff => set(first..last),
+            byte => (first..last).filter(|bit| byte >> (bit % 8) & 1 == 1).for_each(|bit| set(bit..bit + 1)),
+        }
     }
-    ranges
+    run.into_iter().for_each(each);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::receiving::Waiting;
 use super::sending::{self, Way};
 use super::source::Source;
 use super::tls::Ends;
-use crate::carried::{Carried, Peer};
+use crate::carried::{self, Carried, Peer};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use std::cell::RefCell;
@@ -95,16 +95,31 @@ impl Own {
         &self.pair.certificate
     }
 
-    /// What stands behind the exchange of certificates, for people.
-    pub fn trust(&self) -> &'static str {
+    /// Returns what vouches for the peer, and the fingerprint of this machine, for its console.
+    pub fn trust(&self) -> String {
+        let own = self.fingerprint();
         match self.secret {
-            Some(_) => {
-                "both certificates are signed with the secret of the ramdisks, which the control plane does not know"
-            }
-            None => {
-                "the control plane is trusted to hand on the certificates: the ramdisks have no secret (/etc/drophammer/move-secret)"
-            }
+            Some(_) => format!(
+                "both certificates are signed with the secret of the ramdisks, which the control plane does not know.\nCertificate of this machine:\n  {own}"
+            ),
+            None => format!(
+                "without a secret in the ramdisks (/etc/drophammer/move-secret) the operator approves both certificates.\nCertificate of this machine:\n  {own}"
+            ),
         }
+    }
+
+    /// Fingerprint of the certificate of this boot.
+    pub fn fingerprint(&self) -> String {
+        carried::fingerprint(&self.pair.certificate).unwrap_or_default()
+    }
+
+    pub fn has_secret(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    /// Returns whether the peer may be trusted once its certificate is good: by the secret, or by the operator's approval.
+    pub fn may_trust(&self, peer: &Peer) -> bool {
+        self.has_secret() || peer.approved
     }
 
     /// Looks at the other end's certificate, before anything is erased for it.
@@ -124,6 +139,9 @@ impl Own {
             let hint = "compare the clocks of both machines, and the secrets of their ramdisks";
             Error::refusal(Phase::Move, format!("the other machine's certificate: {why}; {hint}"))
         };
+        if !self.may_trust(peer) {
+            return Err(Error::new(Phase::Move, "the other machine's certificate is not approved by the operator"));
+        }
         let peer = super::good(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
         Ends::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
     }
@@ -214,17 +232,25 @@ impl Incoming {
         self.port.address.rsplit(':').next()?.parse().ok()
     }
 
-    /// Who may connect from now on.
+    /// Sets the machine that may connect from now on. Ignores one whose certificate is neither approved nor signed with the secret.
     ///
     /// # Errors
-    /// A refusal: that is no certificate, or not one that is signed as it must be.
+    /// A refusal: the certificate is not valid, or not signed with the secret.
     pub fn hear(&self, peer: &Peer) -> Result<()> {
+        if !self.own.may_trust(peer) {
+            return Ok(());
+        }
         let mut news = self.news();
         if news.peer.as_ref().is_some_and(|(known, _)| known.certificate == peer.certificate) {
             return Ok(());
         }
         news.peer = Some((peer.clone(), self.own.ends(peer)?));
         Ok(())
+    }
+
+    /// Returns whether a machine that sends is known and may connect.
+    pub fn knows_sender(&self) -> bool {
+        self.news().peer.is_some()
     }
 
     /// The other machine says, after each boot, what it has. Ids of it are in the plan.
@@ -296,7 +322,7 @@ impl Arriving<'_> {
             Ok(())
         };
         // Nothing is whole but what the one has brought that was asked for last.
-        let from = RefCell::new(Peer { certificate: String::new(), address: String::new() });
+        let from = RefCell::new(Peer { certificate: String::new(), address: String::new(), approved: false });
         self.waiting.until_whole(&self.incoming.port, Duration::MAX, &say, || {
             let (peer, ends) = self.incoming.ends()?;
             *from.borrow_mut() = peer;

@@ -5,7 +5,8 @@ use super::{Answer, Server, find, name, power, print_json, refused};
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::serve::moves::MoveState;
-use crate::serve::moves::calls::{Ask, MoveShown};
+use crate::serve::moves::approval::{CertificateShown, CertificateTrust};
+use crate::serve::moves::calls::{Approve, Ask, MoveShown};
 use crate::serve::operator::Listed;
 use crate::stdout::print;
 use crate::text;
@@ -20,7 +21,9 @@ pub fn run(server: &Server, all: &[Listed], asked: &Move, json: bool) -> Result<
     let path = format!("/v1/machine/{}/move", machine.id);
     let request = match (&asked.to, asked.cancel, asked.finish) {
         (Some(to), ..) => {
-            let ask = find(all, to).and_then(|to| Ok(Ask { to: to.id.clone(), disks: disks(&asked.disks)? }));
+            let ask = find(all, to).and_then(|to| {
+                Ok(Ask { to: to.id.clone(), disks: disks(&asked.disks)?, allow_unapproved: asked.allow_unapproved })
+            });
             match ask {
                 Ok(ask) => server.request(Method::POST, &path).json(&ask),
                 Err(why) => return Ok(refused(&why)),
@@ -35,6 +38,10 @@ pub fn run(server: &Server, all: &[Listed], asked: &Move, json: bool) -> Result<
             }
         }
         (None, _, true) => server.request(Method::POST, &format!("{path}/finish")),
+        (None, false, false) if !asked.approve.is_empty() => {
+            let approve = Approve { fingerprints: asked.approve.clone() };
+            server.request(Method::POST, &format!("{path}/approve")).json(&approve)
+        }
         (None, false, false) => server.request(Method::GET, &path),
     };
     let shown = match server.ask::<MoveShown>(request)? {
@@ -82,6 +89,7 @@ fn in_words(all: &[Listed], shown: &MoveShown) -> String {
     if shown.state.is_open() && shown.state != MoveState::Booting {
         text += &format!("{a} {}, {b} {}.\n", stands(shown.from_stands), stands(shown.to_stands));
     }
+    text += &certificates((a, &shown.from_certificate), (b, &shown.to_certificate));
     for (machine, says) in [(&a, &shown.from_says), (&b, &shown.to_says)] {
         if !says.is_empty() {
             text += &format!("{machine} has said: {}\n", text::clean(says));
@@ -99,6 +107,26 @@ fn in_words(all: &[Listed], shown: &MoveShown) -> String {
         MoveState::Cancelled => format!("{a} has the allocation, and boots its disks. {b} is free.\n"),
         MoveState::Refused => format!("Nothing was written. {a} has the allocation, and boots its disks.\n"),
     };
+    text
+}
+
+/// Lists the certificates, and what approves those that are not approved.
+fn certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option<CertificateShown>)) -> String {
+    let (mut text, mut unapproved) = (String::new(), String::new());
+    for (machine, certificate) in [a, b] {
+        let Some(CertificateShown { fingerprint, trust }) = certificate else { continue };
+        let fingerprint = text::clean(fingerprint);
+        text += &format!("Certificate of {machine}: {fingerprint}, {}.\n", trust.in_words());
+        if *trust == CertificateTrust::Unapproved {
+            unapproved += &format!(" --approve {fingerprint}");
+        }
+    }
+    if !unapproved.is_empty() {
+        text += &format!(
+            "Nothing is copied before both are approved. Compare each fingerprint with the console of its machine, then:\n  drophammer machine move {}{unapproved}\n",
+            a.0
+        );
+    }
     text
 }
 
@@ -128,6 +156,8 @@ mod tests {
             failures: 0,
             from_says: String::new(),
             to_says: text("storage.partition: no"),
+            from_certificate: None,
+            to_certificate: None,
         }
     }
 
@@ -146,6 +176,29 @@ mod tests {
             assert!(text.starts_with(&format!("one moves to 4c-2: {state}; order o1.\n")), "{text}");
             assert!(text.contains(words) && text.contains("4c-2 has said: storage.partition: no\n"), "{text}");
             assert!(text.contains("  /dev/sda is 1.00 GB of 4c-2, serial N") && !text.contains('\u{1b}'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn unapproved_certificates_are_shown_with_the_command_that_approves_them() {
+        let one = Listed { id: "4c-1".to_owned(), name: "one".to_owned(), ..Listed::default() };
+        let with = |from, to| {
+            let of = |fingerprint: &str, trust| Some(CertificateShown { fingerprint: fingerprint.to_owned(), trust });
+            let shown = MoveShown {
+                from_certificate: of("sha256:aa", from),
+                to_certificate: of("sha256:b\u{1b}b", to),
+                ..shown(MoveState::Planned)
+            };
+            in_words(std::slice::from_ref(&one), &shown)
+        };
+        let text = with(CertificateTrust::Operator, CertificateTrust::Unapproved);
+        assert!(text.contains("Certificate of one: sha256:aa, approved.\n"), "{text}");
+        assert!(text.contains("  drophammer machine move one --approve sha256:b b\n"), "{text}");
+        let text = with(CertificateTrust::Unapproved, CertificateTrust::Unapproved);
+        assert!(text.contains(" one --approve sha256:aa --approve sha256:b b\n"), "{text}");
+        for trust in [CertificateTrust::Operator, CertificateTrust::Secret, CertificateTrust::Order] {
+            let text = with(trust, trust);
+            assert!(!text.contains("--approve sha256") && text.contains(trust.in_words()), "{text}");
         }
     }
 

@@ -232,7 +232,7 @@ pub struct Controller {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("done").args(["cancel", "finish"])))]
+#[command(group(clap::ArgGroup::new("done").args(["cancel", "finish", "approve"])))]
 pub struct Move {
     /// The machine that is moved, by its id or its name.
     #[arg(value_name = "A")]
@@ -247,6 +247,14 @@ pub struct Move {
     /// Have both machines carry it out now: they boot over PXE next, and are switched off and on, as `bmc:` of their files says.
     #[arg(long, requires = "to")]
     pub now: bool,
+    /// Approve the certificate of A or B by its fingerprint, which its console prints: nothing is copied before both are approved. Approve both
+    /// again after another boot of either.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub approve: Vec<String>,
+    /// Copy without approval of the certificates. For a trusted network only: any machine that impersonates B receives the disks of A, and any
+    /// that impersonates A overwrites those of B.
+    #[arg(long, requires = "to")]
+    pub allow_unapproved: bool,
     /// Take the move back: A boots its disks. Refused when B has received all, without --off.
     #[arg(long)]
     pub cancel: bool,

@@ -207,6 +207,9 @@ fn about_machines() -> Vec<Call> {
             .asks(asked::<moving::Ask>)
             .gives(of::<MoveShown>),
         delete(moves, moving::cancel, "Take a move back").query(&["off"]).gives(of::<MoveShown>),
+        post("/v1/machine/{id}/move/approve", moving::approve, "Approve the certificates of a move")
+            .asks(asked::<moving::Approve>)
+            .gives(of::<MoveShown>),
         post("/v1/machine/{id}/move/finish", moving::finish, "The system of a move runs, by the operator's word")
             .gives(of::<MoveShown>),
         post("/v1/machine/{id}/file", adding::add, "Make a file of a machine that has registered")

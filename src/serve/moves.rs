@@ -5,6 +5,7 @@
 //! `overlay` and `files` bring the operator's files to say what the database says. `state/moves` keeps all of it.
 
 pub mod agents;
+pub mod approval;
 pub mod calls;
 pub mod files;
 pub mod handing;
@@ -18,6 +19,7 @@ use super::state::{ATTEMPTS, AttemptStart};
 use super::token::Hash;
 use crate::carried::{self, Carried, Newest, Part};
 use crate::marker::{FencingToken, MarkedDisk, Marker};
+use approval::ApprovedCertificates;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -86,6 +88,9 @@ pub struct End {
     pub address: String,
     /// Token of that boot, as a hash.
     pub boot: Hash,
+    /// The ramdisk has the secret of both machines, and verifies its peer with it.
+    #[serde(default)]
+    pub has_secret: bool,
 }
 
 /// What the receiving machine has begun to write.
@@ -134,6 +139,11 @@ pub struct Move {
     pub words_b: String,
     /// The operator's files do not say yet what this move has come to.
     pub files: bool,
+    /// The operator ordered the migration without approvals: every certificate is passed on.
+    #[serde(default)]
+    pub allow_unapproved: bool,
+    #[serde(default)]
+    pub approved: ApprovedCertificates,
 }
 
 /// The boots that the two machines are in now, as far as they have registered.
@@ -171,6 +181,11 @@ pub enum Word {
     PhonedHome(Hash),
     /// The same by the operator's word.
     Finish,
+    /// The operator compared these fingerprints with those on the consoles of the machines.
+    Approves {
+        fingerprints: Vec<String>,
+        now: Present,
+    },
     /// `off`: B is switched off, by the operator's word.
     Cancel {
         off: bool,
@@ -281,6 +296,7 @@ impl Move {
                 state => Err(format!("the move is {state}: only one that is booting can be finished")),
             },
             Word::Cancel { off } => self.cancelled(*off),
+            Word::Approves { fingerprints, now } => self.approve(fingerprints, *now),
         }
     }
 
@@ -337,6 +353,9 @@ impl Move {
             }
             MoveState::Planned if self.peer(Part::Send, now).is_none() => {
                 return Err("the machine that is moved does not stand in its ramdisk now".to_owned());
+            }
+            MoveState::Planned | MoveState::Copying if self.approval_is_missing() => {
+                return Err(self.missing_approval());
             }
             MoveState::Planned | MoveState::Copying => {}
             state => return Err(format!("the move is {state}")),

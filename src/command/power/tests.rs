@@ -97,7 +97,7 @@ fn probe() {
     let named: Vec<CString> =
         named.as_bytes().split(|byte| *byte == b'\n').map(|path| CString::new(path).unwrap()).collect();
     let directory = fs::File::open(Path::new(named[0].to_str().unwrap()).parent().unwrap()).unwrap();
-    let given_up = give_up().unwrap();
+    let given_up = give_up(1 << 30).unwrap();
     for (what, way) in ways(&named[0], &named[1], directory.as_raw_fd()) {
         println!("{what}: {}", if way() < 0 { "refused" } else { "DONE" });
     }

@@ -17,7 +17,7 @@ use super::shared::{Region, Span, create, seal};
 use super::stages::Stages;
 use super::wire::{Event, PACKET_BYTES, ToWorker, Wire};
 use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
-use crate::command::powerless::Powerless;
+use crate::command::powerless::{Job, Powerless};
 use crate::text::clean;
 use std::cell::Cell;
 use std::fs::File;
@@ -97,7 +97,7 @@ impl Worker {
     pub fn start(plain: Plain, stages: &Stages) -> io::Result<Worker> {
         let (wire, socket) = Wire::pair()?;
         let mut worker = Worker::speaking(wire, plain, stages)?;
-        worker.process = Some(Powerless::start(socket)?);
+        worker.process = Some(Powerless::start(Job::Image, socket)?);
         Ok(worker)
     }
 

@@ -14,6 +14,9 @@ use uuid::Uuid;
 /// How a device is opened that is written to.
 pub type Opens = fn(&Path) -> Opened<Onto>;
 
+/// Earlier runs that are remembered. A sender that was started more often than that is an attack on the memory.
+const MOST_EARLIER_RUNS: usize = 1024;
+
 /// A disk that is awaited.
 pub struct Disk {
     pub name: String,
@@ -185,6 +188,9 @@ impl Disk {
         }
         if current.run != run {
             let before = current.run.take();
+            if current.earlier.len() >= MOST_EARLIER_RUNS {
+                current.earlier.remove(0);
+            }
             current.earlier.extend(before);
             current.run = run;
         }

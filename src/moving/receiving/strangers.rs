@@ -8,6 +8,10 @@ use std::sync::Mutex;
 /// So many of one address have a place, beside one for each disk.
 const OF_ONE_ADDRESS: usize = 8;
 
+/// Unauthenticated connections of all addresses together. The oldest one is cut for a new one: a handshake of the expected machine takes
+/// milliseconds.
+const OF_ALL_ADDRESSES: usize = 256;
+
 pub struct Strangers {
     of_one_address: usize,
     here: Mutex<Here>,
@@ -42,6 +46,10 @@ impl Strangers {
         (same < self.of_one_address).then(|| {
             here.number += 1;
             let number = here.number;
+            if here.places.len() >= OF_ALL_ADDRESSES {
+                let (_, _, oldest) = here.places.remove(0);
+                oldest.cut();
+            }
             here.places.push((number, address, cutter));
             Place { strangers: self, number }
         })
@@ -64,6 +72,23 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::net::TcpListener;
+
+    #[test]
+    fn many_addresses_together_have_not_more_places_than_there_are() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let near = listener.accept().unwrap().0;
+        let strangers = Strangers::new(1);
+        let place = |number: u32| strangers.place(IpAddr::from(number.to_be_bytes()), Cutter::of(&near).unwrap());
+        let mut places: Vec<_> = (0..OF_ALL_ADDRESSES as u32).map(|number| place(number).unwrap()).collect();
+        far.set_read_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
+        assert!(far.read(&mut [0]).is_err(), "there was room for all");
+        places.push(place(u32::MAX).unwrap());
+        assert_eq!(lock(&strangers.here).places.len(), OF_ALL_ADDRESSES);
+        assert_eq!(far.read(&mut [0]).unwrap(), 0, "the oldest one is cut");
+        drop(places);
+        assert!(lock(&strangers.here).places.is_empty());
+    }
 
     #[test]
     fn one_address_has_not_all_places_and_who_is_known_gives_its_own_back() {

@@ -4,7 +4,9 @@
 //! Where that tree cannot be read from this device alone, contradicts itself, or is not all there is (a log of what was synchronised since), its
 //! chunks are used whole.
 
-use super::{Found, GAP_BYTES, Numbers, View};
+use super::ranges::UsedRanges;
+use super::work::{MOST_NODES, Visited};
+use super::{Found, Numbers, View};
 use crate::order;
 use std::ops::Range;
 
@@ -27,6 +29,8 @@ const INCOMPAT: usize = 0xbc;
 const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
+/// Bytes of chunks on this device, in its item.
+const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
 const SYSTEM_CHUNKS: usize = 0x32b;
 const SYSTEM_CHUNKS_MOST: usize = 2048;
 
@@ -43,7 +47,8 @@ const METADATA_ITEM: u8 = 169;
 const CHUNK_ITEM: u8 = 228;
 const RAID0: u64 = 1 << 3;
 const RAID10: u64 = 1 << 6;
-const STRIPED: u64 = RAID0 | RAID10 | 1 << 7 | 1 << 8;
+const PARITY: u64 = 1 << 7 | 1 << 8;
+const STRIPED: u64 = RAID0 | RAID10 | PARITY;
 
 const NODE_HEAD: usize = 101;
 const KEY: usize = 17;
@@ -59,23 +64,32 @@ const CHUNK_TREE: u64 = 3;
 const TREE_AT: usize = 176;
 const TREE_LEVEL: usize = 238;
 
-/// A tree with more nodes is not read: of the extents it is one with some twenty million.
-const MOST_NODES: usize = 1 << 16;
+/// No tree is higher (BTRFS_MAX_LEVEL).
+const MOST_LEVELS: u8 = 8;
+
+/// A chunk has 256 MiB at least, where a device is not tiny, so these are 64 TiB. They need 24 MiB of memory.
+const MOST_CHUNKS: usize = 1 << 18;
+
+/// Copies of a chunk on one device (DUP).
+const MOST_COPIES: usize = 2;
 
 pub fn used(view: &View) -> Found {
     let superblock = view.bytes(SUPERBLOCK, SUPERBLOCK_BYTES);
     let Some(superblock) = superblock.filter(|block| block[MAGIC_AT..].starts_with(MAGIC)) else {
         return Found::Other;
     };
-    let Some(chunks) = chunks(view, &superblock) else { return Found::Doubtful("btrfs") };
-    let copies = COPIES.map(|copy| copy..copy + SUPERBLOCK_BYTES);
-    match extents(view, &superblock, &chunks) {
-        Some(ranges) => Found::Used("btrfs", ranges.into_iter().chain(copies).collect()),
+    let visited = Visited::new(view.work, MOST_NODES);
+    let Some(chunks) = chunks(view, &superblock, &visited) else { return Found::Doubtful("btrfs") };
+    let (name, mut used) = match extents(view, &superblock, &chunks, &visited) {
+        Some(used) => ("btrfs", used),
         None => {
-            let whole = chunks.into_iter().flat_map(|chunk| chunk.stripes);
-            Found::Used("btrfs (whole chunks)", whole.chain(copies).collect())
+            let mut used = UsedRanges::default();
+            chunks.iter().flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add(stripe.clone()));
+            ("btrfs (whole chunks)", used)
         }
-    }
+    };
+    COPIES.into_iter().for_each(|copy| used.add(copy..copy + SUPERBLOCK_BYTES));
+    Found::Used(name, used)
 }
 
 /// A range of btrfs's own addresses.
@@ -88,43 +102,55 @@ struct Chunk {
 }
 
 /// All chunks, in order.
-fn chunks(view: &View, superblock: &[u8]) -> Option<Vec<Chunk>> {
+fn chunks(view: &View, superblock: &[u8], visited: &Visited) -> Option<Vec<Chunk>> {
     let (device, node) = (superblock.le64(DEVICE_ID), u64::from(superblock.le32(NODE_SIZE)));
     let is_sane = (4096..=65536).contains(&node) && superblock.le64(INCOMPAT) & !KNOWN_INCOMPAT == 0;
     if !is_sane {
         return None;
     }
-    let system = system_chunks(superblock, device)?;
+    let system = in_order(system_chunks(superblock, device)?)?;
     let mut found = Vec::new();
-    let tree = Tree { view, chunks: &system, node, newest: superblock.le64(GENERATION), owner: CHUNK_TREE };
+    let tree = Tree { view, visited, chunks: &system, node, newest: superblock.le64(GENERATION), owner: CHUNK_TREE };
     tree.items(superblock.le64(CHUNK_ROOT), superblock[CHUNK_ROOT_LEVEL], &mut |key, data| {
         if key[8] == CHUNK_ITEM {
             found.push(chunk(key.le64(9), data, device)?.0);
         }
-        Some(())
+        (found.len() <= MOST_CHUNKS).then_some(())
     })?;
+    // The superblock has the sum. The stripes of parity are overestimated here.
+    let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
+    let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
+    let on_device = stripes.fold(0, u64::saturating_add);
+    if !has_parity && on_device != superblock.le64(DEVICE_BYTES_USED) {
+        return None;
+    }
+    in_order(found)
+}
+
+/// Chunks by their addresses. `None` if two of them overlap.
+fn in_order(mut found: Vec<Chunk>) -> Option<Vec<Chunk>> {
     order::by_key(&mut found, |chunk| chunk.start);
     let overlaps = |pair: &[Chunk]| pair[0].start.checked_add(pair[0].length).is_none_or(|end| end > pair[1].start);
     (!found.windows(2).any(overlaps)).then_some(found)
 }
 
-/// What the tree of extents has on this device. `None`: it cannot be read here, or is not all.
-fn extents(view: &View, superblock: &[u8], chunks: &[Chunk]) -> Option<Vec<Range<u64>>> {
+/// Returns the extents on this device. `None` if the tree of extents cannot be read from this device alone, or is not complete.
+fn extents(view: &View, superblock: &[u8], chunks: &[Chunk], visited: &Visited) -> Option<UsedRanges> {
     if superblock.le64(LOG_ROOT) != 0 || superblock.le64(COMPAT_RO) & !KNOWN_COMPAT_RO != 0 {
         return None;
     }
     let node = u64::from(superblock.le32(NODE_SIZE));
     let newest = superblock.le64(GENERATION);
     let mut roots = Vec::new();
-    let tree = Tree { view, chunks, node, newest, owner: ROOT_TREE };
+    let tree = Tree { view, visited, chunks, node, newest, owner: ROOT_TREE };
     tree.items(superblock.le64(ROOT), superblock[ROOT_LEVEL], &mut |key, data| {
         if key.le64(0) == EXTENT_TREE && key[8] == ROOT_ITEM {
             roots.push((data.get(TREE_AT..TREE_AT + 8)?.le64(0), *data.get(TREE_LEVEL)?));
         }
-        Some(())
+        (roots.len() <= 1).then_some(())
     })?;
     let [(root, level)] = roots.as_slice() else { return None };
-    let (mut used, mut end, mut total): (Vec<Range<u64>>, u64, u64) = (Vec::new(), 0, 0);
+    let (mut used, mut end, mut total) = (UsedRanges::default(), 0, 0_u64);
     Tree { owner: EXTENT_TREE, ..tree }.items(*root, *level, &mut |key, _| {
         let length = match key[8] {
             EXTENT_ITEM => key.le64(9),
@@ -140,13 +166,13 @@ fn extents(view: &View, superblock: &[u8], chunks: &[Chunk]) -> Option<Vec<Range
         place(chunks, start..end, &mut used)
     })?;
     let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
-    used.extend(striped.flat_map(|chunk| chunk.stripes.iter().cloned()));
+    striped.flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add(stripe.clone()));
     // The filesystem has counted too.
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
-/// Where an extent lies on this device. One in stripes is there with all of its chunk.
-fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut Vec<Range<u64>>) -> Option<()> {
+/// Adds the places of an extent on this device. A striped extent is added with its whole chunk.
+fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
     let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
     if extent.end > chunk.start.checked_add(chunk.length)? {
         return None;
@@ -155,13 +181,7 @@ fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut Vec<Range<u64>>) -> Op
     for copy in copies {
         let start = copy.start.checked_add(extent.start - chunk.start)?;
         let end = start.checked_add(extent.end - extent.start)?;
-        // Of several copies the last ones of each grow side by side.
-        let recent = used.len().saturating_sub(copies.len());
-        let grows = |is: &&mut Range<u64>| is.end <= start && start - is.end < GAP_BYTES;
-        match used[recent..].iter_mut().find(grows) {
-            Some(before) => before.end = end,
-            None => used.push(start..end),
-        }
+        used.add(start..end);
     }
     Some(())
 }
@@ -169,6 +189,7 @@ fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut Vec<Range<u64>>) -> Op
 /// A tree, as the chunks say where its nodes lie.
 struct Tree<'t> {
     view: &'t View<'t>,
+    visited: &'t Visited<'t>,
     chunks: &'t [Chunk],
     /// Bytes of a node.
     node: u64,
@@ -183,13 +204,15 @@ type Each<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
 impl Tree<'_> {
     /// Key and data of all items, in their order. `None`: a node is not what the one above it says, or `each` has had enough.
     fn items(&self, root: u64, level: u8, each: Each<'_>) -> Option<()> {
-        let (mut seen, mut todo) = (0, vec![(root, level, None)]);
+        // Of each level the nodes behind the current one: few thousand each.
+        let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
         while let Some((logical, level, generation)) = todo.pop() {
-            seen += 1;
-            let bytes = self.view.bytes(physical(self.chunks, logical, self.node)?, self.node)?;
+            let place = physical(self.chunks, logical, self.node)?;
+            self.visited.visit(place)?;
+            let bytes = self.view.bytes(place, self.node)?;
             let own = bytes.le64(80);
             let is_it = bytes.le64(48) == logical && bytes.le64(88) == self.owner && bytes[100] == level;
-            if seen > MOST_NODES || !is_it || own > self.newest || generation.is_some_and(|is| is != own) {
+            if !is_it || own > self.newest || generation.is_some_and(|is| is != own) {
                 return None;
             }
             let count = bytes.le32(96) as usize;
@@ -239,7 +262,8 @@ fn chunk(start: u64, item: &[u8], device: u64) -> Option<(Chunk, usize)> {
     };
     let stripes = item.get(CHUNK_HEAD..end)?.chunks(STRIPE).filter(|stripe| stripe.le64(0) == device);
     let stripes = stripes.map(|stripe| Some(stripe.le64(8)..stripe.le64(8).checked_add(on_a_device)?));
-    Some((Chunk { start, length, kind, stripes: stripes.collect::<Option<_>>()? }, end))
+    let stripes: Vec<Range<u64>> = stripes.collect::<Option<_>>()?;
+    (length > 0 && stripes.len() <= MOST_COPIES).then_some((Chunk { start, length, kind, stripes }, end))
 }
 
 /// Where it lies on this device, if it lies there in one part.
@@ -248,6 +272,7 @@ fn physical(chunks: &[Chunk], logical: u64, length: u64) -> Option<u64> {
     let holds = |chunk: &&Chunk| {
         chunk.start <= logical && chunk.start.checked_add(chunk.length).is_some_and(|last| end <= last)
     };
-    let chunk = chunks.iter().find(holds).filter(|chunk| chunk.kind & STRIPED == 0)?;
+    let before = chunks.partition_point(|chunk| chunk.start <= logical).checked_sub(1)?;
+    let chunk = chunks.get(before).filter(holds).filter(|chunk| chunk.kind & STRIPED == 0)?;
     chunk.stripes.first()?.start.checked_add(logical - chunk.start)
 }

@@ -1,7 +1,8 @@
 //! ext2, ext3 and ext4: a bitmap of blocks for each group (fs/ext4/ext4.h).
 
+use super::ranges::UsedRanges;
+use super::work::{MOST_READS, Visited};
 use super::{Found, Numbers, View, set_bits};
-use std::ops::Range;
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u16 = 0xef53;
@@ -38,8 +39,8 @@ const STATE_CLEAN: u16 = 1;
 /// In a group's descriptor: its bitmap was never written, and nothing but the filesystem's own blocks is used in it.
 const BITMAP_MISSING: u16 = 0x2;
 
-/// Tables that are larger are not believed.
-const MOST_TABLE_BYTES: u64 = 256 << 20;
+/// Descriptors that are read at once.
+const TABLE_STEP_BYTES: u64 = 64 << 10;
 
 pub fn used(view: &View) -> Found {
     let Some(superblock) = view.bytes(SUPERBLOCK, 1024).filter(|block| block.le16(MAGIC_AT) == MAGIC) else {
@@ -60,8 +61,8 @@ struct Filesystem {
     inode_blocks: u64,
     /// The superblock and the descriptors, as they stand at the beginning of a group that has copies.
     front_blocks: u64,
-    descriptor: usize,
-    descriptors: Vec<u8>,
+    descriptor: u64,
+    groups: u64,
     has_sums: bool,
 }
 
@@ -80,7 +81,7 @@ impl Filesystem {
         let blocks = high | u64::from(superblock.le32(BLOCKS));
         let first = u64::from(superblock.le32(FIRST_BLOCK));
         let per_group = u64::from(superblock.le32(BLOCKS_PER_GROUP));
-        let descriptor = if is_64bit { usize::from(superblock.le16(DESCRIPTOR_SIZE)) } else { 32 };
+        let descriptor = if is_64bit { u64::from(superblock.le16(DESCRIPTOR_SIZE)) } else { 32 };
         let is_sane = (1..=8 * block).contains(&per_group)
             && first < blocks
             && blocks.checked_mul(block)? <= view.size
@@ -89,7 +90,7 @@ impl Filesystem {
             return None;
         }
         let groups = (blocks - first).div_ceil(per_group);
-        let table_bytes = groups.checked_mul(descriptor as u64).filter(|bytes| *bytes <= MOST_TABLE_BYTES)?;
+        let table_bytes = Some(groups).filter(|groups| *groups <= MOST_READS)?.checked_mul(descriptor)?;
         let inodes = u64::from(superblock.le32(INODES_PER_GROUP)) * u64::from(superblock.le16(INODE_SIZE));
         let reserved = u64::from(superblock.le16(RESERVED_TABLE_BLOCKS));
         Some(Filesystem {
@@ -100,39 +101,71 @@ impl Filesystem {
             inode_blocks: inodes.div_ceil(block),
             front_blocks: 1 + table_bytes.div_ceil(block) + reserved,
             descriptor,
-            descriptors: view.bytes((first + 1) * block, table_bytes)?,
+            groups,
             has_sums: ro_compat & HAS_SUMS != 0,
         })
     }
 
-    fn used(&self, view: &View) -> Option<Vec<Range<u64>>> {
-        let mut used = vec![0..self.first + self.front_blocks, self.blocks..view.size.div_ceil(self.block)];
-        for (number, descriptor) in self.descriptors.chunks(self.descriptor).enumerate() {
-            let place = |low: usize, high: usize| {
-                let high = if self.descriptor >= 64 { u64::from(descriptor.le32(high)) << 32 } else { 0 };
-                high | u64::from(descriptor.le32(low))
-            };
-            let (bitmap, inode_bitmap, inodes) = (place(0x00, 0x20), place(0x04, 0x24), place(0x08, 0x28));
-            for (place, blocks) in [(bitmap, 1), (inode_bitmap, 1), (inodes, self.inode_blocks)] {
-                let end = place.checked_add(blocks).filter(|end| place >= self.first && *end <= self.blocks)?;
-                used.push(place..end);
-            }
-            let start = self.first + number as u64 * self.per_group;
-            let count = self.per_group.min(self.blocks - start);
-            if self.has_sums && descriptor.le16(0x12) & BITMAP_MISSING != 0 {
-                used.push(start..start + self.front_blocks.min(count));
-                continue;
-            }
-            let high = if self.descriptor >= 64 { u32::from(descriptor.le16(0x2c)) << 16 } else { 0 };
-            let free = u64::from(high | u32::from(descriptor.le16(0x0c)));
-            let set = set_bits(&view.bytes(bitmap * self.block, self.block)?, count);
-            let set_count: u64 = set.iter().map(|range| range.end - range.start).sum();
-            match count - set_count == free {
-                true => used.extend(set.into_iter().map(|range| start + range.start..start + range.end)),
-                // One of the two is wrong.
-                false => used.push(start..start + count),
+    fn used(&self, view: &View) -> Option<UsedRanges> {
+        let mut used = UsedRanges::default();
+        let bitmaps = Visited::new(view.work, usize::try_from(MOST_READS).ok()?);
+        self.add(&mut used, 0, self.first + self.front_blocks);
+        self.add(&mut used, self.blocks, view.size.div_ceil(self.block));
+        let at_once = TABLE_STEP_BYTES / self.descriptor;
+        let mut group = 0;
+        while group < self.groups {
+            let count = at_once.min(self.groups - group);
+            let at = (self.first + 1) * self.block + group * self.descriptor;
+            let descriptors = view.bytes(at, count * self.descriptor)?;
+            for descriptor in descriptors.chunks(self.descriptor as usize) {
+                self.add_group(view, group, descriptor, &bitmaps, &mut used)?;
+                group += 1;
             }
         }
-        Some(used.into_iter().map(|range| range.start * self.block..range.end * self.block).collect())
+        Some(used)
+    }
+
+    /// Blocks, of which the last may be missing in part.
+    fn add(&self, used: &mut UsedRanges, start: u64, end: u64) {
+        used.add(start.saturating_mul(self.block)..end.saturating_mul(self.block));
+    }
+
+    fn add_group(
+        &self,
+        view: &View,
+        number: u64,
+        descriptor: &[u8],
+        bitmaps: &Visited,
+        used: &mut UsedRanges,
+    ) -> Option<()> {
+        let place = |low: usize, high: usize| {
+            let high = if self.descriptor >= 64 { u64::from(descriptor.le32(high)) << 32 } else { 0 };
+            high | u64::from(descriptor.le32(low))
+        };
+        let (bitmap, inode_bitmap, inodes) = (place(0x00, 0x20), place(0x04, 0x24), place(0x08, 0x28));
+        for (place, blocks) in [(bitmap, 1), (inode_bitmap, 1), (inodes, self.inode_blocks)] {
+            let end = place.checked_add(blocks).filter(|end| place >= self.first && *end <= self.blocks)?;
+            self.add(used, place, end);
+        }
+        let start = self.first + number * self.per_group;
+        let count = self.per_group.min(self.blocks - start);
+        if self.has_sums && descriptor.le16(0x12) & BITMAP_MISSING != 0 {
+            self.add(used, start, start + self.front_blocks.min(count));
+            return Some(());
+        }
+        let high = if self.descriptor >= 64 { u32::from(descriptor.le16(0x2c)) << 16 } else { 0 };
+        let free = u64::from(high | u32::from(descriptor.le16(0x0c)));
+        bitmaps.visit(bitmap)?;
+        let bits = view.bytes(bitmap * self.block, self.block)?;
+        let mut set_count = 0;
+        set_bits(&bits, count, |range| {
+            set_count += range.end - range.start;
+            self.add(used, start + range.start, start + range.end);
+        });
+        // One of the two is wrong.
+        if count - set_count != free {
+            self.add(used, start, start + count);
+        }
+        Some(())
     }
 }

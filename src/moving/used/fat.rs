@@ -1,10 +1,13 @@
 //! FAT12, FAT16 and FAT32: a number for each cluster, zero for those that are free.
 
+use super::ranges::UsedRanges;
 use super::{Found, Numbers, View};
-use std::ops::Range;
 
 /// FATs that are larger are not believed.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
+
+/// Read at once: entries of 12, 16 and 32 bits end where it ends.
+const STEP_BYTES: u64 = 3 << 16;
 
 /// Which of the two it is (fatgen103, "FAT Type Determination"). Whether it is FAT32 Linux does not ask of these: that is said by a
 /// size that is only there (`fat_fill_super` of fs/fat/inode.c), and mkfs makes a FAT32 of few clusters.
@@ -29,7 +32,7 @@ fn is_fat(boot: &[u8]) -> bool {
     boot.ends_with(&[0x55, 0xaa]) && (boot[54..].starts_with(b"FAT") || boot[82..].starts_with(b"FAT32"))
 }
 
-fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
+fn clusters(view: &View, boot: &[u8]) -> Option<UsedRanges> {
     let wide = |narrow: u16, wide: u32| if narrow == 0 { u64::from(wide) } else { u64::from(narrow) };
     let (sector, per_cluster) = (u64::from(boot.le16(11)), u64::from(boot[13]));
     let (reserved, copies, root_entries) = (u64::from(boot.le16(14)), u64::from(boot[16]), u64::from(boot.le16(17)));
@@ -47,39 +50,45 @@ fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
     }
     let data = reserved + copies * table_sectors + (root_entries * 32).div_ceil(sector);
     let clusters = sectors.checked_sub(data)? / per_cluster;
-    let table = view.bytes(reserved * sector, table_sectors * sector)?;
-    for copy in 1..copies {
-        // Which of the two is right is not for us to say.
-        if view.bytes((reserved + copy * table_sectors) * sector, table_sectors * sector)? != table {
-            return None;
-        }
-    }
     let bits = match (boot.le16(TABLE_SECTORS), clusters) {
         (0, _) => 32,
         (_, few) if few <= MOST_CLUSTERS_12 => 12,
         (_, more) if more <= MOST_CLUSTERS_16 => 16,
         _ => return None,
     };
-    let entry = |cluster: u64| {
-        let at = (cluster * bits / 8) as usize;
-        match bits {
-            12 => u32::from(table.le16(at) >> (cluster % 2 * 4)) & 0xfff,
-            16 => u32::from(table.le16(at)),
-            _ => table.le32(at) & 0x0fff_ffff,
-        }
-    };
-    if ((clusters + FIRST_CLUSTER) * bits).div_ceil(8) > table.len() as u64 {
+    let (table, table_bytes) = (reserved * sector, table_sectors * sector);
+    let last = clusters + FIRST_CLUSTER;
+    if (last * bits).div_ceil(8) > table_bytes {
         return None;
     }
     let start = |cluster: u64| (data + (cluster - FIRST_CLUSTER) * per_cluster) * sector;
-    let last = clusters + FIRST_CLUSTER;
-    let mut used = vec![0..data * sector, start(last)..view.size];
-    for cluster in (FIRST_CLUSTER..last).filter(|cluster| entry(*cluster) != 0) {
-        let range = start(cluster)..start(cluster + 1);
-        match used.last_mut() {
-            Some(before) if before.end == range.start => before.end = range.end,
-            _ => used.push(range),
+    let mut used = UsedRanges::default();
+    used.add(0..data * sector);
+    used.add(start(last)..view.size);
+    let mut at = 0;
+    while at < table_bytes {
+        let step = STEP_BYTES.min(table_bytes - at);
+        let entries = view.bytes(table + at, step)?;
+        // Copies that differ are not judged.
+        if (1..copies).any(|copy| view.bytes(table + copy * table_bytes + at, step).as_ref() != Some(&entries)) {
+            return None;
         }
+        let first = at * 8 / bits;
+        let in_step = first.max(FIRST_CLUSTER)..last.min((at + step) * 8 / bits);
+        for cluster in in_step.filter(|cluster| entry(&entries, bits, cluster - first) != 0) {
+            used.add(start(cluster)..start(cluster + 1));
+        }
+        at += step;
     }
     Some(used)
+}
+
+/// The entry with that number, in a piece of the FAT that begins with an entry.
+fn entry(entries: &[u8], bits: u64, number: u64) -> u32 {
+    let at = (number * bits / 8) as usize;
+    match bits {
+        12 => u32::from(entries.le16(at) >> (number % 2 * 4)) & 0xfff,
+        16 => u32::from(entries.le16(at)),
+        _ => entries.le32(at) & 0x0fff_ffff,
+    }
 }

@@ -1,5 +1,6 @@
 //! Swap: nothing in it outlives its machine, but for a system that sleeps in it.
 
+use super::ranges::UsedRanges;
 use super::{Found, Numbers, View};
 use std::ops::Range;
 
@@ -18,7 +19,11 @@ pub fn used(view: &View) -> Found {
         let Some(first) = view.bytes(0, page) else { continue };
         match &first[(page - SIGNATURE_BYTES) as usize..] {
             b"SWAPSPACE2" => {
-                return rest(view, &first).map_or(Found::Doubtful("swap"), |rest| Found::Used("swap", vec![rest]));
+                return rest(view, &first).map_or(Found::Doubtful("swap"), |rest| {
+                    let mut used = UsedRanges::default();
+                    used.add(rest);
+                    Found::Used("swap", used)
+                });
             }
             // swsusp, uswsusp, TuxOnIce, and swap of Linux 2.0.
             b"S1SUSPEND\0" | b"S2SUSPEND\0" | b"ULSUSPEND\0" | b"LINHIB0001" | b"SWAP-SPACE" => {

@@ -1,5 +1,8 @@
 //! Real filesystems: what the kernel has written into them is whole where only the used blocks were copied.
 
+mod attacks;
+mod built;
+mod fuzz;
 mod stale;
 
 use super::*;
@@ -10,6 +13,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+
+fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
+    read_used_blocks(read_at, size, sector, &Work::default())
+}
 
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -525,8 +532,15 @@ fn ranges_are_rounded_outwards_and_small_gaps_are_used() {
 
 #[test]
 fn bits_are_ranges() {
-    assert_eq!(set_bits(&[0b0000_0111, 0b1000_0001], 16), [0..3, 8..9, 15..16]);
-    assert_eq!(set_bits(&[0xff, 0xff], 12), std::iter::once(0..12).collect::<Vec<_>>());
+    let set = |bitmap: &[u8], count| {
+        let mut ranges = Vec::new();
+        set_bits(bitmap, count, |range| ranges.push(range));
+        ranges
+    };
+    assert_eq!(set(&[0b0000_0111, 0b1000_0001], 16), [0..3, 8..9, 15..16]);
+    assert_eq!(set(&[0xff, 0xff], 12), std::iter::once(0..12).collect::<Vec<_>>());
+    assert_eq!(set(&[0b1000_0000, 0xff, 0b11, 0], 32), std::iter::once(7..18).collect::<Vec<_>>());
+    assert_eq!(set(&[0xff], 3), std::iter::once(0..3).collect::<Vec<_>>());
     // What is not there is used.
-    assert_eq!(set_bits(&[0], 10), std::iter::once(8..10).collect::<Vec<_>>());
+    assert_eq!(set(&[0], 10), std::iter::once(8..10).collect::<Vec<_>>());
 }

@@ -3,6 +3,8 @@
 
 mod log;
 
+use super::ranges::UsedRanges;
+use super::work::{MOST_NODES, Visited};
 use super::{Found, Numbers, View};
 use std::ops::Range;
 
@@ -32,8 +34,18 @@ const ROOT: usize = 16;
 const LEVELS: usize = 28;
 const FREE: usize = 52;
 
-/// No right sibling.
+/// No sibling.
 const NONE: u32 = u32::MAX;
+
+/// Offsets in a block of the tree.
+const LEFT: usize = 8;
+const RIGHT: usize = 12;
+
+/// No tree is higher (XFS_BTREE_MAXLEVELS).
+const MOST_LEVELS: u32 = 9;
+
+/// No group has fewer blocks (XFS_MIN_AG_BLOCKS).
+const FEWEST_GROUP_BLOCKS: u64 = 64;
 
 pub fn used(view: &View) -> Found {
     let Some(superblock) = view.bytes(0, 512).filter(|block| block.starts_with(b"XFSB")) else { return Found::Other };
@@ -73,7 +85,7 @@ impl Filesystem {
             && superblock[IN_PROGRESS] == 0
             && (512..=65536).contains(&block)
             && (512..=32768).contains(&sector)
-            && group_blocks > 0
+            && group_blocks >= FEWEST_GROUP_BLOCKS
             && blocks.div_ceil(group_blocks) == groups
             && blocks.checked_mul(block)? <= view.size;
         if !is_sane {
@@ -89,25 +101,32 @@ impl Filesystem {
         log::is_clean(view, start.checked_mul(block)?, length).then_some(filesystem)
     }
 
-    fn used(&self, view: &View) -> Option<Vec<Range<u64>>> {
-        let mut used = Vec::new();
+    fn used(&self, view: &View) -> Option<UsedRanges> {
+        let mut used = UsedRanges::default();
+        let visited = Visited::new(view.work, MOST_NODES);
         for group in 0..self.groups {
             let start = group * self.group_blocks;
             let blocks = self.group_blocks.min(self.blocks - start);
             let mut at = 0;
-            for free in self.free(view, start, blocks)? {
-                used.push(start + at..start + free.start);
+            self.each_free(view, start, blocks, &visited, |free| {
+                used.add((start + at) * self.block..(start + free.start) * self.block);
                 at = free.end;
-            }
-            used.push(start + at..start + blocks);
+            })?;
+            used.add((start + at) * self.block..(start + blocks) * self.block);
         }
-        let mut used: Vec<_> = used.into_iter().map(|range| range.start * self.block..range.end * self.block).collect();
-        used.push(self.blocks * self.block..view.size);
+        used.add(self.blocks * self.block..view.size);
         Some(used)
     }
 
-    /// What is free in the group that begins at that block, in order. `None` where its tree contradicts itself.
-    fn free(&self, view: &View, start: u64, blocks: u64) -> Option<Vec<Range<u64>>> {
+    /// Calls `each` with what is free in the group that begins at that block, in order. `None` if its tree contradicts itself.
+    fn each_free(
+        &self,
+        view: &View,
+        start: u64,
+        blocks: u64,
+        visited: &Visited,
+        mut each: impl FnMut(Range<u64>),
+    ) -> Option<()> {
         let head =
             view.bytes(start * self.block + self.sector, self.sector).filter(|head| head.starts_with(b"XAGF"))?;
         if u64::from(head.be32(GROUP_LENGTH)) != blocks {
@@ -116,36 +135,43 @@ impl Filesystem {
         let (magic, records): (&[u8], usize) = if self.is_5 { (b"AB3B", 56) } else { (b"ABTB", 16) };
         let read = |number: u32, level: u32| {
             let place = start + Some(u64::from(number)).filter(|number| *number < blocks)?;
+            visited.visit(place)?;
             let block = view.bytes(place * self.block, self.block)?;
             (block.starts_with(magic) && u32::from(block.be16(4)) == level).then_some(block)
         };
-        let mut level = head.be32(LEVELS).checked_sub(1)?;
-        let mut block = read(head.be32(ROOT), level)?;
+        let mut level = head.be32(LEVELS).checked_sub(1).filter(|level| *level < MOST_LEVELS)?;
+        let mut number = head.be32(ROOT);
+        let mut block = read(number, level)?;
         while level > 0 {
             // Behind as many keys as there is room for.
             let room = (self.block as usize - records) / 12;
             level -= 1;
-            block = read(block.be32(records + room * 8), level)?;
+            number = block.be32(records + room * 8);
+            block = read(number, level)?;
         }
-        let mut free: Vec<Range<u64>> = Vec::new();
+        let (mut left, mut end, mut sum) = (NONE, 0, 0_u64);
         loop {
             let count = usize::from(block.be16(6));
             for record in block.get(records..records + count * 8)?.chunks(8) {
                 let from = u64::from(record.be32(0));
                 let range = from..from + u64::from(record.be32(4));
-                if range.end > blocks || free.last().is_some_and(|before| range.start < before.end) {
+                if range.is_empty() || range.start < end || range.end > blocks {
                     return None;
                 }
-                free.push(range);
+                (end, sum) = (range.end, sum + (range.end - range.start));
+                each(range);
             }
-            let right = block.be32(12);
+            if block.be32(LEFT) != left {
+                return None;
+            }
+            let right = block.be32(RIGHT);
             if right == NONE {
                 break;
             }
-            // The records rise, so a circle of blocks ends above, unless they are empty.
+            left = std::mem::replace(&mut number, right);
+            // Records rise, each block is visited once, and only a root may be empty.
             block = read(right, 0).filter(|_| count > 0)?;
         }
-        let sum: u64 = free.iter().map(|range| range.end - range.start).sum();
-        (sum == u64::from(head.be32(FREE))).then_some(free)
+        (sum == u64::from(head.be32(FREE))).then_some(())
     }
 }

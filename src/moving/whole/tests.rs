@@ -43,11 +43,11 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
 
 fn at(incoming: &Incoming) -> Peer {
     let address = format!("127.0.0.1:{}", incoming.port().unwrap());
-    Peer { certificate: incoming.own().certificate().to_owned(), address }
+    Peer { certificate: incoming.own().certificate().to_owned(), address, approved: true }
 }
 
 fn of(own: &Own) -> Peer {
-    Peer { certificate: own.certificate().to_owned(), address: String::new() }
+    Peer { certificate: own.certificate().to_owned(), address: String::new(), approved: true }
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn clocks_may_differ_by_a_day() {
         }
     }
     one.check(&of(&other)).unwrap();
-    let none = Peer { certificate: "none".to_owned(), address: String::new() };
+    let none = Peer { certificate: "none".to_owned(), address: String::new(), approved: true };
     assert!(one.check(&none).unwrap_err().is_refusal());
 }
 

@@ -35,7 +35,15 @@ fn moving(layout: &Layout, other: &Inventory, carried: Carried) -> Moving {
         ..MarkedDisk::default()
     };
     let disks = layout.disks.iter().zip(&other.disks).map(disk).collect();
-    Moving { order: "o-7".to_owned(), part: Part::Receive, begun: false, peer: None, carried: Some(carried), disks }
+    Moving {
+        order: "o-7".to_owned(),
+        part: Part::Receive,
+        begun: false,
+        awaits_approval: false,
+        peer: None,
+        carried: Some(carried),
+        disks,
+    }
 }
 
 fn of_other() -> Claim {
@@ -130,7 +138,7 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
         };
         let disks = layout.disks.iter().enumerate().map(disk).collect();
         let (order, carried) = ("o-7".to_owned(), Some(carried));
-        let moving = Moving { order, part: Part::Receive, begun: false, peer: None, carried, disks };
+        let moving = Moving { order, part: Part::Receive, begun: false, awaits_approval: false, peer: None, carried, disks };
         let plan = receive(&layout, &other, moving.clone(), of_other());
         let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
         properties::assert_sound(&plan, &other);
@@ -615,7 +623,8 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
     let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
     let claim = Claim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
     let device = root.device.clone();
-    let peer = |certificate: &str| Some(Peer { certificate: certificate.to_owned(), address: String::new() });
+    let peer =
+        |certificate: &str| Some(Peer { certificate: certificate.to_owned(), address: String::new(), approved: true });
     for (received_from, peer, is_booted) in [
         (None, None, true),
         (Some("one"), None, true),

@@ -1,9 +1,10 @@
 //! What the two machines of a move say and are told, each by its own agent.
 
+use super::approval::CertificateTrust;
 use super::handing::{self, Foreseen, Given};
 use super::{End, Hands, Move, MoveState, Word};
 use crate::allocation::Approved;
-use crate::carried::{Part, Standing as Stands};
+use crate::carried::{self, Part, Standing as Stands};
 use crate::control::Acknowledged;
 use crate::control::wire::Report;
 use crate::serve::api::bodies::read_of_machine;
@@ -55,7 +56,8 @@ pub async fn stands(
     Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let Stands { order, certificate, port, carried, words } = read_of_machine(&app, peer, body, STANDING_BYTES).await?;
+    let Stands { order, certificate, port, carried, words, has_secret } =
+        read_of_machine(&app, peer, body, STANDING_BYTES).await?;
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
@@ -67,6 +69,9 @@ pub async fn stands(
     if order.is_empty() || certificate.trim().is_empty() {
         return Err(ApiError::bad("a machine of a move stands with the id of its order and with a certificate"));
     }
+    if carried::fingerprint(&certificate).is_none() {
+        return Err(ApiError::bad("the certificate of a machine in a migration is not in PEM"));
+    }
     let none = || conflict(format!("machine {id} is part of no open move with the id {order:?}"));
     let is = app.state.live_move(&id).await?.filter(|is| is.id == order).ok_or_else(none)?;
     let part = is.part(&id);
@@ -75,7 +80,7 @@ pub async fn stands(
         (Part::Receive, Some(port)) => address(peer, port),
         (Part::Receive, None) => return Err(ApiError::bad("the machine that receives says on which port")),
     };
-    let word = Word::Stands(part, End { certificate, address, boot: boot.hash }, carried.map(Box::new));
+    let word = Word::Stands(part, End { certificate, address, boot: boot.hash, has_secret }, carried.map(Box::new));
     let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if let Some(words) = words {
@@ -88,9 +93,23 @@ pub async fn stands(
             directory.name(&id),
             in_words(&directory, &is)
         ));
+        note_approval(&app, &is, part);
         app.state_has_changed();
     }
     Ok(Json(json!({})))
+}
+
+/// Logs the fingerprint of a machine whose certificate the operator has to approve.
+fn note_approval(app: &App, is: &Move, part: Part) {
+    let Some(shown) = is.certificate(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else { return };
+    let directory = app.directory();
+    let machine = if part == Part::Send { &is.a } else { &is.b };
+    app.watch.note(format!(
+        "the certificate of {} is not approved: compare {} with its console, then `drophammer machine move {} --approve FINGERPRINT`",
+        directory.name(machine),
+        shown.fingerprint,
+        directory.name(&is.a)
+    ));
 }
 
 /// What goes wrong there is shown with the move.
@@ -211,6 +230,9 @@ pub async fn begins(
     };
     if let Some(why) = app.state.unconfirmed(vec![of.a.clone(), of.b.clone()]).await? {
         return Ok(Some(Err(why)));
+    }
+    if of.approval_is_missing() {
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, of.missing_approval()));
     }
     look_is_awaited(app, &of, boot).await?;
     if let Err(why) = crate::serve::approved::compared(app, directory, id, allocation, said).await? {

@@ -2,6 +2,7 @@
 //! anything is kept.
 
 use super::agents::in_words;
+use super::approval::{ApprovedCertificates, CertificateShown};
 use super::{End, Move, MoveState, Word, pairing};
 use crate::allocation::Allocation;
 use crate::carried::Part;
@@ -33,6 +34,17 @@ pub struct Ask {
     /// Its disks, by the names of the layout: serial numbers, or names of its own.
     #[serde(default)]
     pub disks: BTreeMap<String, String>,
+    /// Copy without the operator's approval of the certificates: any machine that impersonates one of the two takes part.
+    #[serde(default)]
+    pub allow_unapproved: bool,
+}
+
+/// Certificates that the operator compared with the consoles of their machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Approve {
+    /// Fingerprints, or at least their first 16 hexadecimal digits.
+    pub fingerprints: Vec<String>,
 }
 
 /// A move as people are shown it.
@@ -59,6 +71,11 @@ pub struct MoveShown {
     /// What each of them has said last of what went wrong.
     pub from_says: String,
     pub to_says: String,
+    /// Certificate of each machine that stands in its ramdisk now.
+    #[serde(default)]
+    pub from_certificate: Option<CertificateShown>,
+    #[serde(default)]
+    pub to_certificate: Option<CertificateShown>,
 }
 
 /// A machine's part in a move.
@@ -70,11 +87,16 @@ pub struct PartOfMove {
     /// Id of the other machine.
     pub other: String,
     pub state: MoveState,
+    /// Certificate of the machine's last boot for the migration, while it matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateShown>,
 }
 
 impl PartOfMove {
     pub fn of(machine: &str, is: Move) -> PartOfMove {
-        PartOfMove { part: is.part(machine), other: is.other(machine).to_owned(), id: is.id, state: is.state }
+        let part = is.part(machine);
+        let certificate = is.certificate(part);
+        PartOfMove { part, other: is.other(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
     /// In a few words. `name` is that of the other machine.
@@ -91,7 +113,10 @@ async fn shown(app: &App, is: Move) -> Result<MoveShown, ApiError> {
     let now = app.state.present(&is).await?;
     let is_heard = |end: &End| app.state.heard.since(&end.boot) < QUIET;
     let stands = |part| is.state.is_open() && is.peer(part, now).is_some_and(is_heard);
+    let certificate = |part| is.peer(part, now).and_then(|_| is.certificate(part));
     Ok(MoveShown {
+        from_certificate: certificate(Part::Send),
+        to_certificate: certificate(Part::Receive),
         from_stands: stands(Part::Send),
         to_stands: stands(Part::Receive),
         id: is.id,
@@ -244,6 +269,8 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
         words_a: String::new(),
         words_b: String::new(),
         files: false,
+        allow_unapproved: asked.allow_unapproved,
+        approved: ApprovedCertificates::default(),
     })
 }
 
@@ -304,6 +331,19 @@ pub async fn finish(
         return shown(&app, is).await.map(Json);
     }
     hears(&app, &is, Word::Finish, peer).await
+}
+
+/// `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
+pub async fn approve(
+    Path(id): Path<String>,
+    Change { asked, turn }: Change<Approve, EVENT_BYTES>,
+) -> Result<Json<MoveShown>, Refused> {
+    let Turn { app, peer, .. } = &turn;
+    let id = id.to_lowercase();
+    let is = app.state.live_move(&id).await?.ok_or_else(|| no_move(&id))?;
+    let now = app.state.present(&is).await?;
+    let word = Word::Approves { fingerprints: asked.fingerprints, now };
+    Ok(hears(app, &is, word, *peer).await?)
 }
 
 async fn hears(app: &App, is: &Move, word: Word, peer: Peer) -> Result<Json<MoveShown>, ApiError> {

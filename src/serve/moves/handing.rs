@@ -2,7 +2,7 @@
 
 use super::{Move, MoveState, Present};
 use crate::allocation::{Allocation, Approved};
-use crate::carried::{Moving, Part, Peer};
+use crate::carried::{Moving, Part};
 use crate::marker::AttemptRecord;
 use crate::serve::api::told::on_the_wire;
 use crate::serve::directory::Directory;
@@ -55,11 +55,9 @@ pub fn to_receiver(
 }
 
 fn moving(is: Move, part: Part, now: Present) -> Moving {
-    let other = if part == Part::Send { Part::Receive } else { Part::Send };
-    let peer = is.peer(other, now);
-    let peer = peer.map(|end| Peer { certificate: end.certificate.clone(), address: end.address.clone() });
+    let (peer, awaits_approval) = (is.peer_of(part, now), is.awaits_approval());
     let begun = is.state == MoveState::Copying;
-    Moving { order: is.id, part, begun, peer, carried: is.carried, disks: is.disks }
+    Moving { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
 /// Returns the allocation as a first installation of the receiving machine. The image of the migrated system is not checked.

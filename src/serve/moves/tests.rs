@@ -32,6 +32,8 @@ pub fn ordered() -> Move {
         words_a: String::new(),
         words_b: String::new(),
         files: false,
+        allow_unapproved: true,
+        approved: ApprovedCertificates::default(),
     }
 }
 
@@ -41,7 +43,7 @@ pub fn carried() -> Carried {
 }
 
 pub fn end(boot: Hash) -> End {
-    End { certificate: format!("certificate {}", boot[0]), address: String::new(), boot }
+    End { certificate: format!("certificate {}", boot[0]), address: String::new(), boot, has_secret: false }
 }
 
 fn a_stands(boot: Hash) -> Word {

@@ -12,6 +12,7 @@ use crate::serve::App;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
+use crate::serve::moves::approval::CertificateTrust;
 use crate::serve::operator::{self, Order};
 use crate::serve::v1;
 use crate::serve::wanted;
@@ -142,6 +143,15 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
         }
         @if let (Some(moving), Some(words)) = (&listed.moving, &row.moving) {
             p { strong { "A move of the whole machine" } ": it " (words) ". " a href={ "/machines/" (moving.other) } { "The other one" } }
+            @if let Some(certificate) = &moving.certificate {
+                p class=(if certificate.trust == CertificateTrust::Unapproved { "problem" } else { "" }) {
+                    "Certificate of its last boot for this move: " code { (certificate.fingerprint) } ", " (certificate.trust.in_words())
+                    @if certificate.trust == CertificateTrust::Unapproved {
+                        ". Compare it with the console of the machine: "
+                        code { "drophammer machine move " (machine.id) " --approve " (certificate.fingerprint) }
+                    }
+                }
+            }
         }
         @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
         @if listed.needs_confirmation {

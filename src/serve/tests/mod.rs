@@ -29,6 +29,7 @@ mod machine_identity;
 mod machines;
 mod metrics;
 mod moved;
+mod moved_approval;
 mod moved_plan;
 mod openapi;
 mod operator;

@@ -6,7 +6,11 @@ use super::*;
 const MARKED: &str = "a1";
 
 pub(super) fn certificate(of: &str) -> String {
-    format!("X-Ganeti-Signature: s/h\n-----BEGIN CERTIFICATE-----\n{of}\n-----END CERTIFICATE-----\n")
+    format!("X-Ganeti-Signature: s/h\n{}", crate::pem::armored("CERTIFICATE", of.as_bytes()))
+}
+
+pub(super) fn fingerprint(of: &str) -> String {
+    crate::carried::fingerprint(&certificate(of)).unwrap()
 }
 
 pub(super) fn marker(machine: &str) -> Value {
@@ -81,14 +85,22 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
     }
 
-    /// One asks twice: it has taken the certificate of the other one.
+    /// The operator has compared the certificates with the consoles of both machines.
+    pub(super) async fn approves(&self, machines: &[&str]) -> Answer {
+        let fingerprints: Vec<String> = machines.iter().map(|id| fingerprint(id)).collect();
+        self.about_move("POST", "/approve", json!({ "fingerprints": fingerprints })).await
+    }
+
+    /// Both certificates are approved, and one asks twice: it has taken the certificate of the other one.
     pub(super) async fn looks(&self, one: &str) {
+        let answer = self.approves(&[ONE, TWO]).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
         for _ in 0..2 {
             self.told(ONE, one).await;
         }
     }
 
-    async fn begins_to_receive(&self, token: &str) -> Answer {
+    pub(super) async fn begins_to_receive(&self, token: &str) -> Answer {
         let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
         self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
     }
@@ -175,6 +187,8 @@ async fn from_the_order_to_the_release() {
     assert_eq!(server.begins_to_receive(&two).await.status, 409, "two does not stand");
     assert_eq!(server.stands(TWO, &two, &order).await.status, 200);
     assert_eq!(server.state().await, "planned");
+    assert_eq!(server.told(ONE, &one).await["moving"]["peer"], Value::Null, "two is not approved");
+    assert_eq!(server.approves(&[ONE, TWO]).await.status, 200);
     let peer = server.told(ONE, &one).await["moving"]["peer"].clone();
     assert_eq!((&peer["address"], &peer["certificate"]), (&json!("127.0.0.1:4711"), &json!(certificate(TWO))));
 

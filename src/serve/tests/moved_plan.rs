@@ -206,7 +206,7 @@ async fn a_copy_of_an_earlier_boot_does_not_count() {
     let reports = async |token: &str| server.call(token, "POST", &format!("/v1/machine/{TWO}/report"), &report).await;
     let answer = reports(&token).await;
     assert!(answer.status == 409 && answer.text().contains("has booted again"), "{}", answer.text());
-    let body = json!({ "order": order, "certificate": "of another boot", "carried": carried() });
+    let body = json!({ "order": order, "certificate": certificate("another boot"), "carried": carried() });
     let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(reports(&token).await.status, 409);

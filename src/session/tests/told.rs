@@ -78,10 +78,17 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
 #[test]
 fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
     let stands = OfRun::MoveStands { order: "o-7".into() };
-    let peer = |certificate: &str| Peer { certificate: certificate.to_owned(), address: String::new() };
+    let peer = |certificate: &str| Peer { certificate: certificate.to_owned(), address: String::new(), approved: true };
     for (peer, stands_still) in [(None, true), (Some(peer("one")), true), (Some(peer("two")), false)] {
-        let moving =
-            Moving { order: "o-7".into(), part: Part::Receive, begun: true, peer, carried: None, disks: vec![] };
+        let moving = Moving {
+            order: "o-7".into(),
+            part: Part::Receive,
+            begun: true,
+            awaits_approval: false,
+            peer,
+            carried: None,
+            disks: vec![],
+        };
         let newest_move = Some(Newest { order: "o-7".to_owned(), state: "copying".to_owned() });
         let allocation = Some(Allocation { moving: Some(moving), ..Allocation::default() });
         let control = Arc::new(FakeControl { allocation, newest_move, ..FakeControl::default() });

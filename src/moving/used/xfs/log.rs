@@ -35,11 +35,11 @@ pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
     log.ends_with_unmount(view, start).unwrap_or(false)
 }
 
-/// What is known of each sector.
+/// Sectors of the log.
 struct Log {
     rounds: Vec<u32>,
     /// The numbers of those that are a record's header.
-    headers: Vec<usize>,
+    headers: Vec<u32>,
 }
 
 impl Log {
@@ -54,7 +54,7 @@ impl Log {
             for sector in view.bytes(start + at, step)?.chunks(SECTOR as usize) {
                 let is_header = sector.be32(0) == RECORD;
                 if is_header {
-                    log.headers.push(log.rounds.len());
+                    log.headers.push(u32::try_from(log.rounds.len()).ok()?);
                 }
                 log.rounds.push(sector.be32(if is_header { ROUND } else { 0 }));
             }
@@ -74,8 +74,9 @@ impl Log {
 
     fn ends_with_unmount(&self, view: &View, start: u64) -> Option<bool> {
         let (head, count) = (self.head()?, self.rounds.len());
-        let last = self.headers.iter().rev().find(|header| **header < head).or(self.headers.last())?;
-        let header = view.bytes(start + *last as u64 * SECTOR, SECTOR)?;
+        let last = self.headers.iter().rev().find(|header| (**header as usize) < head).or(self.headers.last())?;
+        let last = *last as usize;
+        let header = view.bytes(start + last as u64 * SECTOR, SECTOR)?;
         let headers = match header.be32(VERSION) & 2 {
             0 => 1,
             _ => header.be32(BUFFER_BYTES).div_ceil(HEADER_REACH).max(1) as usize,

@@ -317,6 +317,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             order: is.id.clone(),
             part,
             begun: is.state == MoveState::Copying,
+            awaits_approval: false,
             peer: None,
             carried: None,
             disks: Vec::new(),

@@ -14,8 +14,15 @@ use std::fs;
 fn finishing(firmware: Firmware) -> Finishing {
     let nics = vec![CarriedNic { name: "eth0".into(), mac: "52:54:00:aa:00:01".into() }];
     let carried = Some(Carried { nics, ..Carried::default() });
-    let moving =
-        Moving { order: "o-1".into(), part: Part::Receive, begun: true, peer: None, carried, disks: Vec::new() };
+    let moving = Moving {
+        order: "o-1".into(),
+        part: Part::Receive,
+        begun: true,
+        awaits_approval: false,
+        peer: None,
+        carried,
+        disks: Vec::new(),
+    };
     let allocation = Allocation {
         id: "a-1".into(),
         hostname: "web-2".into(),

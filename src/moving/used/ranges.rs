@@ -1,0 +1,107 @@
+//! Used ranges in bounded memory. If there are too many, small gaps between them count as used: a disk has never fewer used blocks than its
+//! filesystems say.
+
+use super::GAP_BYTES;
+use crate::order;
+use std::ops::Range;
+
+/// Ranges of one disk: 16 MiB of memory.
+pub const MOST_RANGES: usize = 1 << 20;
+
+/// Ranges that grow side by side: copies of one extent, and what lies before them.
+const RECENT: usize = 4;
+
+#[derive(Debug, Clone)]
+pub struct UsedRanges {
+    ranges: Vec<Range<u64>>,
+    /// Gaps that are smaller count as used.
+    gap: u64,
+    most: usize,
+}
+
+impl Default for UsedRanges {
+    fn default() -> UsedRanges {
+        UsedRanges { ranges: Vec::new(), gap: GAP_BYTES, most: MOST_RANGES }
+    }
+}
+
+impl UsedRanges {
+    pub fn whole(size: u64) -> UsedRanges {
+        let mut whole = UsedRanges::default();
+        whole.add(0..size);
+        whole
+    }
+
+    pub fn add(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let grows =
+            |before: &&mut Range<u64>| before.start <= range.start && range.start < before.end.saturating_add(self.gap);
+        if let Some(before) = self.ranges.iter_mut().rev().take(RECENT).find(grows) {
+            before.end = before.end.max(range.end);
+            return;
+        }
+        self.ranges.push(range);
+        while self.ranges.len() >= self.most {
+            self.merge();
+            if self.ranges.len() > self.most / 2 {
+                self.gap = self.gap.saturating_mul(2);
+            }
+        }
+    }
+
+    /// The ranges in order, and apart from each other.
+    pub fn finish(mut self) -> Vec<Range<u64>> {
+        self.merge();
+        self.ranges
+    }
+
+    fn merge(&mut self) {
+        order::by_key(&mut self.ranges, |range| range.start);
+        let gap = self.gap;
+        self.ranges.dedup_by(|next, before| {
+            let is_near = next.start < before.end.saturating_add(gap);
+            if is_near {
+                before.end = before.end.max(next.end);
+            }
+            is_near
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn too_many_ranges_become_fewer_and_longer() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for count in [10, 100, 1000] {
+            let mut used = UsedRanges { most: 64, ..UsedRanges::default() };
+            let added: Vec<Range<u64>> = (0..count).map(|_| random.u64(0..1 << 40)).map(|at| at..at + 4096).collect();
+            for range in &added {
+                used.add(range.clone());
+                assert!(used.ranges.len() < 64);
+            }
+            let ranges = used.finish();
+            assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            let holds = |range: &Range<u64>| ranges.iter().any(|is| is.start <= range.start && range.end <= is.end);
+            assert!(added.iter().all(holds), "{count}");
+        }
+    }
+
+    #[test]
+    fn what_is_near_is_one_range_and_nothing_is_none() {
+        let mut used = UsedRanges::default();
+        for range in
+            [MIB..2 * MIB, 5 * MIB..6 * MIB, 2 * MIB..3 * MIB, 6 * MIB + GAP_BYTES - 1..7 * MIB, 9 * MIB..9 * MIB]
+        {
+            used.add(range);
+        }
+        used.add(8 * MIB..u64::MAX);
+        assert_eq!(used.finish(), [MIB..3 * MIB, 5 * MIB..7 * MIB, 8 * MIB..u64::MAX]);
+    }
+}

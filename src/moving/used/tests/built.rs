@@ -1,0 +1,164 @@
+//! Filesystems that tests build with a known set of used blocks, and the fields of their metadata, which mutations change by their meaning.
+//! The readers verify no checksums, so that every mutation is reached.
+
+pub mod btrfs;
+pub mod ext;
+pub mod fat;
+pub mod xfs;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
+
+/// Role of a number in the metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    /// Place of another metadata block, in the unit of [`Image::pointers`].
+    Pointer,
+    Level,
+    /// Number of records or items.
+    Count,
+    /// Length or sum, zero or not.
+    Length,
+    /// Number that defines what is used, together with others: another one makes another filesystem.
+    Defines,
+    Generation,
+    Owner,
+}
+
+#[derive(Debug, Clone)]
+pub struct Field {
+    pub at: u64,
+    pub width: usize,
+    pub is_big_endian: bool,
+    pub meaning: Meaning,
+}
+
+/// A sparse disk.
+#[derive(Clone, Default)]
+pub struct Image {
+    /// As the reader calls it.
+    pub what: &'static str,
+    pub size: u64,
+    pages: BTreeMap<u64, Vec<u8>>,
+    pub fields: Vec<Field>,
+    /// Values that pointers have.
+    pub pointers: Vec<u64>,
+    /// Metadata blocks, of so many bytes: place of each.
+    pub nodes: Vec<u64>,
+    pub node_bytes: u64,
+    pub used: Vec<Range<u64>>,
+}
+
+impl Image {
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        for (offset, byte) in (at..).zip(bytes) {
+            let page = self.pages.entry(offset / PAGE).or_insert_with(|| vec![0; PAGE as usize]);
+            page[(offset % PAGE) as usize] = *byte;
+        }
+    }
+
+    pub fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        if at + bytes.len() as u64 > self.size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.fill(0);
+        let end = at + bytes.len() as u64;
+        for (page, content) in self.pages.range(at / PAGE..=end.div_ceil(PAGE)) {
+            let (start, last) = ((page * PAGE).max(at), ((page + 1) * PAGE).min(end));
+            if start < last {
+                let from = (start - page * PAGE) as usize;
+                bytes[(start - at) as usize..(last - at) as usize]
+                    .copy_from_slice(&content[from..from + (last - start) as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A number that mutations may change.
+    pub fn put(&mut self, at: u64, value: u64, (width, is_big_endian): (usize, bool), meaning: Meaning) {
+        let field = Field { at, width, is_big_endian, meaning };
+        self.set(&field, value);
+        self.fields.push(field);
+    }
+
+    pub fn set(&mut self, field: &Field, value: u64) {
+        match field.is_big_endian {
+            true => self.write(field.at, &value.to_be_bytes()[8 - field.width..]),
+            false => self.write(field.at, &value.to_le_bytes()[..field.width]),
+        }
+    }
+
+    pub fn get(&self, field: &Field) -> u64 {
+        let mut bytes = [0; 8];
+        let range = if field.is_big_endian { 8 - field.width..8 } else { 0..field.width };
+        self.read(&mut bytes[range], field.at).unwrap();
+        if field.is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
+    }
+
+    pub fn starts_with(&self, at: u64, magic: &[u8]) -> bool {
+        let mut bytes = vec![0; magic.len()];
+        self.read(&mut bytes, at).is_ok() && bytes == magic
+    }
+
+    /// One metadata block gets the content of another one.
+    pub fn copy_node(&mut self, from: u64, onto: u64) {
+        let mut bytes = vec![0; self.node_bytes as usize];
+        if self.read(&mut bytes, from).is_ok() {
+            self.write(onto, &bytes);
+        }
+    }
+}
+
+/// How often each place was read.
+#[derive(Default)]
+pub struct Reads(RefCell<HashMap<(u64, usize), u64>>);
+
+impl Reads {
+    pub fn read(&self, image: &Image, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        *self.0.borrow_mut().entry((at, bytes.len())).or_default() += 1;
+        image.read(bytes, at)
+    }
+
+    pub fn most_of_one_place(&self) -> u64 {
+        self.0.borrow().values().copied().max().unwrap_or_default()
+    }
+
+    pub fn all(&self) -> u64 {
+        self.0.borrow().values().sum()
+    }
+}
+
+/// Free ranges of `0..blocks` that overlap nothing of `taken`, in order and apart.
+pub fn free_ranges(random: &mut fastrand::Rng, blocks: u64, taken: &[Range<u64>], most: usize) -> Vec<Range<u64>> {
+    let (mut free, mut at) = (Vec::new(), 0);
+    while free.len() < most && at + 2 < blocks {
+        let start = at + random.u64(0..8.min(blocks - at));
+        let most_wanted = if random.u8(0..4) == 0 { blocks / 8 + 1 } else { 6 };
+        let wanted = start + random.u64(1..=most_wanted);
+        let is_before = |other: &&Range<u64>| start < other.end;
+        let end = taken.iter().filter(is_before).fold(wanted.min(blocks), |end, other| end.min(other.start));
+        match start < end {
+            true => {
+                free.push(start..end);
+                at = end + 1;
+            }
+            false => at = start + 1,
+        }
+    }
+    free
+}
+
+/// What is not free.
+pub fn rest(free: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
+    let (mut used, mut at) = (Vec::new(), 0);
+    for range in free {
+        used.push(at..range.start);
+        at = range.end;
+    }
+    used.push(at..blocks);
+    used
+}

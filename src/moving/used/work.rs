@@ -1,0 +1,120 @@
+//! Work that a disk may cost, whatever its filesystems claim. Counted, not timed: tests assert the counters.
+
+use crate::gpt::ReadAt;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::io;
+
+/// Longest single read of a filesystem's structures.
+pub const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
+
+/// Number of reads of one disk. An ext4 with blocks of 4 KiB needs one for each 128 MiB.
+pub const MOST_READS: u64 = 1 << 20;
+
+/// Bytes that are read of one disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
+pub const MOST_BYTES: u64 = 4 << 30;
+
+/// Nodes that are visited of the trees of one filesystem: of the extents of btrfs these are some twenty million.
+pub const MOST_NODES: usize = 1 << 16;
+
+/// Counters of what was read of one disk.
+#[derive(Debug, Default)]
+pub struct Work {
+    reads: Cell<u64>,
+    bytes: Cell<u64>,
+    nodes: Cell<u64>,
+    is_exceeded: Cell<bool>,
+}
+
+impl Work {
+    /// Reads within the bounds.
+    ///
+    /// # Errors
+    /// The disk's. A bound is reached. After either, all of the disk counts as used.
+    pub fn read(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.reads.set(self.reads.get() + 1);
+        self.bytes.set(self.bytes.get().saturating_add(bytes.len() as u64));
+        if self.reads.get() > MOST_READS || self.bytes.get() > MOST_BYTES {
+            self.is_exceeded.set(true);
+        }
+        if self.is_exceeded.get() {
+            return Err(io::Error::other("its filesystems require more reads than are made"));
+        }
+        read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
+    }
+
+    /// Returns whether a bound was reached or a read failed. A signature that was not found may exist then.
+    pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded.get()
+    }
+
+    #[cfg(test)]
+    pub fn counts(&self) -> [u64; 3] {
+        [self.reads.get(), self.bytes.get(), self.nodes.get()]
+    }
+}
+
+/// Metadata blocks of one filesystem that were visited.
+pub struct Visited<'w> {
+    work: &'w Work,
+    seen: RefCell<HashSet<u64>>,
+    most: usize,
+}
+
+impl<'w> Visited<'w> {
+    /// Creates an empty set for at most `most` blocks.
+    pub fn new(work: &'w Work, most: usize) -> Visited<'w> {
+        Visited { work, seen: RefCell::default(), most }
+    }
+
+    /// Records a visit of the block at that place. `None` if the block was visited before, because of a cycle or of two parents, or if there are too many blocks.
+    pub fn visit(&self, at: u64) -> Option<()> {
+        self.work.nodes.set(self.work.nodes.get() + 1);
+        let mut seen = self.seen.borrow_mut();
+        (seen.len() < self.most && seen.insert(at)).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_end_at_their_bounds_and_at_the_first_error() {
+        let (work, made) = (Work::default(), Cell::new(0_u64));
+        let read_at = |_: &mut [u8], at: u64| {
+            made.set(made.get() + 1);
+            if at == 7 { Err(io::Error::other("a bad sector")) } else { Ok(()) }
+        };
+        for _ in 0..MOST_READS {
+            work.read(&read_at, &mut [0; 1], 0).unwrap();
+        }
+        assert!(!work.is_exceeded());
+        for _ in 0..3 {
+            assert!(work.read(&read_at, &mut [0; 1], 0).is_err() && work.is_exceeded());
+        }
+        assert_eq!(made.get(), MOST_READS);
+
+        let work = Work::default();
+        let mut piece = vec![0; 64 << 20];
+        for _ in 0..MOST_BYTES >> 26 {
+            work.read(&read_at, &mut piece, 0).unwrap();
+        }
+        assert!(work.read(&read_at, &mut piece[..1], 0).is_err());
+
+        let work = Work::default();
+        assert!(
+            work.read(&read_at, &mut [0; 1], 7).is_err() && work.is_exceeded(),
+            "what lies there may be a signature"
+        );
+        assert!(work.read(&read_at, &mut [0; 1], 0).is_err());
+    }
+
+    #[test]
+    fn a_block_is_visited_once_and_not_too_many_are() {
+        let work = Work::default();
+        let visited = Visited::new(&work, 2);
+        assert_eq!([5, 5, 6, 7].map(|at| visited.visit(at).is_some()), [true, false, true, false]);
+        assert_eq!(work.counts(), [0, 0, 4]);
+    }
+}

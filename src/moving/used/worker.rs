@@ -1,0 +1,149 @@
+//! The sandboxed process that reads filesystems, and its parent, which reads the disk for it. The process has a socket and nothing else:
+//! no descriptor of the disk, no file, no network.
+//!
+//! Whatever ends the process before its answer is complete, all of the disk counts as used.
+
+mod inside;
+mod wire;
+
+pub use inside::run;
+
+use super::work::{MOST_BYTES, MOST_READS};
+use super::{Used, all, ranges, rounded};
+use crate::command::powerless::{Job, Powerless};
+use crate::text::{clean, cut};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use wire::{FromWorker, Order};
+
+/// A disk that takes longer is used as a whole.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
+
+/// Longest name of what lies on a disk: `GPT with vfat, ext4, …`.
+const NAME_BYTES: usize = 400;
+
+/// Returns the used blocks of a disk, which is only read.
+pub fn read(disk: &File, size: u64, sector: u64) -> Used {
+    let started = start().map_err(|error| error.to_string());
+    let read = started.and_then(|(mut worker, socket)| {
+        let asked = ask(&socket, disk, Order { size, sector }, Instant::now() + PATIENCE);
+        asked.map_err(|why| if why.kind() == ErrorKind::UnexpectedEof { clean(&worker.end()) } else { why.to_string() })
+    });
+    read.unwrap_or_else(|why| {
+        let why = clean(cut(&why, NAME_BYTES));
+        // An unread disk may contain a partition table.
+        Used { what: format!("all of it: its filesystems were not read: {why}"), has_table: true, ..all(size) }
+    })
+}
+
+fn start() -> io::Result<(Powerless, UnixStream)> {
+    let (here, there) = UnixStream::pair()?;
+    Ok((Powerless::start(Job::UsedBlocks, OwnedFd::from(there))?, here))
+}
+
+/// Sends the order and answers reads until the worker has sent its last range.
+///
+/// # Errors
+/// The worker ended early, was too slow, or violated the protocol.
+fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Result<Used> {
+    let (mut reads, mut bytes, mut found) = (0, 0, Vec::new());
+    let mut piece = Vec::new();
+    let mut socket_in_time = InTime { socket, until };
+    order.write_to(&mut socket_in_time)?;
+    loop {
+        match FromWorker::read_from(&mut socket_in_time)? {
+            FromWorker::Read { at, length } => {
+                (reads, bytes) = (reads + 1, bytes + u64::from(length));
+                let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
+                // It keeps to the same bounds as long as it is what it was.
+                if reads > MOST_READS + MOST_BYTES / u64::from(wire::MOST_READ) || bytes > MOST_BYTES || !is_within {
+                    return Err(nonsense());
+                }
+                piece.resize(length as usize, 0);
+                let is_read = disk.read_exact_at(&mut piece, at).is_ok();
+                socket_in_time.write_all(&[u8::from(is_read)])?;
+                if is_read {
+                    socket_in_time.write_all(&piece)?;
+                }
+            }
+            FromWorker::Used(used) => {
+                for range in used {
+                    let is_next = found.last().is_none_or(|before: &Range<u64>| before.end < range.start);
+                    if !is_next
+                        || range.start >= range.end
+                        || range.end > order.size
+                        || found.len() >= ranges::MOST_RANGES
+                    {
+                        return Err(nonsense());
+                    }
+                    found.push(range);
+                }
+            }
+            FromWorker::Done { has_table, what } => {
+                // Nothing more comes, and both ends of a disk are always used.
+                socket.shutdown(std::net::Shutdown::Both)?;
+                let what = clean(cut(&what, NAME_BYTES));
+                return Ok(Used { ranges: rounded(found, order.size), what, has_table });
+            }
+        }
+    }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the process that reads them violates its protocol")
+}
+
+/// A socket that fails once the time is over.
+struct InTime<'s> {
+    socket: &'s UnixStream,
+    until: Instant,
+}
+
+impl InTime<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(late()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+fn late() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("that takes more than {} minutes", PATIENCE.as_secs() / 60))
+}
+
+fn in_time<T>(done: io::Result<T>) -> io::Result<T> {
+    done.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
+        // It ended while something for it was on its way.
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
+        _ => error,
+    })
+}
+
+impl Read for InTime<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.left()?)?;
+        in_time(self.socket.read(buffer))
+    }
+}
+
+impl Write for InTime<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.left()?)?;
+        in_time(self.socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Messages between the process that reads filesystems and its parent. Lengths are bounded before anything is allocated.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
+
+/// Bytes of one read, and ranges of one message.
+pub const MOST_READ: u32 = 1 << 20;
+pub const MOST_RANGES_AT_ONCE: usize = 4096;
+const MOST_NAME: u32 = 1 << 20;
+
+const READ: u8 = 1;
+const USED: u8 = 2;
+const DONE: u8 = 3;
+
+/// Disk to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    pub size: u64,
+    pub sector: u64,
+}
+
+/// Message of the worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromWorker {
+    /// Request for bytes of the disk. The answer is 1 and the bytes, or 0.
+    Read { at: u64, length: u32 },
+    /// Used ranges, in order.
+    Used(Vec<Range<u64>>),
+    /// All ranges were sent.
+    Done { has_table: bool, what: String },
+}
+
+impl Order {
+    pub fn write_to(self, onto: &mut impl Write) -> io::Result<()> {
+        onto.write_all(&[self.size.to_le_bytes(), self.sector.to_le_bytes()].concat())
+    }
+
+    pub fn read_from(from: &mut impl Read) -> io::Result<Order> {
+        Ok(Order { size: number(from)?, sector: number(from)? })
+    }
+}
+
+impl FromWorker {
+    pub fn write_to(&self, onto: &mut impl Write) -> io::Result<()> {
+        let length = |length: usize| u32::try_from(length).map(u32::to_le_bytes).map_err(io::Error::other);
+        let mut message = Vec::new();
+        match self {
+            FromWorker::Read { at, length } => {
+                message.push(READ);
+                message.extend(at.to_le_bytes());
+                message.extend(length.to_le_bytes());
+            }
+            FromWorker::Used(ranges) => {
+                message.push(USED);
+                message.extend(length(ranges.len())?);
+                ranges.iter().for_each(|range| message.extend([range.start, range.end].map(u64::to_le_bytes).concat()));
+            }
+            FromWorker::Done { has_table, what } => {
+                message.extend([DONE, u8::from(*has_table)]);
+                message.extend(length(what.len())?);
+                message.extend(what.as_bytes());
+            }
+        }
+        onto.write_all(&message)
+    }
+
+    /// # Errors
+    /// The worker is gone, or that is not a message.
+    pub fn read_from(from: &mut impl Read) -> io::Result<FromWorker> {
+        Ok(match byte(from)? {
+            READ => FromWorker::Read { at: number(from)?, length: length(from, MOST_READ)? },
+            USED => {
+                let count = length(from, MOST_RANGES_AT_ONCE as u32)?;
+                let ranges = (0..count).map(|_| Ok(number(from)?..number(from)?));
+                FromWorker::Used(ranges.collect::<io::Result<_>>()?)
+            }
+            DONE => {
+                let has_table = byte(from)? != 0;
+                let mut what = vec![0; length(from, MOST_NAME)? as usize];
+                from.read_exact(&mut what)?;
+                FromWorker::Done { has_table, what: String::from_utf8_lossy(&what).into_owned() }
+            }
+            _ => return Err(super::nonsense()),
+        })
+    }
+}
+
+fn byte(from: &mut impl Read) -> io::Result<u8> {
+    let mut byte = [0];
+    from.read_exact(&mut byte).map(|()| byte[0])
+}
+
+fn number(from: &mut impl Read) -> io::Result<u64> {
+    let mut number = [0; 8];
+    from.read_exact(&mut number).map(|()| u64::from_le_bytes(number))
+}
+
+/// A length that is within its bound.
+fn length(from: &mut impl Read, most: u32) -> io::Result<u32> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > most { Err(ErrorKind::InvalidData.into()) } else { Ok(length) }
+}
