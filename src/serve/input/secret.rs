@@ -127,7 +127,7 @@ mod tests {
             (
                 oci,
                 "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
-                "3:63: the token_service of the pull_secret is not a host",
+                "3:62: the token_service of the pull_secret is not a host",
             ),
             (oci, "hunter2", "3:14: a pull_secret has username and password"),
         ] {

@@ -5,6 +5,7 @@ mod approved;
 mod attackers;
 mod begun;
 mod boot;
+mod boot_digest;
 mod choice;
 mod connections;
 mod costs;

@@ -58,7 +58,8 @@ pub fn answer(
     if !may_receive_password(&realm.url, refusal.url(), secret) {
         let host = authority(&realm.url);
         let why = format!(
-            "which is neither its own host and port nor the token_service of the pull secret: no password is sent there. If {host} is right, add              `token_service: {host}` to the pull_secret, or \"token_service\" to the registry's entry in config.json"
+            "which is neither its own host and port nor the token_service of the pull secret: no password is sent there. If {host} is right, add \
+             `token_service: {host}` to the pull_secret, or \"token_service\" to the registry's entry in config.json"
         );
         return Err(fail(&format!("names the token service {}, {why}", realm.url)));
     }
