@@ -22,6 +22,7 @@ mod erasing;
 mod extents;
 mod filesystems;
 mod finishing;
+pub mod firmware;
 mod give_up;
 mod handing;
 mod harmless;
@@ -139,6 +140,7 @@ pub fn make(
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));
+    decided.problems.extend(firmware::refused(layout, inventory));
     decided.problems.extend(blank_only::refused(&request, inventory, &decided.disks));
     decided.problems.extend(receiving::taken(&request, inventory, &decided));
     let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
