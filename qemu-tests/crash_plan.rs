@@ -349,6 +349,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::WriteCrypttab(_)
+            | OfRun::RemoveVariables(_)
             | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)

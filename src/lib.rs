@@ -28,6 +28,8 @@ pub mod desk;
 pub mod device;
 #[cfg(test)]
 mod docs;
+#[cfg(feature = "survey")]
+pub mod efi;
 mod empty;
 pub mod error;
 pub mod exit;

@@ -265,6 +265,7 @@ impl Session {
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
             OfRun::WriteCrypttab(entries) => crypttab::write(&self.root()?, entries, &|line| self.say(line)),
             OfRun::FindLoader => self.find_loader(),
+            OfRun::RemoveVariables(removal) => self.remove_variables(removal),
             OfRun::WriteBootEntries(entries) => {
                 self.write_boot_entries(entries);
                 Ok(())

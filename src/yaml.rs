@@ -5,6 +5,8 @@
 
 #[cfg(feature = "serve")]
 pub mod edit;
+#[cfg(all(test, feature = "agent"))]
+mod fuzz;
 
 use crate::text::{TAB, indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};

@@ -16,7 +16,7 @@
 
 mod flow;
 #[cfg(test)]
-mod fuzzing;
+pub(crate) mod fuzzing;
 mod get;
 mod incoming;
 pub mod qcow2;

@@ -1,6 +1,7 @@
 //! What is there, as data that `survey` reads. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
 mod array;
+mod firmware;
 mod group;
 mod hardware;
 mod identifiers;
@@ -13,6 +14,9 @@ mod tests;
 mod unclear;
 
 pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
+pub use firmware::{
+    FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherVariable, VariablePurpose,
+};
 pub use group::{FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
 pub use opaque::{OpaqueKind, OpaqueObject};
@@ -53,6 +57,9 @@ pub struct Inventory {
     /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
+    /// Boot variables of a UEFI firmware; none of a BIOS, and in inventories of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware_variables: Option<FirmwareVariables>,
     /// Whether everything that can be shown without a write was assembled and mounted before this was read. An inventory without it
     /// does not contain what inactive arrays, groups and unmounted filesystems hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -21,6 +21,9 @@ pub fn canonical_yaml(layout: &Layout) -> String {
     yaml += "constraints:\n";
     line(&mut yaml, "  ", "sizes", &list(&constraints.sizes));
     mapping(&mut yaml, "  ", "images", &constraints.images);
+    if layout.cleanfirmware {
+        line(&mut yaml, "", "cleanfirmware", "true");
+    }
     items(&mut yaml, "disks", &layout.disks, disk);
     items(&mut yaml, "raid", &layout.raid, raid);
     items(&mut yaml, "volumegroups", &layout.volumegroups, group);

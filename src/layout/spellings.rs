@@ -21,7 +21,7 @@ const fn only(name: &'static str) -> Field {
     Field { name, also: &[] }
 }
 
-const LAYOUT: [Field; 9] = [
+const LAYOUT: [Field; 10] = [
     only("id"),
     only("name"),
     only("description"),
@@ -31,6 +31,7 @@ const LAYOUT: [Field; 9] = [
     only("volumegroups"),
     only("logicalvolumes"),
     only("constraints"),
+    only("cleanfirmware"),
 ];
 /// Fields of metal-stack's v2 API that say nothing about disks: when a layout was made, and words for people.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
@@ -190,6 +191,7 @@ fn layout(reader: &mut Reader, root: &Node) -> Option<Layout> {
                 Constraints::default()
             }
         },
+        cleanfirmware: reader.flag(&fields, "cleanfirmware"),
     })
 }
 

@@ -35,6 +35,9 @@ pub struct Layout {
     pub logicalvolumes: Vec<LogicalVolume>,
     /// Which sizes and images the layout is chosen for when an allocation names none.
     pub constraints: Constraints,
+    /// Whether boot variables that earlier systems left in the firmware are removed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cleanfirmware: bool,
 }
 
 /// Which sizes and images the layout is chosen for when an allocation names none.

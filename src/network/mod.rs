@@ -7,6 +7,8 @@ mod address;
 mod bonding;
 mod fields;
 mod fits;
+#[cfg(all(test, feature = "agent"))]
+mod fuzz;
 mod ifupdown;
 mod ini;
 mod known;

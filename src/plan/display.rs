@@ -3,6 +3,7 @@
 mod containers;
 mod disks;
 mod finish;
+mod firmware;
 mod kept;
 mod opaque;
 mod operations;
@@ -34,6 +35,7 @@ impl fmt::Display for Plan {
         title(f, &self.subject, self.mode, &self.layout)?;
         disks(f, &self.disks)?;
         opaque(f, &self.opaque)?;
+        firmware::firmware(f, self.firmware.as_ref())?;
         if let Some(marker) = &self.already {
             already(f, marker)?;
         }

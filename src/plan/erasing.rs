@@ -1,7 +1,7 @@
 //! The plan that makes every disk empty, and nothing else: what a machine goes through before its next owner gets it.
 
 use super::verdict::{self, Decided};
-use super::{Mode, Plan, Refusal, Request, Subject, Torn, opaque, stages};
+use super::{FirmwarePlan, Mode, Plan, Refusal, Request, Subject, Torn, opaque, stages};
 use crate::device::KernelName;
 use crate::inventory::{Disk, Inventory};
 use crate::layout::{self, Layout};
@@ -20,8 +20,12 @@ pub fn erase(
     subject: Subject,
 ) -> Result<Plan, Box<Refusal>> {
     let disks = || inventory.disks.iter().filter(|disk| !disk.removable && !skipped.contains(&disk.name));
-    let layout =
-        Layout { id: "every disk is erased".to_owned(), disks: disks().map(listed).collect(), ..Layout::default() };
+    let layout = Layout {
+        id: "every disk is erased".to_owned(),
+        disks: disks().map(listed).collect(),
+        cleanfirmware: true,
+        ..Layout::default()
+    };
     let request = Request {
         mode: Mode::Install,
         steps: Steps::erasing(erase),
@@ -70,8 +74,10 @@ pub(super) fn arrange(
         return Err(Box::new(Refusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }
     // Others are about a system that would boot from it.
-    let warnings = decided.warnings.clone();
-    Ok(Plan { warnings, ..stages::arrange(layout, inventory, request, decided) })
+    let mut warnings = decided.warnings.clone();
+    let plan = stages::arrange(layout, inventory, request, decided);
+    warnings.extend(plan.firmware.iter().flat_map(FirmwarePlan::warnings));
+    Ok(Plan { warnings, ..plan })
 }
 
 pub(super) fn listed(disk: &Disk) -> layout::Disk {

@@ -158,6 +158,7 @@ impl Ground<'_> {
                 | OfRun::ExtendFstab(_)
                 | OfRun::WriteCrypttab(_)
                 | OfRun::FindLoader
+                | OfRun::RemoveVariables(_)
                 | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel
                 | OfRun::ProveKept(_)

@@ -1,5 +1,6 @@
 //! Plans that destroy nothing: what all of them have in common.
 
+use super::firmware::{self, RemovalPolicy};
 use super::{DiskPlan, Found, Mode, Plan, Stage, Subject, Summary, Verdict, display, extents, opaque};
 use crate::inventory::{Disk, Inventory};
 use crate::marker::Marker;
@@ -35,6 +36,7 @@ impl Harmless {
             sizes: BTreeMap::new(),
             extents: Vec::new(),
             volumes: Vec::new(),
+            firmware: firmware::plan(inventory, None, RemovalPolicy::Nothing),
             verdicts: None,
         };
         Plan { extents: extents::of(&plan, inventory), ..plan }

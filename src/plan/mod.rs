@@ -22,6 +22,7 @@ mod erasing;
 mod extents;
 mod filesystems;
 mod finishing;
+pub mod firmware;
 mod give_up;
 mod handing;
 mod harmless;
@@ -141,6 +142,7 @@ pub fn make(
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));
+    decided.problems.extend(firmware::refused(layout, inventory));
     decided.problems.extend(blank_only::refused(&request, inventory, &decided.disks));
     decided.problems.extend(receiving::taken(&request, inventory, &decided));
     decided.secret = Some(AttemptSecret::draw(ids));

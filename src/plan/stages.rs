@@ -1,11 +1,12 @@
 //! Puts what was decided into the order of the run.
 
+use super::firmware::{self, RemovalPolicy};
 use super::placed::{FilesystemFate, New, Placed};
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
-    DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
-    Stage, StageName, Summary, Verdict, WritePersistent,
+    DiskIdentity, DiskPlan, FirmwarePlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan,
+    Rehearsal, Request, Stage, StageName, Summary, Verdict, WritePersistent,
 };
 use super::{
     contents, defining, display, extents, finishing, handing, image, kept, luks, making, marking, opaque, receiving,
@@ -52,6 +53,11 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
             way
         }
     };
+    let policy = RemovalPolicy::of(layout);
+    let firmware = firmware::plan(inventory, Some(&decided), policy);
+    doubts.extend(firmware.iter().flat_map(FirmwarePlan::warnings));
+    let cleaned = firmware.as_ref().and_then(|plan| plan.removal(policy, image.entries.is_some()));
+    let cleaned_after = image.entries.is_some().then(|| firmware.as_ref()?.removal_of_own()).flatten();
     let stands = request.receiving().map(|moving| OfRun::MoveStands { order: moving.order.clone() });
     let stages = [
         (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
@@ -76,6 +82,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
             StageName::StorageWipe,
             decided.wipes.iter().cloned().map(OnDevice::WipeDisk).map(Operation::Device).collect(),
         ),
+        (StageName::BootClean, cleaned.into_iter().collect()),
         (
             StageName::StoragePartition,
             decided.tables.iter().cloned().map(OnDevice::WriteTable).map(Operation::Device).collect(),
@@ -91,7 +98,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::TargetFiles, vec![Operation::Run(OfRun::WriteMachineFiles { files })]),
         (StageName::TargetInstaller, vec![image.installer]),
         (StageName::TargetFstab, image.fstab.into_iter().chain(luks::crypttab(&decided)).collect()),
-        (StageName::BootEntries, image.entries.into_iter().collect()),
+        (StageName::BootEntries, image.entries.into_iter().chain(cleaned_after).collect()),
         (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
         (StageName::StorageProveKept, prove(expected)),
         (
@@ -123,6 +130,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         sizes: decided.sizes,
         extents: Vec::new(),
         volumes: decided.persistent.planned,
+        firmware,
         verdicts: None,
     };
     plan.extents = extents::of(&plan, inventory);

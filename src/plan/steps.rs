@@ -16,6 +16,7 @@ fn of(stage: StageName) -> Option<&'static str> {
         | StageName::StorageRehearse
         | StageName::ReportBegin
         | StageName::StorageWipe
+        | StageName::BootClean
         | StageName::StoragePartition
         | StageName::StorageRaid
         | StageName::StorageLvm

@@ -3,6 +3,7 @@
 mod booting;
 mod created;
 mod finishing;
+mod firmware;
 mod handed;
 mod identity;
 mod injected;
@@ -22,6 +23,7 @@ pub use created::CreateSystem;
 pub use finishing::{
     BootDisk, BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork,
 };
+pub use firmware::{FirmwarePlan, PlannedVariable, RemoveVariables, VariableOrigin, VariableRemoval};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use injected::InjectedFile;
@@ -80,6 +82,9 @@ pub struct Plan {
     /// Volumes of Kubernetes, in the order of the allocation's list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<PersistentVolume>,
+    /// Boot variables of the firmware; none of a BIOS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<FirmwarePlan>,
     /// What is approved of it; none of a plan that destroys nothing.
     #[serde(skip)]
     pub verdicts: Option<Verdicts>,

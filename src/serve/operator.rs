@@ -197,12 +197,19 @@ pub async fn adopt(
 /// # Errors
 /// There is none.
 pub fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
-    let directory = app.directory();
-    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
-    let machine = directory.machine(id).ok_or_else(unknown)?;
+    let machine = listed_machine(app, id)?;
     let none = || invalid(format!("machine {id} has no allocation in its file"));
     let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
-    Ok((machine.clone(), allocation))
+    Ok((machine, allocation))
+}
+
+/// Returns the machine with this id.
+///
+/// # Errors
+/// `machines/` has no file for it.
+pub fn listed_machine(app: &App, id: &str) -> Result<Machine, ApiError> {
+    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
+    app.directory().machine(id).cloned().ok_or_else(unknown)
 }
 
 /// `POST /v1/machine/{id}/rename`: the machine has another id now.

@@ -81,6 +81,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::ExtendFstab(_)
         | OfRun::WriteCrypttab(_)
         | OfRun::FindLoader
+        | OfRun::RemoveVariables(_)
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)

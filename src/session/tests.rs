@@ -68,6 +68,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         sizes: Default::default(),
         extents: vec![],
         volumes: vec![],
+        firmware: None,
         verdicts: None,
     }
 }

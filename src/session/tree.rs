@@ -8,7 +8,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, EntryWanted, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
-use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles, Needs};
+use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles, Needs, RemoveVariables};
 use crate::problem;
 use crate::session::undo::Undo;
 use crate::storage::writeback;
@@ -180,6 +180,10 @@ impl Session {
             return self.say("boot entries are left to the image's installer");
         }
         efi::write(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| self.say(line));
+    }
+
+    pub(super) fn remove_variables(&self, removal: &RemoveVariables) -> Result<()> {
+        efi::remove_variables(Path::new(efi::VARIABLES), removal, &|line| self.say(line))
     }
 
     pub(super) fn load_kernel(&mut self) -> Result<()> {

@@ -11,6 +11,7 @@ mod disks;
 mod erase;
 #[cfg(test)]
 mod fake;
+mod firmware;
 mod groups;
 mod hardware;
 mod holders;
@@ -96,6 +97,7 @@ pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
     if depth == Depth::Shallow {
         return Ok(inventory);
     }
+    inventory.firmware_variables = firmware::read(&roots.sys);
     inventory.stacked = stacked::read(roots, &users)?;
     let (arrays, unexamined) = arrays::read(roots, &inventory);
     inventory.arrays = arrays;

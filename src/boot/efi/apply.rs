@@ -1,7 +1,7 @@
 //! Writes what was decided, and reads it back. A firmware that refuses stops nobody: what to do about it is said.
 
 use super::entries::Changes;
-use super::variables::{self, Variables, entry_name};
+use crate::efi::variables::{self, Variables, entry_name};
 use nix::libc;
 use std::io;
 use std::path::Path;
@@ -77,8 +77,8 @@ impl Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::super::variables::{file, testing};
     use super::*;
+    use crate::efi::variables::{file, testing};
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -1,14 +1,13 @@
 //! Which entries the firmware should have, and in which order: pure.
 
 use super::network;
-use super::option::{LoadOption, Node};
-use super::variables::Variables;
+use crate::efi::variables::Variables;
+use crate::efi::{LoadOption, Node};
 use crate::order::Gather;
 use crate::plan::BootOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the entries of our installations begin, and no others do.
-pub const OWN: &str = "drophammer: ";
+pub use crate::plan::firmware::OWN_PREFIX as OWN;
 
 /// What is to be written. What is not named here stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,19 +4,18 @@ mod apply;
 mod entries;
 pub mod loader;
 mod network;
-mod option;
-pub mod own;
-mod print;
-mod variables;
+mod removal;
 
 pub use apply::apply;
 pub use entries::{Changes, OWN, decide, own_label};
 pub use network::{NetworkEntry, network_entry, set_boot_next};
-pub use option::LoadOption;
-pub use variables::{VARIABLES, Variables};
+pub use removal::remove_variables;
+
+pub use crate::efi::own;
+pub use crate::efi::{LoadOption, PartitionLocation, VARIABLES, Variables};
 
 use crate::facts::EntryWanted;
-use crate::plan::BootEntries;
+use crate::plan::{BootEntries, Esp};
 use std::path::Path;
 
 /// Without entries of ours the firmware still finds what lies there (UEFI specification 3.5.1.1).
@@ -50,6 +49,12 @@ pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], sa
     apply(directory, &changes, &before).iter().for_each(|why| warn(why));
     if let Ok(after) = Variables::read(directory) {
         after.to_string().lines().for_each(say);
+    }
+}
+
+impl From<&Esp> for PartitionLocation {
+    fn from(esp: &Esp) -> PartitionLocation {
+        PartitionLocation { number: esp.number, guid: esp.guid, first_lba: esp.first_lba, sectors: esp.sectors }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which of the firmware's entries boots over the network, and that it comes next, once.
 
-use super::option::LoadOption;
-use super::variables::{self, Variables};
+use crate::efi::LoadOption;
+use crate::efi::variables::{self, Variables};
 use crate::error::{Context, Error, Phase, Result};
 use std::path::Path;
 
@@ -65,8 +65,8 @@ pub(super) fn parse(number: u16, option: &[u8]) -> Option<NetworkEntry> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::variables::testing::write;
     use super::*;
+    use crate::efi::variables::testing::write;
     use std::fs;
 
     const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];

@@ -1,11 +1,23 @@
 //! A directory as efivarfs, from what the session says to what is in it.
 
-use super::option::testing::{PCI, card, esp, option};
-use super::variables::{file, testing};
 use super::*;
+use crate::efi::load_option::testing::{PCI, card, option};
+use crate::efi::variables::{self, file, testing};
 use crate::plan::{self, BootOrder};
 use std::cell::RefCell;
 use std::fs;
+
+pub(super) fn esp(device: &str, guid: u128) -> Esp {
+    Esp {
+        disk: device.trim_end_matches(char::is_numeric).into(),
+        device: device.into(),
+        number: 1,
+        guid: uuid::Uuid::from_u128(guid),
+        first_lba: 2048,
+        sectors: 532_480,
+        ..Esp::default()
+    }
+}
 
 fn planned() -> BootEntries {
     let esps = vec![esp("/dev/sda1", 1), esp("/dev/sdb1", 2)];

@@ -21,6 +21,7 @@ const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 pub(super) fn layout(layout: &mut Value) {
     required(layout, &["id", "filesystems", "disks"]);
     set(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
+    set(layout, "cleanfirmware", json!({"default": false}));
     unread(layout, &LAYOUT_OF_V2);
     also(layout, "volumegroups", &["volume_groups", "volumeGroups"]);
     also(layout, "logicalvolumes", &["logical_volumes", "logicalVolumes"]);

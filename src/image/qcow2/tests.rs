@@ -13,6 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+mod structure;
+
 /// Keeps the digest of what comes, or all of it.
 #[derive(Default)]
 struct Collected {

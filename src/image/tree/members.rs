@@ -4,6 +4,7 @@
 //! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
 use super::acl;
+use super::agreement::{Claims, global_disagreement, is_plain_number};
 use super::member::{Attributes, Kind, Member};
 use super::pax::Records;
 use super::space::too_long;
@@ -122,7 +123,11 @@ impl<'a> Members<'a> {
             match header.entry_type() {
                 EntryType::XGlobalHeader => {
                     self.count(self.global_blocks)?;
-                    self.global = Records::parse(&self.extension(&header)?)?.over(&self.global);
+                    let records = Records::parse(&self.extension(&header)?)?;
+                    if let Some(reason) = global_disagreement(&records) {
+                        return Err(self.malformed(&reason));
+                    }
+                    self.global = records.over(&self.global);
                     self.global_blocks = self.global.bytes().div_ceil(BLOCK) as u64;
                     if self.global.bytes() > GLOBAL_BYTES {
                         return Err(self.malformed("the global headers are larger than 64 KiB"));
@@ -149,18 +154,28 @@ impl<'a> Members<'a> {
         self.count(self.global_blocks)?;
         let records = extensions.records.unwrap_or_default().over(&self.global);
         let text = |key: &str| records.get(key).map(<[u8]>::to_vec);
-        let path = text("GNU.sparse.name").or_else(|| text("path")).or(extensions.path);
+        let path = text("GNU.sparse.name").or_else(|| text("path")).or_else(|| extensions.path.clone());
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let inside = |error: io::Error| at_member(&path, error);
 
-        let size = records.number("size").map_err(inside)?.map_or_else(|| self.size(header), Ok).map_err(inside)?;
+        let header_size = self.size(header).map_err(inside)?;
+        let (long_name, long_link) = (extensions.path.as_deref(), extensions.link.as_deref());
+        let claims = Claims { header, records: &records, long_name, long_link, header_size };
+        if let Some(reason) = claims.disagreement() {
+            return Err(inside(self.malformed(&reason)));
+        }
+        let size = records.number("size").map_err(inside)?.unwrap_or(header_size);
         if size > i64::MAX as u64 {
             return Err(inside(self.malformed("its size is beyond any file")));
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
         let mut attributes = Attributes::of(header, &records).map_err(inside)?;
-        let link = || text("linkpath").or(extensions.link).or_else(|| header.link_name_bytes().map(|l| l.into_owned()));
+        let link = || {
+            text("linkpath")
+                .or_else(|| extensions.link.clone())
+                .or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+        };
         let entry_type = header.entry_type();
         let kind = match entry_type {
             EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => Kind::Directory,
@@ -218,14 +233,17 @@ impl<'a> Members<'a> {
     fn old_sparse(&mut self, header: &Header, size: u64) -> io::Result<Kind> {
         let gnu = header.as_gnu().ok_or_else(|| self.malformed("it is sparse, but its header is not GNU's"))?;
         let mut segments = Vec::new();
-        sparse::add_pieces(&mut segments, &gnu.sparse)?;
         let mut more = gnu.is_extended();
+        sparse::add_pieces(&mut segments, &gnu.sparse, !more)?;
         while more {
             self.count(1)?;
             let mut extension = GnuExtSparseHeader::new();
             self.block(extension.as_mut_bytes())?;
-            sparse::add_pieces(&mut segments, extension.sparse())?;
             more = extension.is_extended();
+            sparse::add_pieces(&mut segments, extension.sparse(), !more)?;
+        }
+        if !is_plain_number(&gnu.realsize) {
+            return Err(self.malformed("the length of its sparse file is not a plain number"));
         }
         Map::new(segments, gnu.real_size()?, size).map(Kind::Sparse)
     }
@@ -261,6 +279,9 @@ impl<'a> Members<'a> {
     /// Of the header. A number in base 256 has more bytes than the tar crate looks at.
     fn size(&self, header: &Header) -> io::Result<u64> {
         let size = header.as_old().size;
+        if !is_plain_number(&size) {
+            return Err(self.malformed("its size is not a plain number"));
+        }
         if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
             return Err(self.malformed("its size is beyond any file"));
         }

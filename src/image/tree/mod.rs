@@ -14,6 +14,7 @@
 //! over all parts of an image; [`Beneath`] says what is or will be mounted there, [`Conflicts`] what the image could not put anywhere.
 
 mod acl;
+mod agreement;
 mod announce;
 mod announced;
 mod attributes;

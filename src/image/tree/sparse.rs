@@ -2,6 +2,7 @@
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
+use super::agreement::is_plain_number;
 use super::pax::Records;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
@@ -84,12 +85,21 @@ impl Map {
     }
 }
 
-/// Adds the pieces of an old GNU header or its extensions.
+/// Adds the pieces of an old GNU header or its extensions. `is_last` tells that no extension follows.
 ///
 /// # Errors
-/// A number is none, or there are too many.
-pub fn add_pieces(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader]) -> io::Result<()> {
-    for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+/// A number is none, there are too many pieces, or some follow an empty one, where other readers stop.
+pub fn add_pieces(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
+    let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
+    let (filled, rest) = pieces.split_at(count);
+    let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
+    if is_cut {
+        return Err(invalid("its map goes on after its end"));
+    }
+    for piece in filled {
+        if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
+            return Err(invalid("its map has something else than a plain number"));
+        }
         segments.push((piece.offset()?, piece.length()?));
     }
     if segments.len() > MOST_SEGMENTS { Err(invalid("its map has too many pieces")) } else { Ok(()) }
@@ -133,7 +143,8 @@ fn pairs(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
 }
 
 fn decimal(text: &[u8]) -> io::Result<u64> {
-    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
+    let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     number.ok_or_else(|| invalid(&format!("its map has {:?} for a number", String::from_utf8_lossy(text))))
 }
 

@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 
 mod acls;
 mod bad;
+mod disagreements;
 mod escapes;
 mod fuzz;
+mod fuzz_structure;
+mod judges;
 mod merge;
 mod seen;
 mod trees;

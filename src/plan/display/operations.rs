@@ -9,8 +9,8 @@ use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, Closing, CreateArray, CreateGroup, CreateSystem,
     CreateVolume, Filling, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice,
-    OpenContainer, Operation, PartitionTable, PreparePersistent, Rehearsal, SparseVolume, TryArray, TryFilesystem,
-    WipeDisk, WritePersistent, ZeroProof,
+    OpenContainer, Operation, PartitionTable, PreparePersistent, Rehearsal, RemoveVariables, SparseVolume, TryArray,
+    TryFilesystem, WipeDisk, WritePersistent, ZeroProof,
 };
 use crate::text::{self, bytes, seconds};
 use std::collections::BTreeMap;
@@ -140,6 +140,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::WriteCrypttab(_) => alone("/etc/crypttab, and the keys in /etc/cryptsetup-keys.d".to_owned()),
         OfRun::FindLoader => alone("what the image boots by".to_owned()),
         OfRun::WritePersistent(write) => (None, write_persistent(write)),
+        OfRun::RemoveVariables(removal) => alone(remove_variables(removal)),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
@@ -189,6 +190,12 @@ fn boot_entries(BootEntries { label, esps, order, unless_installer }: &BootEntri
     };
     let unless = if *unless_installer { "; not where the image has an installer" } else { "" };
     format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
+}
+
+fn remove_variables(removal: &RemoveVariables) -> String {
+    let names: Vec<&str> = removal.variables.iter().map(|variable| variable.name.as_str()).collect();
+    let required = if removal.required { "" } else { ", as far as the firmware permits" };
+    format!("remove EFI variables {}{required}", names.join(", "))
 }
 
 fn writable_again(others: &[u32]) -> String {

@@ -15,7 +15,7 @@ use super::super::{Claim, Mode, Verdict, mapping_path};
 use super::carriers::has_uuid;
 use super::{Decision, Refused};
 use crate::device::identifiers::{comparable_serial, is_same_serial};
-use crate::inventory::{self, Disk};
+use crate::inventory::{self, Disk, OpaqueObject};
 use crate::marker::{MarkedDisk, Marker, RecordedVolume};
 use crate::topology::units;
 use crate::volume::{Content, Source, Volume};
@@ -23,9 +23,6 @@ use uuid::Uuid;
 
 /// Remedy that every operator has: Kubernetes identifies a volume by the UID of its resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
-
-/// Segment types of logical volumes that only hold the extents of other volumes.
-const POOLS: [&str; 2] = ["thin-pool", "cache-pool"];
 
 impl<'a> Deciding<'a> {
     /// Decides whether a volume that is not on any device that stays may be prepared.
@@ -161,7 +158,7 @@ impl<'a> Deciding<'a> {
         }
         match self.unseen_carrier() {
             Some(what) => Err(Some(format!(
-                "cannot be prepared on {}: it is not recorded whether it was prepared before, and {what} may have it, which cannot be looked into; make that readable, or reinstall once without this volume in the list: then the marker records that it is new",
+                "cannot be prepared on {}: it is not recorded whether it was prepared before, and its content may be in {what}, which was not seen; make that readable, or reinstall once without this volume in the list: then the marker records that it is new",
                 decision.device
             ))),
             None => Ok(()),
@@ -181,26 +178,12 @@ impl<'a> Deciding<'a> {
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
     }
 
-    /// Names a preserved object that could not be read and may contain a volume.
+    /// Names an object that is not erased, may contain the device of a volume, and was not seen.
     fn unseen_carrier(&self) -> Option<String> {
-        let inventory = self.inventory;
-        let idle = inventory.groups.iter().filter(|group| !group.devices().any(|device| self.is_erased(device)));
-        let mut idle = idle.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
-        let idle = idle.find(|(_, volume)| volume.running.is_none() && !POOLS.contains(&volume.kind.as_str()));
-        let idle = idle.map(|(group, volume)| format!("volume {}/{}, which is not active,", group.name, volume.name));
-        let mut arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
-        let array = arrays.find(|array| !array.members.iter().any(|member| self.is_erased(&member.device)));
-        let array = array.map(|array| format!("array {}, which does not run,", array.uuid));
-        let mut locked = units(inventory).filter(|(device, unit)| {
-            let is_encrypted = unit.signatures().iter().any(|signature| signature.usage == "crypto");
-            is_encrypted && !self.is_erased(device) && self.stack.holders(&self.stack.name(device)).is_empty()
-        });
-        let locked = locked.next().map(|(device, _)| format!("{device}, which is locked,"));
-        let mut unread = inventory.disks.iter().filter(|disk| disk.unreadable.is_some());
-        let unread = unread
-            .find(|disk| !self.is_erased(&disk.device))
-            .map(|disk| format!("{}, which cannot be read,", disk.device));
-        idle.or(array).or(locked).or(unread)
+        let objects = self.inventory.opaque_objects().into_iter();
+        let mut carriers = objects.filter(OpaqueObject::may_contain_devices);
+        let carrier = carriers.find(|object| !object.devices.iter().any(|device| self.is_erased(device)));
+        carrier.map(|object| format!("{object} ({})", object.reason))
     }
 }
 

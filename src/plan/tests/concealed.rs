@@ -4,13 +4,12 @@
 //!
 //! `scripts/fuzz SECONDS SEED concealed` runs longer.
 
-use super::fuzz::Random;
+use super::fuzz::{Random, judge_seeds};
 use super::identity::{claim, install, marked, reinstall};
 use super::opaque::{group, put};
 use super::*;
 use crate::inventory::{Failed, Part, Role, Tried};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 /// Machines of a run without DROPHAMMER_FUZZ_SECONDS.
 const FEW: u64 = 6_000;
@@ -93,8 +92,8 @@ fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static
     (inventory, object)
 }
 
-/// Plans what may be asked of such a machine. Returns whether there is a plan, and whether the operator has given sda up.
-fn judge(seed: u64) -> (Contained, &'static str, bool, bool) {
+/// Plans what may be asked of such a machine. Returns what the object contains, and whether there is a plan.
+fn judge(seed: u64) -> (Contained, bool) {
     use Contained::{Marker, Nothing, OfKept, OfLockedKept, OfUnlisted};
     let mut random = Random(seed);
     let contained = [Marker, OfKept, OfUnlisted, OfLockedKept, Nothing][random.below(5)];
@@ -119,27 +118,17 @@ fn judge(seed: u64) -> (Contained, &'static str, bool, bool) {
             "seed {seed}: {contained:?} in {object} is not listed\n{refusal}"
         ),
     }
-    (contained, object, is_planned, given)
+    (contained, is_planned)
 }
 
 #[test]
 fn fuzz_machines_with_concealed_contents() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seconds = number("DROPHAMMER_FUZZ_SECONDS").map(Duration::from_secs);
-    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    let seed = number("DROPHAMMER_FUZZ_SEED").unwrap_or_else(|| if seconds.is_some() { now() } else { 1 });
-    println!("DROPHAMMER_FUZZ_SEED={seed}");
-    let began = Instant::now();
-    let goes_on = |judged: u64| seconds.map_or(judged < FEW, |seconds| began.elapsed() < seconds);
     let mut tallies: BTreeMap<Contained, (u64, u64)> = BTreeMap::new();
-    let mut judged = 0;
-    while goes_on(judged) {
-        let (contained, _, is_planned, _) = judge(seed.wrapping_add(judged));
+    let judged = judge_seeds(FEW, |seed| {
+        let (contained, is_planned) = judge(seed);
         let (planned, refused) = tallies.entry(contained).or_default();
         *if is_planned { planned } else { refused } += 1;
-        judged += 1;
-    }
-    println!("{judged} machines judged");
+    });
     for (contained, (planned, refused)) in &tallies {
         println!("{contained:?}: {planned} planned, {refused} refused");
     }

@@ -135,6 +135,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::MoveStands { .. }
         | OfRun::FindLoader
+        | OfRun::RemoveVariables(_)
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)

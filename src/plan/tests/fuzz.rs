@@ -280,22 +280,30 @@ fn judge(seed: u64) -> bool {
     true
 }
 
-#[test]
-fn fuzz_inventories_whose_disks_have_moved() {
+/// Calls `judge` with one seed after the other: `few` times, or for `DROPHAMMER_FUZZ_SECONDS` from `DROPHAMMER_FUZZ_SEED` (scripts/fuzz).
+/// Returns how often.
+pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seconds = number("DROPHAMMER_FUZZ_SECONDS").map(Duration::from_secs);
     let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed = number("DROPHAMMER_FUZZ_SEED").unwrap_or_else(|| if seconds.is_some() { now() } else { 1 });
     println!("DROPHAMMER_FUZZ_SEED={seed}");
     let began = Instant::now();
-    let goes_on = |judged: u64| seconds.map_or(judged < FEW, |seconds| began.elapsed() < seconds);
-    let (mut judged, mut planned) = (0, 0);
-    while goes_on(judged) {
-        planned += u64::from(judge(seed.wrapping_add(judged)));
+    let mut judged = 0;
+    while seconds.map_or(judged < few, |seconds| began.elapsed() < seconds) {
+        judge(seed.wrapping_add(judged));
         judged += 1;
     }
     let a_minute = judged as f64 * 60.0 / began.elapsed().as_secs_f64();
-    println!("{judged} inventories judged, {a_minute:.0} a minute; {planned} plans, none wipes silently");
+    println!("{judged} inputs judged, {a_minute:.0} a minute");
+    judged
+}
+
+#[test]
+fn fuzz_inventories_whose_disks_have_moved() {
+    let mut planned = 0;
+    let judged = judge_seeds(FEW, |seed| planned += u64::from(judge(seed)));
+    println!("{planned} plans, none wipes silently");
     // Neither refuses all, nor lets all through.
     assert!(judged < 1000 || (planned > judged / 20 && planned < judged * 19 / 20), "{planned} of {judged}");
 }

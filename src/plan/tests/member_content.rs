@@ -1,7 +1,6 @@
 //! Signatures on members of arrays: the content of an array whose metadata is at the end shows on its members too.
 
 use super::*;
-use crate::layout;
 
 const MEMBERS: [usize; 3] = [2, 3, 4];
 
@@ -77,10 +76,8 @@ fn any_other_second_claim_is_refused() {
 /// A machine that was seen, with its layout.
 #[test]
 fn a_recorded_mirror_with_metadata_1_0_below_a_group_is_kept() {
-    let inventory: Inventory =
-        serde_json::from_str(include_str!("../../../testdata/inventories/mirror-1.0-group.json")).unwrap();
-    let layout = layout::read_yaml(MIRROR).unwrap().layout;
-    let plan = make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let inventory = recorded_inventory("inventories/mirror-1.0-group.json");
+    let plan = make(&layout_of(MIRROR), &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
     assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::Keep]);
     assert!(plan.fstab.iter().any(|entry| entry.path == "/srv"), "{plan}");
 }

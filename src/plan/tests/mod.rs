@@ -30,6 +30,7 @@ mod extents;
 mod failed;
 mod finding;
 mod finishing;
+mod firmware;
 mod foreign;
 mod fuzz;
 mod identity;
@@ -190,6 +191,17 @@ fn assert_printed(name: &str, text: &impl ToString) {
         std::fs::write(&path, &text).unwrap();
     }
     assert_eq!(text, std::fs::read_to_string(&path).unwrap_or_default(), "{name}\n{text}");
+}
+
+/// Reads an inventory from `testdata`.
+fn recorded_inventory(path: &str) -> Inventory {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(path);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Reads a layout that must be valid.
+fn layout_of(yaml: &str) -> Layout {
+    crate::layout::read_yaml(yaml).unwrap().layout
 }
 
 fn reasons(result: Result<Plan, Box<Refusal>>) -> Vec<String> {

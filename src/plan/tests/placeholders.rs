@@ -26,8 +26,7 @@ filesystems:
 /// A machine whose scratch disk was replaced by another one of the same size and model, with somebody's filesystem on it. The marker
 /// records the old one.
 fn replaced(recorded: [&str; 2], found: [&str; 2]) -> Inventory {
-    let text = include_str!("../../../testdata/placeholders/replaced-scratch.json");
-    let mut inventory: Inventory = serde_json::from_str(text).unwrap();
+    let mut inventory = recorded_inventory("placeholders/replaced-scratch.json");
     [inventory.disks[1].serial, inventory.disks[1].wwn] = found.map(str::to_owned);
     let record = &mut inventory.filesystems[0].marker.as_mut().unwrap().disks[1];
     [record.serial, record.wwn] = recorded.map(str::to_owned);
@@ -35,7 +34,7 @@ fn replaced(recorded: [&str; 2], found: [&str; 2]) -> Inventory {
 }
 
 fn two_disks() -> Layout {
-    crate::layout::read_yaml(LAYOUT).unwrap().layout
+    layout_of(LAYOUT)
 }
 
 fn refusal(inventory: &Inventory) -> String {

@@ -123,6 +123,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::ExtendFstab(_)
         | OfRun::WriteCrypttab(_)
         | OfRun::FindLoader
+        | OfRun::RemoveVariables(_)
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)

@@ -22,7 +22,7 @@ fn whole(device: &str) -> Disk {
 /// A layout of `testdata/layouts`, as it is read.
 fn read(name: &str) -> Layout {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/layouts/{name}.yaml"));
-    crate::layout::read_yaml(&std::fs::read_to_string(path).unwrap()).unwrap().layout
+    layout_of(&std::fs::read_to_string(path).unwrap())
 }
 
 /// Root on that disk.

@@ -102,6 +102,7 @@ impl Machine {
                 added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
             }
             OfRun::WritePersistent(write) => self.write_files(write),
+            OfRun::RemoveVariables(removal) => self.remove_variables(removal),
             OfRun::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
             OfRun::Mount(mount) | OfRun::MountReadOnly(mount) | OfRun::GrowFilesystem(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
@@ -136,6 +137,14 @@ impl Machine {
             | OfRun::Report(_)
             | OfRun::Kexec => {}
         }
+    }
+
+    fn remove_variables(&mut self, removal: &RemoveVariables) {
+        let Some(found) = &mut self.0.firmware_variables else { return };
+        let is_removed = |name: &str| removal.variables.iter().any(|variable| variable.name == name);
+        found.load_options.retain(|option| !is_removed(&option.name()));
+        found.others.retain(|other| !is_removed(&other.name));
+        found.boot_next = found.boot_next.filter(|_| !is_removed("BootNext"));
     }
 
     fn receive(&mut self, received: &Received) {

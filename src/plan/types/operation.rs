@@ -5,8 +5,8 @@
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, Container, CreateArray, CreateGroup, CreateSystem, CreateVolume,
     CrypttabEntry, DiskIdentity, Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem,
-    MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, Receive, Rehearsal, TryArray, TryFilesystem,
-    WipeDisk, WritePersistent, ZeroProof,
+    MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, Receive, Rehearsal, RemoveVariables, TryArray,
+    TryFilesystem, WipeDisk, WritePersistent, ZeroProof,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -238,6 +238,8 @@ pub enum OfRun {
     WriteCrypttab(Vec<CrypttabEntry>),
     /// Look on the mounted EFI system partition for what a firmware starts.
     FindLoader,
+    /// Remove boot variables of earlier systems from the firmware.
+    RemoveVariables(RemoveVariables),
     /// Tell the firmware what it can boot, through efivarfs.
     WriteBootEntries(BootEntries),
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.

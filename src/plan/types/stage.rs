@@ -50,6 +50,7 @@ stages! {
     StorageRehearse = "storage.rehearse",
     ReportBegin = "report.begin",
     StorageWipe = "storage.wipe",
+    BootClean = "boot.clean",
     StoragePartition = "storage.partition",
     StorageRaid = "storage.raid",
     StorageLvm = "storage.lvm",
@@ -138,7 +139,8 @@ impl StageName {
             | StageName::StorageFormat => (true, true, Leaves::HalfMade),
             // An array or group may lie on another one.
             StageName::StorageRaid | StageName::StorageLvm => (true, false, Leaves::HalfMade),
-            StageName::MoveCopy
+            StageName::BootClean
+            | StageName::MoveCopy
             | StageName::StorageMount
             | StageName::ImageBurn
             | StageName::StorageMountKept

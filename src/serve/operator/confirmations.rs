@@ -1,6 +1,6 @@
 //! Confirmation of machines after the database was restored from a backup.
 
-use super::{Listed, Operator, all, listed};
+use super::{Listed, Operator, all, listed, listed_machine};
 use crate::serve::App;
 use crate::serve::api_error::ApiError;
 use crate::serve::peers::Peer;
@@ -18,13 +18,11 @@ pub async fn confirm(
     peer: Peer,
 ) -> Result<Json<Listed>, ApiError> {
     let id = id.to_lowercase();
-    let directory = app.directory();
-    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
-    let machine = directory.machine(&id).ok_or_else(unknown)?;
+    let machine = listed_machine(&app, &id)?;
     changed(app.state.confirm(&id).await?)?;
-    app.watch.note(format!("{}: {peer} confirms the server's record of it", directory.name(&id)));
+    app.watch.note(format!("{}: {peer} confirms the server's record of it", app.directory().name(&id)));
     app.state_has_changed();
-    Ok(Json(listed(&app, machine).await?))
+    Ok(Json(listed(&app, &machine).await?))
 }
 
 /// `POST /v1/machines/confirm`: the records of all machines are up to date.

@@ -1,7 +1,8 @@
 //! Tables, and what holds for every firmware.
 
-use super::super::option::testing::{PCI, card, esp, option};
+use super::super::tests::esp;
 use super::*;
+use crate::efi::load_option::testing::{PCI, card, option};
 use proptest::prelude::*;
 
 const DISK: &[u8] = &[3, 18, 10, 0, 0, 0, 0xff, 0xff, 0, 0];

@@ -1,6 +1,6 @@
 //! The firmware's entries for a person, as `efibootmgr -v` prints them.
 
-use super::option::{LoadOption, Node};
+use super::load_option::{LoadOption, Node};
 use super::variables::{Variables, entry_name};
 use std::fmt;
 use std::fmt::Write;
@@ -28,10 +28,14 @@ fn entry(number: u16, value: &[u8]) -> String {
         return format!("{name}  cannot be read: {} bytes", value.len());
     };
     let active = if option.is_active() { "*" } else { " " };
-    let path = option.nodes().map(|nodes| nodes.iter().map(node).collect::<Vec<_>>().join("/"));
-    let path = path.unwrap_or_else(|| "a broken path".to_owned());
+    let path = device_path_text(&option).unwrap_or_else(|| "a broken path".to_owned());
     let optional = arguments(&option.optional);
     printable(&format!("{name}{active} {}  {path}{optional}", option.description))
+}
+
+/// Returns the device path as text (UEFI specification 10.6); `None` if it is malformed.
+pub fn device_path_text(option: &LoadOption) -> Option<String> {
+    Some(option.nodes()?.iter().map(node).collect::<Vec<_>>().join("/"))
 }
 
 /// Firmware and other systems may put anything there.
@@ -44,12 +48,20 @@ fn arguments(optional: &[u8]) -> String {
     if optional.is_empty() {
         return String::new();
     }
+    match text_arguments(optional) {
+        Some(text) => format!("  {text}"),
+        None => format!("  {} bytes of data", optional.len()),
+    }
+}
+
+/// Returns the optional data of a load option as text; `None` if it is empty or not printable ASCII in UTF-16.
+pub fn text_arguments(optional: &[u8]) -> Option<String> {
     let units = optional.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
     let text = String::from_utf16(&units.collect::<Vec<_>>()).unwrap_or_default();
     let text = text.trim_end_matches('\0');
     let is_text =
         optional.len().is_multiple_of(2) && text.chars().all(|letter| letter == ' ' || letter.is_ascii_graphic());
-    if is_text && !text.is_empty() { format!("  {text}") } else { format!("  {} bytes of data", optional.len()) }
+    (is_text && !text.is_empty()).then(|| text.to_owned())
 }
 
 /// UEFI specification 10.6.1.6: device nodes as text.
@@ -131,7 +143,7 @@ fn hexadecimal(data: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::option::testing::{PCI, card, esp, option};
+    use super::super::load_option::testing::{PCI, card, option, partition};
     use super::*;
     use proptest::prelude::*;
 
@@ -143,8 +155,8 @@ mod tests {
         let nvme = [&[3, 23, 16, 0, 1, 0, 0, 0][..], &[8, 7, 6, 5, 4, 3, 2, 1]].concat();
         let mut off = option(0, "off", &[&root, &nvme, &[9, 9, 5, 0, 0xab]]);
         off.optional = vec![0, 0, b'B', b'O'];
-        let esp = esp("/dev/sda1", 0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d);
-        let ours = LoadOption::of_file("drophammer: web-1", &esp, r"\EFI\debian\shimx64.efi", "ro quiet").unwrap();
+        let esp = partition(0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d);
+        let ours = LoadOption::of_file("drophammer: web-1", esp, r"\EFI\debian\shimx64.efi", "ro quiet").unwrap();
         let entries = [(0, ours.bytes()), (3, network.bytes()), (0x1a, off.bytes()), (0x1b, vec![1, 2])].into();
         let (order, current) = (vec![3, 0, 0x99], Some(3));
         let variables = Variables { entries, order, current, timeout_seconds: Some(5), ..Variables::default() };

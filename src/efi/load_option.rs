@@ -1,6 +1,6 @@
 //! A load option: what `Boot0003` holds. UEFI specification 3.1.3; its device path: 10.3.
 
-use crate::plan::Esp;
+use uuid::Uuid;
 
 const ACTIVE: u32 = 1;
 
@@ -16,6 +16,16 @@ pub struct LoadOption {
     pub optional: Vec<u8>,
 }
 
+/// Location of a GPT partition, as a load option names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionLocation {
+    pub number: u32,
+    pub guid: Uuid,
+    /// In units of logical sectors, as `sectors`.
+    pub first_lba: u64,
+    pub sectors: u64,
+}
+
 /// A node of a device path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node<'a> {
@@ -26,15 +36,20 @@ pub struct Node<'a> {
 }
 
 impl LoadOption {
-    /// A program on this partition. `None` when its path cannot be told to a firmware.
-    pub fn of_file(label: &str, esp: &Esp, loader: &str, arguments: &str) -> Option<LoadOption> {
+    /// Returns the option that starts a program on this partition; `None` if its path cannot be encoded.
+    pub fn of_file(
+        label: &str,
+        partition: impl Into<PartitionLocation>,
+        loader: &str,
+        arguments: &str,
+    ) -> Option<LoadOption> {
         let description: String = label.chars().filter(|letter| !letter.is_control()).collect();
         let loader = loader.replace('/', "\\");
         let loader = if loader.starts_with('\\') { loader } else { format!("\\{loader}") };
         if loader.len() < 2 || loader.chars().any(char::is_control) {
             return None;
         }
-        let path = [partition(esp), node(4, 4, &utf16(&loader))?, END.to_vec()].concat();
+        let path = [partition_node(&partition.into()), node(4, 4, &utf16(&loader))?, END.to_vec()].concat();
         // Attributes, length and description are no part of it.
         u16::try_from(path.len()).ok()?;
         let optional = if arguments.is_empty() { Vec::new() } else { utf16(arguments) };
@@ -82,11 +97,12 @@ impl LoadOption {
 }
 
 /// A partition of a GPT, in the short form: wherever the firmware finds that disk, also in another slot (3.1.2).
-fn partition(esp: &Esp) -> Vec<u8> {
+fn partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;
-    let (start, sectors) = (esp.first_lba.to_le_bytes(), esp.sectors.to_le_bytes());
-    let data = [&esp.number.to_le_bytes()[..], &start, &sectors, &esp.guid.to_bytes_le(), &[GPT, GUID]].concat();
+    let PartitionLocation { number, guid, first_lba, sectors } = partition;
+    let (start, sectors) = (first_lba.to_le_bytes(), sectors.to_le_bytes());
+    let data = [&number.to_le_bytes()[..], &start, &sectors, &guid.to_bytes_le(), &[GPT, GUID]].concat();
     [&[4, 1, 42, 0][..], &data].concat()
 }
 
@@ -116,22 +132,14 @@ pub mod testing {
         [&[3, 11, 37, 0][..], &mac, &[0; 26], &[1]].concat()
     }
 
-    pub fn esp(device: &str, guid: u128) -> Esp {
-        Esp {
-            disk: device.trim_end_matches(char::is_numeric).into(),
-            device: device.into(),
-            number: 1,
-            guid: uuid::Uuid::from_u128(guid),
-            first_lba: 2048,
-            sectors: 532_480,
-            ..Esp::default()
-        }
+    pub fn partition(guid: u128) -> PartitionLocation {
+        PartitionLocation { number: 1, guid: Uuid::from_u128(guid), first_lba: 2048, sectors: 532_480 }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::testing::esp;
+    use super::testing::partition;
     use super::*;
     use proptest::prelude::*;
 
@@ -148,27 +156,27 @@ mod tests {
 
     #[test]
     fn it_is_what_other_tools_write() {
-        let esp = Esp { sectors: 0x82000, ..esp("/dev/nvme0n1p1", 0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d) };
-        let made = LoadOption::of_file("GRUB", &esp, r"\EFI\GRUB\grubx64.efi", "").unwrap();
+        let esp = PartitionLocation { sectors: 0x82000, ..partition(0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d) };
+        let made = LoadOption::of_file("GRUB", esp, r"\EFI\GRUB\grubx64.efi", "").unwrap();
         assert_eq!(made.bytes(), bytes(GRUB));
         assert_eq!(LoadOption::read(&bytes(GRUB)), Some(made.clone()));
-        assert_eq!(LoadOption::of_file("GRUB", &esp, "EFI/GRUB/grubx64.efi", ""), Some(made));
+        assert_eq!(LoadOption::of_file("GRUB", esp, "EFI/GRUB/grubx64.efi", ""), Some(made));
     }
 
     #[test]
     fn arguments_are_text_that_ends() {
-        let made = LoadOption::of_file("drophammer: wüb-1\n", &esp("/dev/sda1", 7), r"\vmlinuz.efi", "ro a").unwrap();
+        let made = LoadOption::of_file("drophammer: wüb-1\n", partition(7), r"\vmlinuz.efi", "ro a").unwrap();
         assert_eq!((made.description.as_str(), &made.optional[..]), ("drophammer: wüb-1", &b"r\0o\0 \0a\0\0\0"[..]));
         assert_eq!(LoadOption::read(&made.bytes()), Some(made));
     }
 
     #[test]
     fn a_path_that_no_firmware_takes_makes_no_entry() {
-        let esp = esp("/dev/sda1", 7);
+        let esp = partition(7);
         for loader in ["", "\\", "a\0b", &"x".repeat(40_000)[..], &"x".repeat(32_750)[..]] {
-            assert_eq!(LoadOption::of_file("a", &esp, loader, ""), None, "{} letters", loader.len());
+            assert_eq!(LoadOption::of_file("a", esp, loader, ""), None, "{} letters", loader.len());
         }
-        assert!(LoadOption::of_file("a", &esp, &"x".repeat(32_000), "").is_some());
+        assert!(LoadOption::of_file("a", esp, &"x".repeat(32_000), "").is_some());
     }
 
     proptest! {

@@ -79,8 +79,13 @@ pub fn file(directory: &Path, name: &str) -> PathBuf {
 
 /// The value of a variable, without its attributes.
 pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
+    read_file(&file(directory, name))
+}
+
+/// Reads the value of a variable of any vendor by its path.
+pub fn read_file(path: &Path) -> Option<Vec<u8>> {
     let mut content = Vec::new();
-    File::open(file(directory, name)).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
+    File::open(path).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
     let is_whole = content.len() as u64 <= MAXIMUM;
     content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
 }
@@ -91,8 +96,11 @@ pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&file(directory, name), value)
 }
 
-/// The same, whoever its vendor is.
-pub(super) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
+/// Writes a variable of any vendor by its path.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     make_mutable(path)?;
     // efivarfs takes attributes and value in one write(2) or not at all.
@@ -119,8 +127,11 @@ pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&file(directory, name))
 }
 
-/// The same, whoever its vendor is.
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+/// Removes a variable of any vendor by its path.
+///
+/// # Errors
+/// The firmware or the kernel refuses.
+pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,0 +1,111 @@
+//! Removes boot variables that the plan names, and verifies that they are gone.
+
+use crate::efi::variables::{self, file};
+use crate::error::{Error, Phase, Result};
+use crate::inventory::{GLOBAL_VENDOR, LoadOptionClass};
+use crate::plan::{RemoveVariables, VariableRemoval};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Removes the variables, then their numbers from the orders. A variable whose value differs from the plan's stays.
+///
+/// # Errors
+/// A variable is still there, and the plan requires that it is removed.
+pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
+    let mut failures = Vec::new();
+    let mut removed = Vec::new();
+    for variable in &removal.variables {
+        match remove_variable(directory, variable) {
+            Ok(outcome) => {
+                say(&format!("EFI variable {}: {outcome}", variable.name));
+                removed.extend(load_option_number(variable));
+            }
+            Err(error) => failures.push(format!("{}: {error}", variable.name)),
+        }
+    }
+    failures.extend(shorten_orders(directory, &removed));
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "EFI variables: cannot remove {}; remove them in the firmware's setup, or reset its boot entries there",
+        failures.join("; ")
+    );
+    if removal.required {
+        return Err(Error::new(Phase::Boot, message));
+    }
+    say(&format!("WARNING: {message}"));
+    Ok(())
+}
+
+fn path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
+    directory.join(format!("{}-{}", variable.name, variable.vendor))
+}
+
+/// Returns whether the variable has the value that the plan has seen.
+fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
+    let Some(expected) = &variable.digest else { return true };
+    variables::read_file(path).is_some_and(|value| format!("{:x}", Sha256::digest(value)) == *expected)
+}
+
+fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result::Result<&'static str, String> {
+    let path = path(directory, variable);
+    if fs::symlink_metadata(&path).is_err() {
+        return Ok("is not there");
+    }
+    if !is_planned(&path, variable) {
+        // An entry of this installation has taken its number.
+        return Ok("has a new value");
+    }
+    variables::remove_file(&path).map_err(|error| error.to_string())?;
+    match fs::symlink_metadata(&path) {
+        Err(_) => Ok("removed"),
+        Ok(_) => Err("the firmware keeps it".to_owned()),
+    }
+}
+
+/// Returns class and number of a load option.
+fn load_option_number(variable: &VariableRemoval) -> Option<(LoadOptionClass, u16)> {
+    let number = |class: LoadOptionClass| {
+        let digits = variable.name.strip_prefix(class.prefix()).filter(|digits| digits.len() == 4)?;
+        Some((class, u16::from_str_radix(digits, 16).ok()?))
+    };
+    LoadOptionClass::ALL.into_iter().filter(|_| variable.vendor == GLOBAL_VENDOR).find_map(number)
+}
+
+/// Removes the numbers of variables that are gone from `BootOrder`, `DriverOrder` and `SysPrepOrder`. Returns what failed.
+fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<String> {
+    let shorten = |class: LoadOptionClass| {
+        let name = class.order_variable()?;
+        let order = variables::read(directory, name)?;
+        let is_gone = |number: u16| {
+            let entry = format!("{}{number:04X}", class.prefix());
+            removed.contains(&(class, number)) && fs::symlink_metadata(file(directory, &entry)).is_err()
+        };
+        let numbers = order.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        let shorter: Vec<u8> = numbers.filter(|number| !is_gone(*number)).flat_map(u16::to_le_bytes).collect();
+        if shorter.len() == order.len() {
+            return None;
+        }
+        write_order(directory, name, &shorter).err().map(|error| format!("numbers from {name}: {error}"))
+    };
+    LoadOptionClass::ALL.into_iter().filter_map(shorten).collect()
+}
+
+fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Result<(), String> {
+    if order.is_empty() {
+        variables::remove(directory, name).map_err(|error| error.to_string())?;
+        return if variables::read(directory, name).is_none() {
+            Ok(())
+        } else {
+            Err("the firmware keeps them".to_owned())
+        };
+    }
+    variables::write(directory, name, order).map_err(|error| error.to_string())?;
+    let is_written = variables::read(directory, name).as_deref() == Some(order);
+    if is_written { Ok(()) } else { Err("the firmware keeps them".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests;

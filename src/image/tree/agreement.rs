@@ -1,0 +1,175 @@
+//! Refuses members whose name or extent readers of tar disagree about: what one reader has checked must be what another one unpacks.
+//!
+//! | claims | GNU tar, libarchive, Python and others |
+//! |---|---|
+//! | PAX `size` and the size in the header | take the one or the other; some ignore a `size` of 0 |
+//! | records in a global header | apply them or ignore them |
+//! | a record twice, or without a value | take the first, the last or the header's |
+//! | PAX `path` and a long name of GNU | take the one that comes first, or last, or always the same one |
+//! | a path prefix in a header that is not POSIX's | prepend it or not |
+//! | numbers with signs, blanks or bytes behind them | parse them differently or not at all |
+//! | sparse maps in two notations, with gaps, or on links | follow different ones |
+
+use super::pax::Records;
+use tar::Header;
+
+/// Largest size that the octal digits of a header can hold.
+const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
+
+/// Records that change names and extents, and have one value.
+const SINGLE: [&str; 11] = [
+    "path",
+    "linkpath",
+    "size",
+    "GNU.sparse.name",
+    "GNU.sparse.size",
+    "GNU.sparse.realsize",
+    "GNU.sparse.major",
+    "GNU.sparse.minor",
+    "GNU.sparse.map",
+    "GNU.sparse.numblocks",
+    "hdrcharset",
+];
+
+/// Records of other programs that change names and extents.
+const UNSUPPORTED: [&str; 8] = [
+    "SCHILY.realsize",
+    "SCHILY.offset",
+    "SCHILY.filetype",
+    "SUN.holesdata",
+    "GNU.volume.filename",
+    "GNU.volume.offset",
+    "GNU.volume.size",
+    "GNU.dumpdir",
+];
+
+/// Everything that claims a name or an extent of one member.
+pub struct Claims<'a> {
+    pub header: &'a Header,
+    pub records: &'a Records,
+    pub long_name: Option<&'a [u8]>,
+    pub long_link: Option<&'a [u8]>,
+    /// Size in the header.
+    pub header_size: u64,
+}
+
+/// Returns the reason why readers disagree about records that apply to all following members.
+pub fn global_disagreement(records: &Records) -> Option<String> {
+    let key = records.iter().map(|(key, _)| key).find(|key| {
+        let is = |known: &&str| known.as_bytes() == *key;
+        key.starts_with(b"GNU.sparse.")
+            || SINGLE.iter().any(|known| is(known))
+            || UNSUPPORTED.iter().any(|known| is(known))
+    })?;
+    Some(format!("a global header has {}, which some readers of tar ignore", String::from_utf8_lossy(key)))
+}
+
+impl Claims<'_> {
+    /// Returns the reason why readers disagree about this member.
+    pub fn disagreement(&self) -> Option<String> {
+        format_disagreement(self.header)
+            .or_else(|| self.records_disagreement())
+            .or_else(|| self.names_disagreement())
+            .or_else(|| self.sparse_disagreement())
+            .or_else(|| self.size_disagreement())
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.records.iter().any(|(own, _)| own == key.as_bytes())
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.records.iter().any(|(key, _)| key.starts_with(b"GNU.sparse."))
+    }
+
+    fn records_disagreement(&self) -> Option<String> {
+        if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
+            return Some(format!("it has the record {key}, which readers of tar do not follow alike"));
+        }
+        SINGLE.iter().find_map(|key| {
+            let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
+            match (values.next(), values.next()) {
+                (Some(_), Some(_)) => Some(format!("it has the record {key} twice")),
+                (Some([]), None) => Some(format!("its record {key} has no value")),
+                _ => None,
+            }
+        })
+    }
+
+    fn names_disagreement(&self) -> Option<String> {
+        let path = self.records.get("path");
+        let link = self.records.get("linkpath");
+        let sparse_name = self.records.get("GNU.sparse.name");
+        let differs = |one: Option<&[u8]>, other: Option<&[u8]>| matches!((one, other), (Some(a), Some(b)) if a != b);
+        if differs(self.long_name, path) || differs(self.long_name, sparse_name) {
+            return Some("it has two different long names".to_owned());
+        }
+        if differs(self.long_link, link) {
+            return Some("it has two different long link targets".to_owned());
+        }
+        let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
+        if let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path"))
+            && path > name
+        {
+            return Some("it has a path after the name of its sparse file".to_owned());
+        }
+        let names = [path, link, sparse_name, self.long_name, self.long_link];
+        let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
+        has_nul.then(|| "its name has a zero byte".to_owned())
+    }
+
+    fn sparse_disagreement(&self) -> Option<String> {
+        if !self.is_sparse() {
+            return None;
+        }
+        if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
+            return Some("it has records of a sparse file, and is not a plain file".to_owned());
+        }
+        let pieces = self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes");
+        if pieces && self.has("GNU.sparse.map") {
+            return Some("it has two sparse maps".to_owned());
+        }
+        let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
+        if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
+            return Some("it has two different lengths of its sparse file".to_owned());
+        }
+        // Python takes the length for the extent.
+        let is_small = self.records.number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
+        is_small.then(|| "it has a record of its size, and is sparse".to_owned())
+    }
+
+    /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or its largest number.
+    fn size_disagreement(&self) -> Option<String> {
+        let size = self.records.number("size").ok().flatten()?;
+        let is_placeholder = size > MAXIMUM_OCTAL_SIZE && [0, MAXIMUM_OCTAL_SIZE].contains(&self.header_size);
+        if size == self.header_size || is_placeholder {
+            return None;
+        }
+        Some(format!("its header has {} bytes and its PAX record {size}", self.header_size))
+    }
+}
+
+/// Formats are POSIX's, GNU's, and the oldest one.
+fn format_disagreement(header: &Header) -> Option<String> {
+    let (bytes, kind) = (header.as_bytes(), header.entry_type().as_byte());
+    match &bytes[257..265] {
+        b"ustar\x0000" => None,
+        b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
+        b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
+            Some("its header has a path prefix, which its format does not have".to_owned())
+        }
+        _ => Some("its header has an unknown format".to_owned()),
+    }
+}
+
+/// Returns whether all readers parse this number of a header alike: octal digits after blanks, then blanks or zero bytes.
+/// Numbers in base 256 are accepted here.
+pub fn is_plain_number(field: &[u8]) -> bool {
+    if field[0] & 0x80 != 0 {
+        return true;
+    }
+    let after_blanks = field.iter().position(|byte| *byte != b' ').unwrap_or(field.len());
+    let digits = &field[after_blanks..];
+    let end = digits.iter().position(|byte| !(b'0'..=b'7').contains(byte)).unwrap_or(digits.len());
+    end > 0 && digits[end..].iter().all(|byte| matches!(byte, b' ' | 0))
+}

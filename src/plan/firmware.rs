@@ -1,0 +1,269 @@
+//! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
+//!
+//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
+//! |---|---|---|---|
+//! | starts a partition that the plan destroys | destroyed | yes | yes |
+//! | starts a partition of a disk that the plan preserves | preserved | no | no |
+//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
+//! | URI from which the machine has booted this time | foreign | no | no |
+//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
+//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
+//! | `BootNext` | foreign | with the entry that it names | yes |
+//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
+//! | keys in shim, `OsRecovery####` | foreign | cannot be | cannot be |
+
+mod partitions;
+
+use super::verdict::Decided;
+use super::{FirmwarePlan, OfRun, Operation, PlannedVariable, RemoveVariables, VariableOrigin, VariableRemoval};
+use crate::inventory::{
+    Firmware, FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
+    OtherVariable, VariablePurpose,
+};
+use crate::layout::Layout;
+use crate::problem::Problem;
+use partitions::{PartitionFate, Partitions};
+use sha2::{Digest, Sha256};
+
+/// How the entries of drophammer's installations begin.
+pub const OWN_PREFIX: &str = "drophammer: ";
+
+/// Which variables a plan removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovalPolicy {
+    Nothing,
+    /// Entries of partitions that the plan destroys.
+    Destroyed,
+    /// All that earlier systems left.
+    Foreign,
+}
+
+impl RemovalPolicy {
+    pub fn of(layout: &Layout) -> RemovalPolicy {
+        if layout.cleanfirmware { RemovalPolicy::Foreign } else { RemovalPolicy::Destroyed }
+    }
+}
+
+/// Returns a problem if the layout removes foreign variables and not all variables are known.
+pub fn refused(layout: &Layout, inventory: &Inventory) -> Option<Problem> {
+    if !layout.cleanfirmware || inventory.system.firmware != Firmware::Uefi {
+        return None;
+    }
+    let reason = match &inventory.firmware_variables {
+        None => "the inventory does not contain them; read it with this version of drophammer".to_owned(),
+        Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
+            format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
+        }
+        Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
+            format!("there are {omitted} too many; reset the firmware's boot entries in its setup")
+        }
+        Some(_) => return None,
+    };
+    Some(Problem::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
+}
+
+/// Returns the boot variables with their fate; `None` if the inventory has none.
+pub fn plan(inventory: &Inventory, decided: Option<&Decided>, policy: RemovalPolicy) -> Option<FirmwarePlan> {
+    let found = inventory.firmware_variables.as_ref()?;
+    let judge = Judge { found, policy, partitions: Partitions::new(inventory, decided) };
+    let mut variables: Vec<PlannedVariable> =
+        found.load_options.iter().map(|option| judge.load_option(option)).collect();
+    variables.extend(judge.boot_next(&variables));
+    variables.extend(found.others.iter().map(|other| judge.other(other)));
+    Some(FirmwarePlan {
+        unreadable: found.unreadable.clone(),
+        boot_current: found.boot_current,
+        boot_order: found.boot_order.clone(),
+        variables,
+        omitted: found.omitted,
+    })
+}
+
+struct Judge<'a> {
+    found: &'a FirmwareVariables,
+    policy: RemovalPolicy,
+    partitions: Partitions,
+}
+
+impl Judge<'_> {
+    fn load_option(&self, option: &FirmwareLoadOption) -> PlannedVariable {
+        let (origin, reason) = self.origin(option);
+        let is_fixed = matches!(option.class, LoadOptionClass::PlatformRecovery | LoadOptionClass::OsRecovery);
+        let is_current_uri = matches!(option.target, LoadTarget::Uri(_)) && self.is_current(option);
+        PlannedVariable {
+            name: option.name(),
+            vendor: GLOBAL_VENDOR,
+            content: content(option),
+            own: is_own(option),
+            removed: !is_fixed && !is_current_uri && self.removes(origin),
+            origin,
+            reason,
+            digest: option.digest.clone(),
+        }
+    }
+
+    fn removes(&self, origin: VariableOrigin) -> bool {
+        match self.policy {
+            RemovalPolicy::Nothing => false,
+            RemovalPolicy::Destroyed => origin == VariableOrigin::Destroyed,
+            RemovalPolicy::Foreign => matches!(origin, VariableOrigin::Destroyed | VariableOrigin::Foreign),
+        }
+    }
+
+    fn is_current(&self, option: &FirmwareLoadOption) -> bool {
+        option.class == LoadOptionClass::Boot && self.found.boot_current == Some(option.number)
+    }
+
+    /// Returns the origin of a load option, and the reason for it.
+    fn origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
+        use VariableOrigin::{Firmware, Foreign};
+        let (origin, reason) = match &option.target {
+            LoadTarget::Partition(guid) => self.partition(self.partitions.fate(*guid)),
+            LoadTarget::MbrPartition => self.partition(self.partitions.mbr_fate()),
+            LoadTarget::Uri(_) if self.is_current(option) => {
+                (Foreign, "starts a URI; the machine has booted from it".to_owned())
+            }
+            LoadTarget::Uri(_) => (Foreign, "starts a URI".to_owned()),
+            LoadTarget::RemoteAddress => (Foreign, "starts from a fixed network address".to_owned()),
+            LoadTarget::Malformed => (Foreign, "cannot be read".to_owned()),
+            LoadTarget::Unknown => (Foreign, "starts an unknown program".to_owned()),
+            LoadTarget::Network | LoadTarget::Firmware | LoadTarget::Device if option.arguments.is_some() => {
+                (Foreign, "passes arguments to the firmware's program".to_owned())
+            }
+            LoadTarget::Network => (Firmware, "network".to_owned()),
+            LoadTarget::Firmware => (Firmware, "program of the firmware".to_owned()),
+            LoadTarget::Device => (Firmware, "whole device".to_owned()),
+        };
+        match option.class {
+            LoadOptionClass::Boot => (origin, reason),
+            LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write it".to_owned()),
+            LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove it".to_owned()),
+            // No firmware that is known makes them.
+            LoadOptionClass::Driver | LoadOptionClass::SysPrep if origin == Firmware => {
+                (Foreign, format!("runs before every boot entry; {reason}"))
+            }
+            LoadOptionClass::Driver | LoadOptionClass::SysPrep => {
+                (origin, format!("runs before every boot entry; {reason}"))
+            }
+        }
+    }
+
+    fn partition(&self, fate: PartitionFate) -> (VariableOrigin, String) {
+        match fate {
+            PartitionFate::Destroyed(device) => {
+                (VariableOrigin::Destroyed, format!("starts {device}, which is destroyed"))
+            }
+            PartitionFate::Preserved(device) => (VariableOrigin::Preserved, format!("starts {device}")),
+            PartitionFate::Unread(device) => {
+                (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
+            }
+            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk has".to_owned()),
+        }
+    }
+
+    fn boot_next(&self, options: &[PlannedVariable]) -> Option<PlannedVariable> {
+        let number = self.found.boot_next?;
+        let entry = format!("Boot{number:04X}");
+        let is_named_removed = options.iter().any(|option| option.removed && option.name == entry);
+        Some(PlannedVariable {
+            name: "BootNext".to_owned(),
+            vendor: GLOBAL_VENDOR,
+            content: entry,
+            origin: VariableOrigin::Foreign,
+            reason: "precedes the boot order once".to_owned(),
+            own: false,
+            removed: is_named_removed || self.removes(VariableOrigin::Foreign),
+            digest: Some(format!("{:x}", Sha256::digest(number.to_le_bytes()))),
+        })
+    }
+
+    fn other(&self, other: &OtherVariable) -> PlannedVariable {
+        use VariableOrigin::{Drophammer, Firmware, Foreign};
+        let (origin, reason, is_removable) = match other.purpose {
+            VariablePurpose::HotKey => (Firmware, "key that starts a boot entry", false),
+            VariablePurpose::Drophammer => (Drophammer, "state of drophammer", false),
+            VariablePurpose::ShimKeys => {
+                (Foreign, "keys that shim trusts; the running system cannot remove them", false)
+            }
+            VariablePurpose::FirmwareRequest => (Foreign, "request to the firmware", true),
+            VariablePurpose::ShimRequest => (Foreign, "request to shim", !self.partitions.has_preserved()),
+            VariablePurpose::SystemdBoot => (Foreign, "setting of systemd-boot", !self.partitions.has_preserved()),
+        };
+        PlannedVariable {
+            name: other.name.clone(),
+            vendor: other.vendor,
+            content: format!("{} bytes", other.bytes),
+            origin,
+            reason: reason.to_owned(),
+            own: false,
+            removed: is_removable && self.removes(origin),
+            digest: other.digest.clone(),
+        }
+    }
+}
+
+fn is_own(option: &FirmwareLoadOption) -> bool {
+    option.class == LoadOptionClass::Boot && option.description.starts_with(OWN_PREFIX)
+}
+
+fn content(option: &FirmwareLoadOption) -> String {
+    let arguments = option.arguments.iter().map(String::as_str);
+    let active = if option.active { "" } else { "(inactive)" };
+    let words = [active, &option.description, &option.path].into_iter().chain(arguments);
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+impl FirmwarePlan {
+    /// Returns what removes variables before the installation's own entries are written.
+    pub fn removal(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
+        self.operation(policy, |variable| !(writes_entries && variable.own))
+    }
+
+    /// Returns what removes former entries of drophammer after its new ones are written, which take their numbers.
+    pub fn removal_of_own(&self) -> Option<Operation> {
+        self.operation(RemovalPolicy::Destroyed, |variable| variable.own)
+    }
+
+    fn operation(&self, policy: RemovalPolicy, is_included: impl Fn(&PlannedVariable) -> bool) -> Option<Operation> {
+        let removed = self.variables.iter().filter(|variable| variable.removed && is_included(variable));
+        let variables: Vec<VariableRemoval> = removed
+            .map(|variable| VariableRemoval {
+                name: variable.name.clone(),
+                vendor: variable.vendor,
+                digest: variable.digest.clone(),
+            })
+            .collect();
+        let required = policy == RemovalPolicy::Foreign;
+        (!variables.is_empty())
+            .then_some(Operation::Run(OfRun::RemoveVariables(RemoveVariables { variables, required })))
+    }
+
+    /// Returns what the operator must know of what stays.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        warnings.extend(self.unreadable.as_ref().map(|reason| {
+            format!(
+                "boot variables of the firmware cannot be read: {reason}; entries that an earlier system left are not known and stay. \
+                 Look for them in the firmware's setup"
+            )
+        }));
+        if self.omitted > 0 {
+            warnings.push(format!(
+                "{} boot variables of the firmware were not read, because there are too many; they stay. Reset the boot entries in \
+                 the firmware's setup",
+                self.omitted
+            ));
+        }
+        let foreign =
+            self.variables.iter().filter(|variable| variable.origin == VariableOrigin::Foreign && !variable.removed);
+        let foreign: Vec<&str> = foreign.map(|variable| variable.name.as_str()).collect();
+        if !foreign.is_empty() {
+            warnings.push(format!(
+                "boot variables of foreign origin stay in the firmware: {}; cleanfirmware: true in the layout removes those that can \
+                 be removed",
+                foreign.join(", ")
+            ));
+        }
+        warnings
+    }
+}

@@ -1,0 +1,77 @@
+//! Boot variables of a UEFI firmware, and what the plan does with them.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Boot variables of the machine, and which of them are removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct FirmwarePlan {
+    /// Reason why no variable can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// Number of the boot entry that the firmware started last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_current: Option<u16>,
+    pub boot_order: Vec<u16>,
+    pub variables: Vec<PlannedVariable>,
+    /// Number of variables that were not read because there are too many.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub omitted: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// One variable, with its origin and fate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedVariable {
+    /// `Boot0003`, `BootNext`.
+    pub name: String,
+    #[serde(skip)]
+    pub vendor: Uuid,
+    /// Description and device path, for people.
+    pub content: String,
+    pub origin: VariableOrigin,
+    /// Reason for the origin.
+    pub reason: String,
+    /// Whether drophammer has made it, by its name.
+    #[serde(skip)]
+    pub own: bool,
+    pub removed: bool,
+    #[serde(skip)]
+    pub digest: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VariableOrigin {
+    /// Made by the firmware, or equal to what firmware makes.
+    Firmware,
+    /// State that drophammer records.
+    Drophammer,
+    /// Starts a system on a partition that this plan does not destroy.
+    Preserved,
+    /// Starts a system on a partition that this plan destroys.
+    Destroyed,
+    /// Made by an operating system or an operator. Nothing on the machine's disks explains it.
+    Foreign,
+}
+
+/// Variables to remove. Afterwards none of them exists with the value that the plan has seen, and no order lists a removed number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemoveVariables {
+    pub variables: Vec<VariableRemoval>,
+    /// Whether a variable that cannot be removed fails the run.
+    pub required: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VariableRemoval {
+    pub name: String,
+    pub vendor: Uuid,
+    /// SHA-256 of the value, in hexadecimal. A variable with another value stays. None removes any value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}

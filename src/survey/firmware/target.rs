@@ -1,0 +1,77 @@
+//! Location that a load option starts from, by the nodes of its device path.
+
+use crate::efi::{LoadOption, Node};
+use crate::inventory::LoadTarget;
+use uuid::Uuid;
+
+/// Returns where the firmware finds the program. A path that combines locations is [`LoadTarget::Unknown`].
+pub(super) fn classify(option: &LoadOption) -> LoadTarget {
+    let Some(nodes) = option.nodes() else { return LoadTarget::Malformed };
+    if let Some(uri) = nodes.iter().find(|node| is_uri(node) && !node.data.is_empty()) {
+        let uri = super::printable(uri.data).chars().take(super::MAXIMUM_CHARS).collect();
+        return LoadTarget::Uri(uri);
+    }
+    if nodes.iter().any(is_remote_address) {
+        return LoadTarget::RemoteAddress;
+    }
+    let media: Vec<&Node> = nodes.iter().filter(|node| !is_hardware(node)).collect();
+    match media.as_slice() {
+        [] if nodes.is_empty() => LoadTarget::Unknown,
+        [] if nodes.iter().any(is_network) => LoadTarget::Network,
+        // CD-ROM: the firmware starts its fallback path.
+        [] => LoadTarget::Device,
+        [cd] if (cd.kind, cd.subtype) == (4, 2) => LoadTarget::Device,
+        // BIOS boot specification.
+        [bios] if bios.kind == 5 => LoadTarget::Firmware,
+        [disk, files @ ..] if is_partition(disk) && files.iter().all(|node| is_file(node)) => partition(disk),
+        volumes if volumes.iter().all(|node| is_firmware_volume(node)) => LoadTarget::Firmware,
+        _ => LoadTarget::Unknown,
+    }
+}
+
+/// Hardware, ACPI and messaging nodes lead to a device, and hold nothing that is started.
+fn is_hardware(node: &Node) -> bool {
+    (1..=3).contains(&node.kind)
+}
+
+fn is_uri(node: &Node) -> bool {
+    (node.kind, node.subtype) == (3, 24)
+}
+
+/// NIC, IPv4, IPv6, and a URI that DHCP supplies.
+fn is_network(node: &Node) -> bool {
+    node.kind == 3 && matches!(node.subtype, 11 | 12 | 13 | 24)
+}
+
+/// iSCSI, DNS servers, NVMe over Fabrics, and IP addresses that are not left to DHCP.
+fn is_remote_address(node: &Node) -> bool {
+    let remote = match (node.kind, node.subtype) {
+        (3, 19 | 31 | 34) => return true,
+        (3, 12) => 4..8,
+        (3, 13) => 16..32,
+        _ => return false,
+    };
+    node.data.get(remote).is_some_and(|address| address.iter().any(|byte| *byte != 0))
+}
+
+fn is_partition(node: &Node) -> bool {
+    (node.kind, node.subtype) == (4, 1)
+}
+
+fn is_file(node: &Node) -> bool {
+    (node.kind, node.subtype) == (4, 4)
+}
+
+/// A file in a firmware volume, and the volume.
+fn is_firmware_volume(node: &Node) -> bool {
+    node.kind == 4 && matches!(node.subtype, 6 | 7)
+}
+
+fn partition(node: &Node) -> LoadTarget {
+    let signature = node.data.get(20..36).and_then(|guid| Some(Uuid::from_bytes_le(guid.try_into().ok()?)));
+    match (node.data.get(36..38), signature) {
+        (Some([2, 2]), Some(guid)) => LoadTarget::Partition(guid),
+        (Some([1, 1]), Some(_)) => LoadTarget::MbrPartition,
+        _ => LoadTarget::Malformed,
+    }
+}
