@@ -89,7 +89,7 @@ fn in_words(all: &[Listed], shown: &MoveShown) -> String {
     if shown.state.is_open() && shown.state != MoveState::Booting {
         text += &format!("{a} {}, {b} {}.\n", stands(shown.from_stands), stands(shown.to_stands));
     }
-    text += &certificates((a, &shown.from_certificate), (b, &shown.to_certificate));
+    text += &certificates((&a, &shown.from_certificate), (&b, &shown.to_certificate));
     for (machine, says) in [(&a, &shown.from_says), (&b, &shown.to_says)] {
         if !says.is_empty() {
             text += &format!("{machine} has said: {}\n", text::clean(says));

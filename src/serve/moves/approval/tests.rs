@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::moves::Word;
-use crate::serve::moves::tests::{carried as has, ordered};
+use crate::serve::moves::tests::{carried as has, ordered, start};
 use crate::serve::token::Hash;
 
 const A1: Hash = [1; 32];
@@ -38,7 +38,7 @@ fn approve(is: &Move, fingerprints: &[String], b: Hash) -> Result<Move, String> 
 }
 
 fn begins(is: &Move, boot: Hash) -> Result<Move, String> {
-    is.after(&Word::Begins { boot, disks: ordered().disks, now: now(boot) })
+    is.after(&Word::Begins { start: start(boot, &ordered().disks), now: now(boot) })
 }
 
 #[test]
