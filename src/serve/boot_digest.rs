@@ -19,7 +19,7 @@ pub struct DigestQuery {
     server: Option<String>,
 }
 
-/// What the operator passes to `drophammer reinstall`.
+/// Arguments of `drophammer reinstall` for one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BootDigestShown {
     /// URL at which the machine reaches this server.

@@ -52,7 +52,7 @@ fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
     // An absolute request target counts in place of the header (RFC 9112, 3.2.2).
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
-        let why = "the request has no Host header; send one with a name or an address of this server";
+        let why = "the Host header is missing; send one with a name or an address of this server";
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
     }
     for host in named {

@@ -39,7 +39,7 @@ fn offsets(size_bytes: u64) -> [u64; 3] {
     [0, 4096, last * SECTOR_BYTES]
 }
 
-/// Reads the name in a superblock, without the NULs behind it. It is empty if there is no superblock.
+/// Reads the name in a superblock, without the NULs behind it. Empty without a superblock.
 fn read_name(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut bytes = [0; NAME_OFFSET + NAME_BYTES];
     file.read_exact_at(&mut bytes, offset)?;
