@@ -16,7 +16,6 @@ use crate::text;
 use clap::Args;
 use serde::Serialize;
 use std::fs;
-use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -183,9 +182,7 @@ fn is_block_device(path: &Path) -> Result<bool> {
 
 /// On a terminal, redrawn in its place.
 fn show(progress: Progress) {
-    if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{progress}\r");
-    }
+    stdout::redraw(&progress);
 }
 
 /// What the burn was.

@@ -4,7 +4,8 @@
 #[cfg(feature = "agent")]
 pub mod ask;
 
-use crate::text::{cut, without_secrets};
+use crate::text::terminal::escape;
+use crate::text::{cut, terminal, without_secrets};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,10 @@ pub static SAID: Said = Said::new();
 
 /// Prints a line, or several.
 pub fn say(text: &str) {
-    println!("{text}");
-    SAID.note(text);
+    let text = escape(text);
+    // A console that cannot be written does not end an installation.
+    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
+    SAID.note(&text);
 }
 
 /// Begins with what the ramdisk has said, where it kept that.
@@ -80,14 +83,14 @@ impl Said {
     }
 }
 
-/// Standard error for log lines, which are [`without_secrets`].
+/// Standard error for log lines, which are [`without_secrets`] and contain nothing that controls a terminal.
 pub struct Discreet;
 
 impl Write for Discreet {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = without_secrets(&String::from_utf8_lossy(line));
-        SAID.note(text.trim_end_matches('\n'));
-        io::stderr().write_all(text.as_bytes()).map(|()| line.len())
+        let text = terminal::message(&without_secrets(&String::from_utf8_lossy(line)));
+        SAID.note(&text);
+        io::stderr().write_all(format!("{text}\n").as_bytes()).map(|()| line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! How a command ends, for its exit status.
 
 use crate::error::Result;
+use crate::stdout;
 
 /// Was the input good?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl Exit {
 pub fn or_refused(result: Result<Exit>) -> Result<Exit> {
     match result {
         Err(error) if error.is_refusal() => {
-            eprintln!("drophammer: {error}");
+            stdout::complain(&error);
             Ok(Exit::Refused)
         }
         other => other,

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::inventory::{Inventory, OpaqueObject};
-use crate::stdout::{json, print};
+use crate::stdout::{json, note, print};
 use crate::survey::{self, Depth};
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ pub fn inventory(options: &Options) -> Result<Exit> {
     let inventory = survey::read(Depth::Deep)?;
     let opaque = inventory.opaque_objects();
     for object in opaque.iter().filter(|_| !options.json) {
-        eprintln!("not looked into: {object}: {}; {}", object.reason, object.remedy);
+        note(&format!("not looked into: {object}: {}; {}", object.reason, object.remedy));
     }
     print(&(json(&Listing { inventory: &inventory, opaque })? + "\n"))?;
     Ok(Exit::Good)

@@ -17,8 +17,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();
-            // Printing help to a closed pipe is nobody's loss.
-            let _ = error.print();
+            print_usage(&error);
             return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
@@ -36,9 +35,20 @@ fn main() -> ExitCode {
         Ok(Exit::BootAgain) => ExitCode::from(75),
         Ok(Exit::Rescue) => ExitCode::from(76),
         Err(error) => {
-            eprintln!("drophammer: {error}");
+            drophammer::stdout::complain(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints help, or what is wrong with the command line. File names of others may be arguments of a wrong one, by the shell's patterns.
+fn print_usage(error: &clap::Error) {
+    let text = error.render().to_string();
+    if drophammer::text::terminal::escape(&text) == text {
+        // A closed pipe is not an error.
+        let _ = error.print();
+    } else {
+        drophammer::stdout::explain(&text);
     }
 }
 

@@ -1,6 +1,7 @@
 //! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's side of `drophammer serve`.
 
 mod adopt;
+mod boot_digest;
 mod confirm;
 pub mod images;
 pub mod layouts;
@@ -18,8 +19,8 @@ use crate::exit::Exit;
 use crate::serve::adding::{Add, Added};
 use crate::serve::operator::reinstalls::Reinstall;
 use crate::serve::operator::{Listed, Order, Rename, Waits};
-use crate::stdout::{json, print};
-use crate::text;
+use crate::stdout::{complain, json, print};
+use crate::text::{self, terminal::escape_line};
 use options::MachineCommand;
 use reqwest::Method;
 use serde::Serialize;
@@ -50,6 +51,9 @@ pub fn run(options: &Options) -> Result<Exit> {
         MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
         MachineCommand::Move(asked) => moves::run(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
+        MachineCommand::BootDigest(asked) => {
+            boot_digest::run(&server, &all, &asked.machine, asked.at.as_deref(), options.json)
+        }
         MachineCommand::Confirm(asked) => confirm::run(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
@@ -71,7 +75,8 @@ pub fn run(options: &Options) -> Result<Exit> {
             match server.ask::<Listed>(request)? {
                 Answer::Refused(why) => Ok(refused(&why)),
                 Answer::Good(listed) => {
-                    let text = ordered(machine, &listed);
+                    let command = listed.order.as_ref().and_then(|_| boot_digest::command_for(&server, &listed));
+                    let text = ordered(machine, &listed, command.as_deref());
                     match options.json {
                         true => drop(print_json(&listed)?),
                         // What a person can do now is done.
@@ -132,7 +137,7 @@ fn step(name: &str) -> String {
 }
 
 fn refused(why: &str) -> Exit {
-    eprintln!("drophammer: {why}");
+    complain(&why);
     Exit::Refused
 }
 
@@ -223,23 +228,29 @@ fn how_it_ended(outcome: &crate::serve::operator::Outcome) -> String {
 }
 
 /// What happens next, for people.
-fn ordered(before: &Listed, now: &Listed) -> String {
-    let name = if now.name.is_empty() { &now.id } else { &now.name };
+fn ordered(before: &Listed, now: &Listed, command: Option<&str>) -> String {
+    let name = escape_line(if now.name.is_empty() { &now.id } else { &now.name });
     let Some(order) = &now.order else {
         return format!("The reinstall of {name} is taken back. It keeps what it has.\n");
     };
-    let from = before.image.as_deref().map(|image| format!(" in place of {image}")).unwrap_or_default();
+    let from = before.image.as_deref().map(|image| format!(" in place of {}", escape_line(image))).unwrap_or_default();
     let layout = now.layout.as_deref().unwrap_or("LAYOUT");
+    let command = command.map_or_else(
+        || format!("the command that `drophammer machine boot-digest {name} --at URL` prints; URL is that of the server for machines"),
+        str::to_owned,
+    );
     format!(
         "{name} is reinstalled with {}{from} when it next boots over PXE; order {}.\n\
          Now either of:\n  \
          power-cycle it into PXE\n  \
-         drophammer reinstall                  on the machine: the same without the firmware's minutes\n\
+         {command}\n    \
+         on the machine, as root: the same without the firmware's minutes\n\
          What it will do, disk by disk:\n  \
          drophammer plan --reinstall --layout FILE      on the machine; FILE has the layout {layout:?}\n\
          Take it back, as long as it has not begun:\n  \
          drophammer machine reinstall {name} --cancel\n",
-        order.image, order.id
+        escape_line(&order.image),
+        escape_line(&order.id)
     )
 }
 
@@ -361,16 +372,20 @@ mod tests {
     #[test]
     fn what_happens_next_is_said() {
         let before = machine("4c-1", "one");
-        let text = ordered(&before, &Listed { order: Some(order()), ..before.clone() });
+        let text = ordered(
+            &before,
+            &Listed { order: Some(order()), ..before.clone() },
+            Some("drophammer reinstall --server U"),
+        );
         for words in [
             "one is reinstalled with debian-13 in place of debian-12 when it next boots over PXE; order o1.",
-            "drophammer reinstall ",
+            "drophammer reinstall --server U\n",
             "drophammer plan --reinstall --layout FILE",
             "has the layout \"default\"",
             "drophammer machine reinstall one --cancel",
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        assert_eq!(ordered(&before, &before), "The reinstall of one is taken back. It keeps what it has.\n");
+        assert_eq!(ordered(&before, &before, None), "The reinstall of one is taken back. It keeps what it has.\n");
     }
 }

@@ -50,6 +50,25 @@ pub struct PullSecret {
     /// What `docker login` keeps where the registry gives it in place of the password.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub identitytoken: Secret,
+    /// Host of the registry's token service, `gitlab.example.org`, with its port if that is not the one of https. Without it, only the registry's own host and
+    /// port receive the password.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token_service: String,
+}
+
+/// Registries whose token services have other hosts.
+#[cfg(any(feature = "agent", feature = "serve"))]
+const KNOWN_TOKEN_SERVICES: [(&str, &str); 2] =
+    [("docker.io", "auth.docker.io"), ("registry.gitlab.com", "gitlab.com")];
+
+#[cfg(any(feature = "agent", feature = "serve"))]
+impl PullSecret {
+    /// Returns the host of the token service that may receive the password in addition to the registry itself.
+    pub fn token_service(&self) -> Option<&str> {
+        let registry = canonical(&self.registry);
+        let known = KNOWN_TOKEN_SERVICES.iter().find(|(known, _)| *known == registry).map(|(_, service)| *service);
+        Some(self.token_service.as_str()).filter(|service| !service.is_empty()).or(known)
+    }
 }
 
 /// The registry that an image's URL names, as it is compared; `None` where the URL names none.
@@ -127,6 +146,28 @@ mod tests {
             let error = config.secret(url).unwrap_err();
             assert!(error.contains(&format!("docker-credential-{helper}, which is not asked")), "{error}");
         }
+    }
+
+    #[test]
+    fn token_services_on_other_hosts_are_configured_or_well_known() {
+        let secret = |registry: &str, service: &str| PullSecret {
+            registry: registry.to_owned(),
+            token_service: service.to_owned(),
+            ..PullSecret::default()
+        };
+        for (registry, service, expected) in [
+            ("r.example", "", None),
+            ("index.docker.io", "", Some("auth.docker.io")),
+            ("registry.gitlab.com", "", Some("gitlab.com")),
+            ("registry.gitlab.com.evil.example", "", None),
+            ("r.example", "gitlab.example:8443", Some("gitlab.example:8443")),
+            ("docker.io", "own.example", Some("own.example")),
+        ] {
+            assert_eq!(secret(registry, service).token_service(), expected, "{registry}");
+        }
+        let config = DockerConfig::parse(r#"{"auths": {"r.example": {"auth": "dTpw", "token_service": "t.example"}}}"#);
+        let found = config.unwrap().secret("oci://r.example/d:1").unwrap().unwrap();
+        assert_eq!(found.token_service(), Some("t.example"));
     }
 
     #[test]

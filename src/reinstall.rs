@@ -3,14 +3,17 @@
 //! Nothing is decided here. What the agent does is what it does after a PXE boot: the same order, plan and guards. Where
 //! kexec is not possible, the machine goes through its firmware into PXE.
 
+mod protection;
 mod server;
 mod stop;
 
 use crate::boot::{efi, kexec};
+use crate::control::boot_digest::BootDigest;
 use crate::error::{Context, Error, Phase, Result};
-use crate::exit::Exit;
+use crate::exit::{Exit, or_refused};
 use crate::inventory::Nic;
 use crate::order;
+use crate::stdout;
 use crate::survey;
 use clap::Args;
 use server::{Answer, Boot, Server};
@@ -27,6 +30,10 @@ pub struct Options {
     /// The machine's id [default: its SMBIOS UUID].
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
+    /// Start kernel and ramdisk only if they have this digest together with the command line. `drophammer machine boot-digest` prints it. Without it, and over
+    /// plain HTTP, another host on the network can replace them.
+    #[arg(long, value_name = "DIGEST")]
+    pub boot_digest: Option<BootDigest>,
     /// Only print what would happen.
     #[arg(long)]
     pub dry_run: bool,
@@ -45,20 +52,25 @@ pub fn run(options: &Options) -> Result<Exit> {
     let (machine, macs) = who(Path::new("/sys"), options.machine)?;
     let manner = Manner::of_this_system();
     let shown = machine.as_deref().unwrap_or("without a UUID");
-    println!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url());
+    stdout::say(&format!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url()));
+    let digest = options.boot_digest.as_ref();
+    if let Some(warning) = protection::warning(server.url(), digest) {
+        stdout::complain(&warning);
+    }
     if options.dry_run {
-        println!("{}", preview(&manner, &network_boot(&macs)));
+        stdout::say(&preview(&manner, &network_boot(&macs)));
         return Ok(Exit::Good);
     }
     let boot = match server.ask(machine.as_deref(), &macs)? {
         Answer::Boot(boot) => boot,
         Answer::Nothing { message } => {
-            eprintln!("{}", nothing_ordered(&message, machine.as_deref()));
+            stdout::note(&nothing_ordered(&message, machine.as_deref()));
             return Ok(Exit::Refused);
         }
     };
-    start(&server.fetch(boot)?, &macs, &manner)?;
-    Ok(Exit::Good)
+    let boot = server.fetch(boot)?;
+    let verified = protection::require(&boot, server.url(), digest);
+    or_refused(verified.and_then(|()| start(&boot, &macs, &manner, digest)).map(|()| Exit::Good))
 }
 
 /// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
@@ -83,20 +95,21 @@ fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
 }
 
 /// From here on the system is not what it was.
-fn start(boot: &Boot, macs: &[String], manner: &Manner) -> Result<()> {
+fn start(boot: &Boot, macs: &[String], manner: &Manner, digest: Option<&BootDigest>) -> Result<()> {
     let loaded = kexec::load_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
     let next = match loaded {
         Ok(()) => {
-            println!("kexec   {} and {} are loaded", boot.names.kernel, boot.names.initrd);
+            stdout::say(&format!("kexec   {} and {} are loaded", boot.names.kernel, boot.names.initrd));
             Next::Loaded
         }
         Err(error) => {
-            println!("kexec   is not possible: {error}");
-            println!("pxe     {}", through_the_firmware(macs));
+            protection::require_for_firmware(digest, &error)?;
+            stdout::say(&format!("kexec   is not possible: {error}"));
+            stdout::say(&format!("pxe     {}", through_the_firmware(macs)));
             Next::Firmware
         }
     };
-    println!("stop    {}", manner.describe(next));
+    stdout::say(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
     if stopped.is_err() && next == Next::Loaded {
         // A later reboot must not end in the agent by surprise.

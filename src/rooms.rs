@@ -31,12 +31,22 @@ struct Source {
     code: String,
 }
 
+/// Returns each file that is built outside of tests, with its code.
+pub fn product_sources() -> Vec<(PathBuf, String)> {
+    sources(Path::new(env!("CARGO_MANIFEST_DIR"))).into_iter().map(|source| (source.file, source.code)).collect()
+}
+
+fn sources(root: &Path) -> Vec<Source> {
+    let mut sources = vec![source(root.join("src/main.rs"), vec!["main".to_owned()])];
+    read_modules(&root.join("src"), source(root.join("src/lib.rs"), vec![]), &mut sources);
+    sources
+}
+
 #[test]
 fn rooms_use_what_the_table_has() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let table = table(&fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap());
-    let mut sources = vec![source(root.join("src/main.rs"), vec!["main".to_owned()])];
-    read_modules(&root.join("src"), source(root.join("src/lib.rs"), vec![]), &mut sources);
+    let sources = sources(root);
     let (uses, mut problems) = uses(&sources, &table);
     problems.extend(judged(&table, &uses));
     assert!(problems.is_empty(), "the table of rooms in CONTRIBUTING.md:\n{}", problems.join("\n"));

@@ -1,5 +1,9 @@
 //! Words and numbers for people: aligned columns, sizes, durations, and nothing that is for nobody's eyes.
 
+pub mod terminal;
+
+use terminal::{escape_line, is_hidden};
+
 /// What is said of a tab that indents a line of YAML.
 pub const TAB: &str = "a tab indents this line, where YAML takes only blanks";
 
@@ -10,10 +14,11 @@ pub fn indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
     lines.find_map(|(number, line)| Some((number + 1, indents(line)? + 1)))
 }
 
-/// Rows as aligned columns, two blanks between them, no blanks at line ends.
+/// Rows as aligned columns, two blanks between them, no blanks at line ends. A cell stays in its line, whatever is in it.
 pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let rows: Vec<[_; N]> = rows.iter().map(|row| row.each_ref().map(|cell| escape_line(cell))).collect();
     let mut widths = [0; N];
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(self::width(cell));
         }
@@ -77,12 +82,9 @@ fn is_joining(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
 }
 
-/// Without characters that steer a terminal, break a line, or turn the direction of what follows (U+202E).
+/// Replaces characters that control a terminal, break a line, are invisible, or change the direction of writing (U+202E) by blanks.
 pub fn clean(text: &str) -> String {
-    let steers = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
 /// At most so many bytes of it.

@@ -23,9 +23,9 @@ impl Agent {
     /// What the cards hear of the leaves. A machine that does not hear both is registered all the same: the control plane says what it
     /// thinks of that.
     pub(super) fn listen(&self, inventory: &Inventory) -> Result<Vec<Heard>> {
-        let heard = ears::listen(&inventory.nics, LISTEN, &|line| println!("{line}"))?;
+        let heard = ears::listen(&inventory.nics, LISTEN, &say)?;
         let leaves = lldp::leaves(&heard);
-        println!("{}", ears::in_words(&leaves));
+        say(&ears::in_words(&leaves));
         Ok(match leaves {
             Leaves::Both(cards) => cards,
             Leaves::TooFew { .. } | Leaves::TooMany(_) => heard,
@@ -125,10 +125,10 @@ impl Agent {
 
     fn erase(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<Failure>> {
         let text = plan.to_string();
-        println!(
+        say(&format!(
             "\nThe disks of this machine are made empty for its next owner.\n\n{}",
             folded(&text, CONSOLE_COLUMNS)
-        );
+        ));
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), Trust::default());
         let done = session.run(plan);
         done.map_err(|failure| Box::new(Failure::of_the_plan(failure, allocation, text)))?;

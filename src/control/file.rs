@@ -14,6 +14,7 @@ use crate::image::Keys;
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::{Extents, Memory};
+use crate::stdout;
 use place::Place;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
@@ -272,12 +273,12 @@ impl Control for FileControl {
     /// The marker says what the next boot must know: a report that does not arrive stops nothing.
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {
         if let Outcome::Succeeded { .. } = ended.outcome {
-            println!("{}", ended.message);
+            stdout::say(&ended.message);
         }
         if let Some(place) = &self.report
             && let Err(error) = self.put(place, &Report::from(ended))
         {
-            println!("the report could not be delivered: {error}");
+            stdout::say(&format!("the report could not be delivered: {error}"));
         }
         Ok(Acknowledged::default())
     }

@@ -1,5 +1,7 @@
 //! Who tells us what to do and hears what happened: a server over HTTP, or a file. The install does not know which.
 
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod boot_digest;
 #[cfg(feature = "agent")]
 mod file;
 #[cfg(feature = "agent")]

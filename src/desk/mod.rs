@@ -25,12 +25,13 @@ pub use tree::tree;
 use crate::error::{Context, Phase, Result};
 use crate::layout::{self, Parsed};
 use crate::problem::Problem;
+use crate::text::terminal::escape_line;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 /// Problems of a file, one a line: `FILE:LINE:COLUMN: PLACE: MESSAGE`.
 fn problem_lines(file: &Path, problems: &[Problem]) -> String {
-    problems.iter().map(|problem| located(file, problem) + "\n").collect()
+    problems.iter().map(|problem| escape_line(&located(file, problem)).into_owned() + "\n").collect()
 }
 
 fn located(file: &Path, problem: &Problem) -> String {

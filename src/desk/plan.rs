@@ -12,7 +12,7 @@ use crate::marker::Marker;
 #[cfg(feature = "serve")]
 use crate::operator::OfServer;
 use crate::plan::{self, Assigned, Claim, Mode, Request, Subject, Waiver};
-use crate::stdout::{json, print};
+use crate::stdout::{complain, json, print, print_styled};
 use crate::steps::{Erase, Steps};
 use clap::Args;
 use std::fmt::Display;
@@ -68,7 +68,8 @@ pub struct Options {
 /// # Errors
 /// A file cannot be read, or the inventory is not one.
 pub fn plan(options: &Options) -> Result<Exit> {
-    or_refused(said(options).and_then(|(text, outcome)| print(&text).map(|()| outcome)))
+    let write = if wants_colour() { print_styled } else { print };
+    or_refused(said(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
 }
 
 /// A layout, what there is, and what is asked for.
@@ -199,7 +200,7 @@ fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
             let refusal = refusal.located(|problem| parsed.locate(problem));
             // A refusal has no place for them.
             for note in notes {
-                eprintln!("drophammer: {note}");
+                complain(&note);
             }
             Ok((with_steps(in_colour(&refusal), json(&refusal))? + "\n", Exit::Refused))
         }

@@ -12,7 +12,7 @@ use crate::exit::{Exit, or_refused};
 use crate::inventory::Inventory;
 use crate::plan::Mode;
 use crate::serve::rack::{Change, Rack};
-use crate::stdout::{json, print};
+use crate::stdout::{complain, json, print};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ pub(crate) fn said(options: &PlanOptions) -> Result<(String, Exit)> {
     let rows = rows(&rack, &change, &fresh, &machines, options.approve)?;
     let summary = summary(&rows);
     for line in rack.problems.iter().chain(&rack.notes).filter(|_| !options.json) {
-        eprintln!("drophammer: {line}");
+        complain(line);
     }
     let text = match options.json {
         true => json(&Printed { machines: &rows, problems: &rack.problems, summary: &summary })? + "\n",

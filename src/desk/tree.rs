@@ -8,7 +8,7 @@ use crate::error::{Context, Phase, Result};
 use crate::exit::Exit;
 use crate::layout::tree::Graph;
 use crate::picture;
-use crate::stdout::print;
+use crate::stdout::{print, print_styled};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -38,7 +38,8 @@ pub fn tree(options: &Options) -> Result<Exit> {
     };
     let graph = Graph::of(&parsed.layout);
     match &options.svg {
-        None => print(&terminal::draw(&graph, super::wants_colour()))?,
+        None if super::wants_colour() => print_styled(&terminal::draw(&graph, true))?,
+        None => print(&terminal::draw(&graph, false))?,
         Some(None) => print(&picture::draw(&graph))?,
         Some(Some(path)) => std::fs::write(path, picture::draw(&graph))
             .context(Phase::Settings, || format!("write the picture to {}", path.display()))?,

@@ -25,6 +25,7 @@ mod work;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::Inventory;
 use crate::settings::{Conductor, Settings};
+use crate::stdout;
 use api::{Api, Heartbeat, Node, Told};
 use commands::Commands;
 use hands::{Hands, Metal};
@@ -94,8 +95,8 @@ pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) ->
         }
         Ending::Lockdown => {
             crate::boot::net::all_down();
-            println!(
-                "the conductor has locked this machine: its network is down, and it waits for the power to be cut"
+            stdout::say(
+                "the conductor has locked this machine: its network is down, and it waits for the power to be cut",
             );
             loop {
                 thread::park();
@@ -122,7 +123,7 @@ impl Agent<'_> {
         let routes = Arc::new(Routes::new(commands.clone()));
         let inspected = self.inspect(&api)?;
         if conductor.api.is_empty() {
-            println!("the inventory was taken; the power is Ironic's to switch now");
+            stdout::say("the inventory was taken; the power is Ironic's to switch now");
             return self.wait_for_power(&heard);
         }
         let address = self.address(&api)?;
@@ -138,7 +139,7 @@ impl Agent<'_> {
         loop {
             let token = self.token(&node)?;
             routes.trust(&token);
-            println!("this machine is node {}; the conductor reaches it at {callback_url}", node.uuid);
+            stdout::say(&format!("this machine is node {}; the conductor reaches it at {callback_url}", node.uuid));
             let heartbeat = Heartbeat {
                 callback_url: callback_url.clone(),
                 agent_token: token.clone(),
@@ -175,13 +176,13 @@ impl Agent<'_> {
                 Told::Away(error) => (self.soon(), error.to_string()),
                 Told::Unknown => (self.soon(), "Ironic does not know the node any more (404)".to_owned()),
                 Told::Refused(error) => {
-                    println!("{error}");
+                    stdout::say(&error.to_string());
                     // What has ended meanwhile ends here: nobody reads its result.
                     return ending_within(heard, self.soon());
                 }
             };
             if !why.is_empty() && why != said {
-                println!("{why}");
+                stdout::say(&why);
             }
             said = why;
             match heard.recv_timeout(pause) {
@@ -209,7 +210,7 @@ impl Agent<'_> {
         if macs.is_empty() {
             return Err(Error::new(Phase::Control, "this machine has no network card with a MAC to look it up by"));
         }
-        println!("asking Ironic which node has {}", macs.join(", "));
+        stdout::say(&format!("asking Ironic which node has {}", macs.join(", ")));
         patiently(limit, || api.lookup(&macs))
     }
 
@@ -220,7 +221,7 @@ impl Agent<'_> {
         }
         let boot_mac = self.conductor.boot_mac.as_deref();
         let found = inventory::inspected(self.inventory, &inventory::addresses(), boot_mac);
-        println!("sending the inventory to {}", callbacks.join(", "));
+        stdout::say(&format!("sending the inventory to {}", callbacks.join(", ")));
         patiently(Some(self.conductor.lookup), || api.inspected(callbacks, &found))
     }
 
@@ -282,7 +283,7 @@ fn patiently<T>(limit: Option<Duration>, mut ask: impl FnMut() -> Told<T>) -> Re
         if let Told::Yes(value) = told {
             return Ok(value);
         }
-        thread::sleep(patience.after(&told, began.elapsed(), fastrand::f64(), &|why| println!("{why}"))?);
+        thread::sleep(patience.after(&told, began.elapsed(), fastrand::f64(), &stdout::say)?);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::order::Gather;
 use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
 use crate::problem;
 use crate::raid::Config;
+use crate::stdout;
 use crate::steps::{self, Erase, Kind, Offer};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use decide::decide;
@@ -303,7 +304,7 @@ impl Steps {
     }
 
     fn say(&self, text: &str) {
-        println!("\n{}", folded(text, CONSOLE_COLUMNS));
+        stdout::say(&format!("\n{}", folded(text, CONSOLE_COLUMNS)));
         self.journal.add(text);
     }
 

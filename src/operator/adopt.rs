@@ -49,7 +49,7 @@ fn done(before: &Listed, now: &Listed) -> String {
     format!(
         "Allocation {} of {} is installed, by your word. The machine boots what its disks hold when it comes over PXE next, and reports it.\n",
         now.allocation.as_deref().unwrap_or_default(),
-        if before.name.is_empty() { &before.id } else { &before.name }
+        text::terminal::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
     )
 }
 

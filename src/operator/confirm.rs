@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::exit::Exit;
 use crate::serve::operator::Listed;
 use crate::stdout::print;
+use crate::text::terminal::escape_line;
 use reqwest::Method;
 
 pub fn run(server: &Server, all: &[Listed], asked: &Confirm, json: bool) -> Result<Exit> {
@@ -44,7 +45,7 @@ pub fn run(server: &Server, all: &[Listed], asked: &Confirm, json: bool) -> Resu
 
 /// Describes the next boot of a confirmed machine.
 fn describe_next(machine: &Listed) -> String {
-    let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
+    let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
         (_, _, Some(moving)) => format!("its migration goes on ({})", moving.state),
         (Some(order), ..) => format!(

@@ -71,7 +71,7 @@ fn disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
 
 /// How far it is, and what happens next.
 fn in_words(all: &[Listed], shown: &MoveShown) -> String {
-    let (a, b) = (name(all, &shown.from), name(all, &shown.to));
+    let [a, b] = [&shown.from, &shown.to].map(|id| text::terminal::escape_line(name(all, id)));
     let stands = |stands: bool| if stands { "stands in its ramdisk" } else { "does not stand in its ramdisk" };
     let mut text = format!("{a} moves to {b}: {}; order {}.\n", shown.state, shown.id);
     for disk in &shown.disks {
@@ -82,7 +82,7 @@ fn in_words(all: &[Listed], shown: &MoveShown) -> String {
     if shown.state.is_open() && shown.state != MoveState::Booting {
         text += &format!("{a} {}, {b} {}.\n", stands(shown.from_stands), stands(shown.to_stands));
     }
-    for (machine, says) in [(a, &shown.from_says), (b, &shown.to_says)] {
+    for (machine, says) in [(&a, &shown.from_says), (&b, &shown.to_says)] {
         if !says.is_empty() {
             text += &format!("{machine} has said: {}\n", text::clean(says));
         }

@@ -40,6 +40,9 @@ pub enum MachineCommand {
     Move(Move),
     /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
     Adopt(Adopt),
+    /// Print the command that carries out a reinstall on the running machine, with a digest of kernel, ramdisk and command line: over plain HTTP another host
+    /// could replace them.
+    BootDigest(BootDigest),
     /// The server's database was restored from a backup: its records of these machines are up to date, and orders are carried out again.
     Confirm(Confirm),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
@@ -165,6 +168,16 @@ pub struct Adopt {
     /// Only show which machines wait because a marker of their allocation is not believed, and the command that adopts them.
     #[arg(long, conflicts_with = "machines")]
     pub waiting: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BootDigest {
+    /// The machine's id or its name.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// URL at which the machine reaches the server [default: that of `drophammer serve --url`].
+    #[arg(long, value_name = "URL")]
+    pub at: Option<String>,
 }
 
 #[derive(Debug, Args)]

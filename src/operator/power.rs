@@ -8,7 +8,7 @@ use crate::exit::{Exit, or_refused};
 use crate::pull::Secret;
 use crate::serve::operator::Listed;
 use crate::serve::power::Power;
-use crate::stdout::print;
+use crate::stdout::{complain, print};
 use reqwest::Method;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub fn from_here(asked: &Switch, json: bool) -> Option<Result<Exit>> {
     let done = controller(address, &asked.controller).and_then(|bmc| {
         let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
         let warning = bmc.act(asked.action, id.as_deref())?;
-        warning.into_iter().for_each(|warning| eprintln!("drophammer: {warning}"));
+        warning.into_iter().for_each(|warning| complain(&warning));
         Ok(())
     });
     Some(or_refused(done.and_then(|()| said(&asked.machine, asked.action, json))))

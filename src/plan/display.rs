@@ -20,6 +20,7 @@ use super::{Mode, Plan, Refusal, Subject, Summary};
 use crate::device::KernelName;
 use crate::inventory::{self, Partition, Signature};
 use crate::marker::Marker;
+use crate::text::terminal::escape_line;
 use crate::text::{bytes, counted};
 use std::fmt;
 
@@ -38,7 +39,7 @@ impl fmt::Display for Plan {
         }
         volumes::volumes(f, &self.volumes)?;
         for warning in &self.warnings {
-            writeln!(f, "WARNING: {warning}")?;
+            writeln!(f, "WARNING: {}", escape_line(warning))?;
         }
         if !self.warnings.is_empty() {
             writeln!(f)?;
@@ -53,10 +54,10 @@ impl fmt::Display for Plan {
                 "{:>2}  {:<18}  {}",
                 index + 1,
                 stage.name,
-                lines.first().map(String::as_str).unwrap_or_default()
+                escape_line(lines.first().map(String::as_str).unwrap_or_default())
             )?;
             for line in lines.iter().skip(1) {
-                writeln!(f, "{:24}{line}", "")?;
+                writeln!(f, "{:24}{}", "", escape_line(line))?;
             }
         }
         write!(f, "{}", self.summary)
@@ -70,7 +71,7 @@ impl fmt::Display for Refusal {
         opaque(f, &self.opaque)?;
         writeln!(f, "refused, for {}:", if self.problems.len() == 1 { "one reason" } else { "these reasons" })?;
         for problem in &self.problems {
-            writeln!(f, "  {problem}")?;
+            writeln!(f, "  {}", escape_line(&problem.to_string()))?;
         }
         let remedy = match self.mode {
             Mode::Install => "Correct the layout, or the disks, and try again.",
@@ -102,7 +103,7 @@ impl fmt::Display for Summary {
         writeln!(f)?;
         for (names, what, more) in parts.into_iter().filter(|(names, what, _)| !names.is_empty() || *what == "wiped") {
             let names_of = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-            writeln!(f, "{} {what}{more}{names_of}", disks(names))?;
+            writeln!(f, "{} {what}{more}{}", disks(names), escape_line(&names_of))?;
         }
         Ok(())
     }
@@ -115,13 +116,16 @@ fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str
     };
     let name = if subject.name.is_empty() { String::new() } else { format!("  \"{}\"", subject.name) };
     let machine = if subject.machine.is_empty() { "this machine" } else { &subject.machine };
-    writeln!(f, "machine {machine}{name}   {mode}  {}   layout {layout}\n", subject.image)
+    let line = format!("machine {machine}{name}   {mode}  {}   layout {layout}", subject.image);
+    writeln!(f, "{}\n", escape_line(&line))
 }
 
 fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
-    writeln!(f, "Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image)?;
+    let line =
+        format!("Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image);
+    writeln!(f, "{}", escape_line(&line))?;
     writeln!(f, "Nothing is written. What is installed is booted.\n")
 }
 

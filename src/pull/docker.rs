@@ -27,6 +27,9 @@ struct Auth {
     password: Secret,
     #[serde(default)]
     identitytoken: Secret,
+    /// Not one of Docker's own fields, which ignores it.
+    #[serde(default)]
+    token_service: String,
 }
 
 impl DockerConfig {
@@ -78,7 +81,8 @@ impl Auth {
             let (user, word) = decoded.split_once(':').ok_or_else(wrong)?;
             (username, password) = (user.to_owned(), Secret::new(word.trim_end_matches('\0')));
         }
-        Ok(PullSecret { registry, username, password, identitytoken: self.identitytoken.clone() })
+        let (identitytoken, token_service) = (self.identitytoken.clone(), self.token_service.clone());
+        Ok(PullSecret { registry, username, password, identitytoken, token_service })
     }
 }
 

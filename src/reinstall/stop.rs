@@ -5,6 +5,7 @@ use crate::boot::kexec;
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
 use crate::order::{self, Gather};
+use crate::stdout;
 use crate::survey::mounts::{mounts, swaps};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -13,7 +14,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -170,7 +171,7 @@ fn others_run() -> bool {
 /// Never panics where nobody listens any more.
 fn say_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::Result<(), E>) {
     if let Err(error) = result {
-        let _ = writeln!(io::stderr(), "drophammer: {what} {on}: {error}");
+        stdout::complain(&format!("{what} {on}: {error}"));
     }
 }
 

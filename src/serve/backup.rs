@@ -5,6 +5,7 @@ use super::restored;
 use super::state::identity::{self, Identity};
 use super::state::store;
 use crate::error::{Context, Error, Phase, Result};
+use crate::stdout;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -54,7 +55,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<()> {
         return Err(Error::refusal(Phase::Serve, message));
     }
     let made = copy(&database, to)?;
-    println!("{} holds the database {} after {} transactions", to.display(), made.id, made.transactions);
+    stdout::say(&format!("{} holds the database {} after {} transactions", to.display(), made.id, made.transactions));
     Ok(())
 }
 
@@ -86,9 +87,8 @@ pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
     }
     put(&new, &database)?;
     identity::make(&beside, &restored)?;
-    println!("{} is {} after {} transactions", database.display(), restored.id, restored.transactions);
-    print!("{instructions}");
-    Ok(())
+    stdout::say(&format!("{} is {} after {} transactions", database.display(), restored.id, restored.transactions));
+    stdout::print(&instructions)
 }
 
 /// Why a backup must not replace the database of a directory that has this identity.

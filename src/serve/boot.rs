@@ -137,7 +137,7 @@ const PLAIN: &str = "initrd";
 const WITH_LUKS: &str = "initrd-luks";
 
 /// The ramdisk's file for a machine: by what its layout is now. One that is given another layout later boots again for it.
-async fn initrd(app: &App, id: &str) -> &'static str {
+pub async fn initrd(app: &App, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match api::told::assigned(app, &directory, id).await {
         Ok(Some((assigned, _))) => {

@@ -12,7 +12,7 @@ use super::preview::Preview;
 use super::sizes::{Constraint, Size};
 use super::states::States;
 use super::v1::{images, layouts, machines, sizes, states, volumes};
-use super::{App, adding, api, boot, log, metrics, operator, power, preview, templates};
+use super::{App, adding, api, boot, boot_digest, log, metrics, operator, power, preview, templates};
 use crate::allocation::Machine;
 use crate::carried::Standing;
 use crate::control::Acknowledged;
@@ -206,6 +206,13 @@ fn about_machines() -> Vec<Call> {
             .asks(asked::<Add>)
             .gives(of::<Added>),
         post("/v1/machine/{id}/power", power::power, "Switch a machine").asks(asked::<Power>).gives(of::<Power>),
+        get(
+            "/v1/machine/{id}/boot-digest",
+            boot_digest::boot_digest,
+            "Digest of what the machine boots for `drophammer reinstall`",
+        )
+        .query(&["server"])
+        .gives(of::<boot_digest::BootDigestShown>),
         get("/v1/machine/{id}/preview", preview::preview, "What a plan on a desk needs of a machine")
             .gives(of::<Preview>),
     ]

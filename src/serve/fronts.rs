@@ -7,11 +7,12 @@ use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::watch::Watch;
-use super::{App, Options, boot, calls, files, page, templates};
+use super::{App, Options, boot, calls, files, page, request_guard, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -91,6 +92,10 @@ impl Listeners {
         Ok(Some(Https { tls: tls.clone(), port: address.port() }))
     }
 
+    pub fn certificate(&self) -> Option<Tls> {
+        self.tls.as_ref().map(|(_, tls)| tls.clone())
+    }
+
     /// Where firmware is answered.
     pub fn port(&self) -> Result<u16> {
         let address = self.machines.local_addr().context(Phase::Serve, || "look at the address of --listen")?;
@@ -106,7 +111,7 @@ impl Listeners {
         };
         let all = || finished(for_firmware().merge(calls()), app);
         let of_machines = match &tls {
-            Some(_) => for_firmware().fallback(over_tls_only).with_state(app.clone()),
+            Some(_) => guarded(for_firmware().fallback(over_tls_only), app),
             None => all(),
         };
         let certificate = tls.as_ref().map(|(_, tls)| tls.clone());
@@ -174,7 +179,12 @@ fn for_operators() -> Router<Arc<App>> {
 
 fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
     let router = router.fallback(api::no_such_call).method_not_allowed_fallback(api::wrong_method);
-    router.with_state(app.clone())
+    guarded(router, app)
+}
+
+/// Checks the head of every request, also of one for an unknown path.
+fn guarded(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
+    router.layer(from_fn_with_state(app.clone(), request_guard::check)).with_state(app.clone())
 }
 
 /// Nothing of such a request is looked at: what it carries has been read by whoever is on the way.

@@ -3,10 +3,10 @@
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
 //! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
 //! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted, `one_file` how such a file is looked at,
-//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
+//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `boot_digest` the digest of what they boot, `caller` who may, `neighbours` whose
 //! card that is, `tidy` how their words come in, `log` what they say on their consoles, `files` what they load, `operator` what the operator asks, `adding` how a machine
 //! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
-//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
+//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `host_names` the names of the server, `request_guard` what is checked of every request, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
 //! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
@@ -18,6 +18,7 @@ mod approved;
 pub mod backup;
 mod base;
 mod boot;
+pub mod boot_digest;
 mod caller;
 mod calls;
 mod connections;
@@ -28,6 +29,7 @@ mod directory;
 mod files;
 mod folder;
 mod fronts;
+mod host_names;
 mod identity;
 pub(crate) mod input;
 mod inspect;
@@ -50,6 +52,7 @@ mod promise;
 mod pxe;
 pub mod rack;
 mod registries;
+mod request_guard;
 mod requests;
 mod resolve;
 mod restored;
@@ -75,6 +78,7 @@ use definitions::{Definitions, Verified};
 use digest::Digests;
 use directory::{Directory, Loader};
 use fronts::{Fronts, Https, Listeners};
+use host_names::HostNames;
 use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
@@ -102,6 +106,7 @@ const END_PATIENCE: Duration = Duration::from_millis(1500);
 /// What every request can reach.
 pub struct App {
     url: Option<String>,
+    hosts: HostNames,
     boot: PathBuf,
     /// iPXE's binaries, with `--pxe`.
     ipxe: Option<PathBuf>,
@@ -274,6 +279,7 @@ impl Server {
         let (closing, is_closing) = published::channel(false);
         let app = App {
             url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+            hosts: HostNames::new(options, listeners.certificate()),
             boot,
             ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
             images: options.dir.join("images"),

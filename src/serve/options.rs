@@ -74,6 +74,10 @@ pub struct ServeOptions {
     /// Address of a proxy before this server, whose X-Forwarded-For says for whom it asks; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
+    /// Another name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses, localhost, the host's own
+    /// names, and those of --url and --tls-cert are always accepted.
+    #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
+    pub hosts: Vec<String>,
     /// How machines reach this server; without it, as each request names it.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
@@ -113,6 +117,8 @@ pub struct Options {
     pub tls: Option<TlsOptions>,
     /// Addresses that say in `X-Forwarded-For` for whom they ask.
     pub proxies: Vec<IpAddr>,
+    /// Further names that clients use for this server.
+    pub hosts: Vec<String>,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
     pub url: Option<String>,
     /// Machines find this server over a network card.
@@ -134,6 +140,7 @@ impl From<ServeOptions> for Options {
             listen,
             operator_listen,
             proxies,
+            hosts,
             url,
             range,
             ipxe,
@@ -149,6 +156,6 @@ impl From<ServeOptions> for Options {
             key,
             listen: serve.tls_listen,
         });
-        Options { dir, listen, operator_listen, tls, proxies, url, pxe, boot, cmdline, approved_only, json }
+        Options { dir, listen, operator_listen, tls, proxies, hosts, url, pxe, boot, cmdline, approved_only, json }
     }
 }

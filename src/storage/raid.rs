@@ -177,9 +177,14 @@ impl Found {
         Ok(Found::parse(&mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_string()])?))
     }
 
+    /// Names come after what is read here, so that the first value counts: a line in a name adds nothing.
     fn parse(export: &str) -> Found {
         let mut found = Found::default();
+        let mut known = BTreeSet::new();
         for (key, value) in export.lines().filter_map(|line| line.split_once('=')) {
+            if !known.insert(key) {
+                continue;
+            }
             let value = value.to_owned();
             match key {
                 "MD_LEVEL" => found.level = value,

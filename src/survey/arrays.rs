@@ -1,10 +1,14 @@
 //! md arrays, as the superblocks of their members describe them: `mdadm --examine` reads every device on which libblkid
 //! sees a member. No array has to run for that, and none is started.
 
+mod names;
+
 use super::{Roots, attribute};
 use crate::command::Command;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, ArrayMember, Inventory, MemberRole, Stacked, StackedKind, Unknown};
+use names::require_plain_names;
+use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -13,6 +17,10 @@ pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_rai
 
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Metadata of firmware RAIDs, and what its arrays are called.
+const FIRMWARE: [&str; 2] = ["imsm", "ddf"];
+const CONTAINER: &str = "container";
 
 /// How many lines are passed on of an answer of mdadm that is not understood.
 const SAID_LINES: usize = 5;
@@ -69,6 +77,7 @@ fn examined(
 }
 
 fn mdadm_examine(device: &DevicePath) -> Result<String, String> {
+    require_plain_names(Path::new(device.as_str()))?;
     let output = Command::new("mdadm").arg("--examine").arg(device).deadline(DEADLINE).run();
     output.map(|output| output.stdout).map_err(|error| error.to_string())
 }
@@ -82,11 +91,16 @@ fn parse(text: &str) -> Option<Superblock> {
     };
     // 0.90 and the firmware formats call it UUID.
     let uuid = field("Array UUID").or_else(|| field("UUID"))?;
+    let uuid = uuid.split_whitespace().next()?.replace(':', "").parse().ok()?;
+    let metadata = metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default());
+    if FIRMWARE.contains(&metadata.as_str()) {
+        return Some(container(uuid, metadata));
+    }
     Some(Superblock {
-        uuid: uuid.split_whitespace().next()?.replace(':', "").parse().ok()?,
+        uuid,
         name: field("Name").map(without_home_host).unwrap_or_default(),
-        level: field("Raid Level").unwrap_or("container").to_owned(),
-        metadata: metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default()),
+        level: field("Raid Level").unwrap_or(CONTAINER).to_owned(),
+        metadata,
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
             // The array's data are still being copied to this member.
@@ -104,6 +118,21 @@ fn parse(text: &str) -> Option<Superblock> {
         ),
         events: field("Events").and_then(|text| text.parse().ok()).unwrap_or_default(),
     })
+}
+
+/// Returns the container of a firmware RAID. Nothing behind its UUID is read: the names of its volumes are there, and may contain lines.
+fn container(uuid: Uuid, metadata: String) -> Superblock {
+    Superblock {
+        uuid,
+        name: String::new(),
+        level: CONTAINER.to_owned(),
+        metadata,
+        raid_devices: 0,
+        role: MemberRole::Spare,
+        events: 0,
+        empty: Vec::new(),
+        writes_at_start: false,
+    }
 }
 
 /// Returns whether the kernel writes more than a bitmap and superblocks at every start, also of an array that is started read-only. It

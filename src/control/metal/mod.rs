@@ -22,6 +22,7 @@ use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::Extents;
 use crate::plan::pool_disks::KnownDisk;
+use crate::stdout;
 use events::Told;
 use loki::Loki;
 use record::FirmwareRecord;
@@ -117,7 +118,7 @@ impl MetalControl {
     /// Its configuration cannot be had, or not be used.
     pub fn new(pixie: &str, machine: &str) -> Result<MetalControl> {
         let config = config::fetch(pixie, machine, PATIENT)?;
-        clock::set(&config, &|line| println!("{line}"));
+        clock::set(&config, &stdout::say);
         let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
         let api: Box<dyn Api> = match &config.api {
             config::Api::V2(_) => Box::new(v2::V2::new(pixie, machine, &config, record.clone())?),

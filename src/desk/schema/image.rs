@@ -50,11 +50,15 @@ pub fn schema() -> Value {
             },
             "pull_secret": {
                 "type": ["object", "null"],
-                "description": "For a registry that wants a password. It goes to the host of url alone.",
+                "description": "For a registry that wants a password. It goes to host and port of url alone, and to token_service.",
                 "additionalProperties": false,
                 "properties": {
                     "username": word("As the registry knows it."),
                     "password": word("Its password, or a token that the registry takes in its place."),
+                    "token_service": {
+                        "type": "string",
+                        "description": "Host of the registry's token service, with a port other than 443, if it is not that of url: gitlab.example.org.",
+                    },
                     "identitytoken": word("What `docker login` keeps where the registry gives it in place of the password."),
                 },
                 "anyOf": [

@@ -5,6 +5,7 @@
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
 use crate::picture::words;
+use crate::text::terminal::Style;
 use crate::text::{counted, padded, width};
 use std::fmt::Write as _;
 
@@ -16,11 +17,11 @@ const LONGEST_NAME: usize = 36;
 
 const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
 
-const BOLD: &str = "1";
-const DIM: &str = "2";
-const WIPED: &str = "1;31";
-const KEPT: &str = "1;32";
-const MOUNTED: &str = "36";
+const BOLD: Option<Style> = Some(Style::Bold);
+const DIM: Option<Style> = Some(Style::Dim);
+const WIPED: Option<Style> = Some(Style::BoldRed);
+const KEPT: Option<Style> = Some(Style::BoldGreen);
+const MOUNTED: Option<Style> = Some(Style::Cyan);
 
 /// The whole drawing; `colour` for a terminal.
 pub(super) fn draw(graph: &Graph, colour: bool) -> String {
@@ -234,7 +235,7 @@ impl Table {
                 (1, Some((_, "WIPE"))) => WIPED,
                 (1, Some((_, "keep"))) => KEPT,
                 (3, _) => MOUNTED,
-                _ => "",
+                _ => None,
             };
             let padding = padded("", width + 2 - self::width(cell));
             line += &(paint(cell, style, self.colour) + &padding);
@@ -256,8 +257,9 @@ impl Table {
     }
 }
 
-fn paint(text: &str, style: &str, colour: bool) -> String {
-    if !colour || style.is_empty() || text.is_empty() { text.to_owned() } else { format!("\x1b[{style}m{text}\x1b[0m") }
+fn paint(text: &str, style: Option<Style>, colour: bool) -> String {
+    let style = style.filter(|_| colour && !text.is_empty());
+    style.map_or_else(|| text.to_owned(), |style| style.paint(text))
 }
 
 /// A label of somebody's layout must not move the cursor.

@@ -142,7 +142,7 @@ fn colour_is_only_there_when_asked_for() {
         let graph = Graph::of(&layout);
         let plain = terminal::draw(&graph, false);
         assert!(!plain.contains('\x1b'));
-        let coloured = terminal::draw(&graph, true);
+        let coloured = crate::text::terminal::styled(&terminal::draw(&graph, true));
         assert!(coloured.contains("\x1b["));
         let mut stripped = String::new();
         for part in coloured.split('\x1b') {

@@ -2,13 +2,11 @@
 
 use super::short;
 use crate::plan::{DiskPlan, Verdict};
+use crate::text::terminal::{Style, escape_line};
 use crate::text::{bytes, columns, width};
 use std::fmt;
 
 const WIPE: &str = "WIPE";
-/// Bold red.
-const WIPE_COLOUR: &str = "\x1b[1;31m";
-const PLAIN: &str = "\x1b[0m";
 
 pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
     let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
@@ -24,7 +22,7 @@ pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
         for line in
             disk.listed_as.iter().map(|name| format!("{} in the layout", short(name))).chain(disk.running.clone())
         {
-            writeln!(f, "    {line}")?;
+            writeln!(f, "    {}", escape_line(&line))?;
         }
     }
     writeln!(f)
@@ -58,7 +56,7 @@ fn coloured(row: &str, verdict_at: usize) -> String {
     let at = row.char_indices().map(|(at, _)| at).find(|at| width(&row[..*at]) == verdict_at).unwrap_or(row.len());
     let (before, rest) = row.split_at(at);
     match rest.strip_prefix(WIPE) {
-        Some(after) => format!("{before}{WIPE_COLOUR}{WIPE}{PLAIN}{after}"),
+        Some(after) => format!("{before}{}{after}", Style::BoldRed.paint(WIPE)),
         None => row.to_owned(),
     }
 }
@@ -70,10 +68,10 @@ mod tests {
     #[test]
     fn only_the_verdict_has_a_colour() {
         for (row, expected) in [
-            ("sda  WIPE  GPT", "sda  \x1b[1;31mWIPE\x1b[0m  GPT"),
-            ("デ   WIPE", "デ   \x1b[1;31mWIPE\x1b[0m"),
-            ("sda  keep  WIPE", "sda  keep  WIPE"),
-            ("sd", "sd"),
+            ("sda  WIPE  GPT", format!("sda  {}  GPT", Style::BoldRed.paint("WIPE"))),
+            ("デ   WIPE", format!("デ   {}", Style::BoldRed.paint("WIPE"))),
+            ("sda  keep  WIPE", "sda  keep  WIPE".to_owned()),
+            ("sd", "sd".to_owned()),
         ] {
             assert_eq!(coloured(row, 5), expected);
         }

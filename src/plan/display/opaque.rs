@@ -1,6 +1,7 @@
 //! Objects whose content was not seen, with reason and remedy.
 
 use crate::inventory::OpaqueObject;
+use crate::text::terminal::escape_line;
 use std::fmt;
 
 pub fn opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
@@ -9,7 +10,8 @@ pub fn opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Resu
     }
     writeln!(f, "not looked into:")?;
     for object in objects {
-        writeln!(f, "  {object}: {}; {}", object.reason, object.remedy)?;
+        let line = format!("  {object}: {}; {}", object.reason, object.remedy);
+        writeln!(f, "{}", escape_line(&line))?;
     }
     writeln!(f)
 }

@@ -3,6 +3,7 @@
 use super::at;
 use super::node::place;
 use crate::pull::{PullSecret, Secret, registry_of};
+use crate::serve::ipxe;
 use marked_yaml::{Node, Spanned};
 use serde::Deserialize;
 
@@ -14,6 +15,7 @@ pub struct Raw {
     password: String,
     #[serde(default)]
     identitytoken: String,
+    token_service: Option<Spanned<String>>,
 }
 
 /// A key is not thought up: it is drawn.
@@ -45,7 +47,7 @@ impl Raw {
     /// # Errors
     /// It opens nothing, or nothing that is at this URL. The secrets themselves are not repeated.
     pub fn checked(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
-        let Raw { username, password, identitytoken } = self;
+        let Raw { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {
             return Err("a pull_secret is for an image with a url in a registry".to_owned());
         };
@@ -74,9 +76,16 @@ impl Raw {
         if username.as_ref().is_some_and(|name| name.contains(':')) {
             return wrong("the username in the pull_secret has a colon in it, which ends it (RFC 7617)");
         }
+        if let Some(given) = token_service.as_ref().filter(|given| ipxe::host(given).is_err()) {
+            return Err(at(
+                given,
+                "the token_service of the pull_secret is not a host such as gitlab.example.org or gitlab.example.org:8443",
+            ));
+        }
+        let token_service = token_service.map(|host| host.to_string()).unwrap_or_default();
         let username = username.map(|name| name.to_string()).unwrap_or_default();
         let (password, identitytoken) = (Secret::new(password), Secret::new(identitytoken));
-        Ok(PullSecret { registry, username, password, identitytoken })
+        Ok(PullSecret { registry, username, password, identitytoken, token_service })
     }
 }
 
@@ -94,6 +103,8 @@ mod tests {
         assert_eq!((secret.password.reveal(), secret.identitytoken.reveal()), ("1234", ""));
         let text = "id: i\nurl: oci://r.example/debian:12\npull_secret: {identitytoken: refresh}\n";
         assert_eq!(image(text).unwrap().pull_secrets[0].identitytoken.reveal(), "refresh");
+        let text = "id: i\nurl: oci://r.example/debian:12\npull_secret: {identitytoken: refresh, token_service: git.example:8443}\n";
+        assert_eq!(image(text).unwrap().pull_secrets[0].token_service(), Some("git.example:8443"));
     }
 
     #[test]
@@ -113,6 +124,11 @@ mod tests {
             (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret has a colon"),
             (oci, "{user: u, password: hunter2}", "3:15: there is no field \"user\"; did you mean \"username\"?"),
             (oci, "{username: u, password: [hunter2]}", "3:38: "),
+            (
+                oci,
+                "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
+                "3:62: the token_service of the pull_secret is not a host",
+            ),
             (oci, "hunter2", "3:14: a pull_secret has username and password"),
         ] {
             let error = image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();

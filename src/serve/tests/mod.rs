@@ -5,6 +5,7 @@ mod approved;
 mod attackers;
 mod begun;
 mod boot;
+mod boot_digest;
 mod choice;
 mod connections;
 mod database;
@@ -12,6 +13,7 @@ mod defined;
 mod files;
 mod given;
 mod held;
+mod host_names;
 mod images;
 mod inspect;
 mod killed;
@@ -164,6 +166,7 @@ fn options(dir: &Path) -> Options {
         operator_listen: None,
         tls: None,
         proxies: Vec::new(),
+        hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
         url: None,
         pxe: None,
         boot: None,

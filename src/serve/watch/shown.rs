@@ -4,6 +4,7 @@ use super::{Answered, Line, Said, Who};
 use crate::control::wire::Report;
 use crate::facts::{Erased, Event, StageTime};
 use crate::serve::state::now;
+use crate::text::terminal::{Style, escape_json, escape_line, styled};
 use crate::text::{self, clean};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ impl<W: Write + Send> Show for Json<W> {
         if let Some(request) = request {
             value["request"] = json!(request);
         }
-        writeln!(self.out, "{value}")?;
+        writeln!(self.out, "{}", escape_json(&value.to_string()))?;
         self.out.flush()
     }
 }
@@ -69,13 +70,12 @@ pub struct Plain<W> {
 impl<W: Write + Send> Show for Plain<W> {
     fn show(&mut self, Line { said, .. }: Line) -> std::io::Result<()> {
         let time = clock(self.offset);
+        let mut write = |line: &str| writeln!(self.out, "{}", escape_line(line));
         match said {
-            Said::Listening(url) => writeln!(self.out, "listening on {url}")?,
-            Said::Note(text) => writeln!(self.out, "{time} {text}")?,
+            Said::Listening(url) => write(&format!("listening on {url}"))?,
+            Said::Note(text) => write(&format!("{time} {text}"))?,
             Said::Problem(text) => {
-                for line in text.lines() {
-                    writeln!(self.out, "{time} {}", clean(line))?;
-                }
+                text.lines().try_for_each(|line| write(&format!("{time} {}", clean(line))))?;
             }
             Said::Event(who, event) => {
                 if event.progress.is_some() {
@@ -85,15 +85,15 @@ impl<W: Write + Send> Show for Plain<W> {
                     }
                     self.last_progress.insert(who.machine.clone(), Instant::now());
                 }
-                writeln!(self.out, "{time} {who}  {}", event_line(&event))?;
+                write(&format!("{time} {who}  {}", event_line(&event)))?;
             }
             Said::Report(who, report) => {
                 self.last_progress.remove(&who.machine);
                 for line in report_lines(&report) {
-                    writeln!(self.out, "{time} {who}  {line}")?;
+                    write(&format!("{time} {who}  {line}"))?;
                 }
             }
-            Said::Reinstall(who, text) => writeln!(self.out, "{time} {who}  reinstall {text}")?,
+            Said::Reinstall(who, text) => write(&format!("{time} {who}  reinstall {text}"))?,
             Said::Answered(_) => {}
         }
         self.out.flush()
@@ -111,8 +111,13 @@ impl Terminal {
         let lines = &self.lines;
         let new = || lines.add(ProgressBar::new_spinner());
         let bar = self.machines.entry(who.machine.clone()).or_insert_with(new);
-        bar.set_prefix(who.to_string());
+        bar.set_prefix(escape_line(&who.to_string()).into_owned());
         bar.clone()
+    }
+
+    /// Prints a line above those of the machines.
+    fn println(&self, line: &str) -> std::io::Result<()> {
+        self.lines.println(escape_line(line))
     }
 }
 
@@ -120,8 +125,8 @@ impl Show for Terminal {
     fn show(&mut self, Line { said, .. }: Line) -> std::io::Result<()> {
         let time = clock(self.offset);
         match said {
-            Said::Listening(url) => self.lines.println(format!("listening on {url}")),
-            Said::Note(text) => self.lines.println(format!("{time} {}", clean(&text))),
+            Said::Listening(url) => self.println(&format!("listening on {url}")),
+            Said::Note(text) => self.println(&format!("{time} {}", clean(&text))),
             Said::Problem(text) => {
                 text.lines().try_for_each(|line| self.lines.println(red(&format!("{time} {}", clean(line)))))
             }
@@ -133,17 +138,18 @@ impl Show for Terminal {
                 let (bytes, total) = total.unwrap_or((0, 1));
                 bar.set_length(total);
                 bar.set_position(bytes);
-                bar.set_message(event_line(&event));
+                bar.set_message(escape_line(&event_line(&event)).into_owned());
                 Ok(())
             }
             Said::Report(who, report) => {
                 let bar = self.bar(&who);
                 bar.set_style(style(false));
                 let lines = report_lines(&report);
-                bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
-                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {who}  {line}")))
+                let first = lines.first().map(String::as_str).unwrap_or_default();
+                bar.set_message(escape_line(&format!("{time}  {first}")).into_owned());
+                lines.iter().try_for_each(|line| self.println(&format!("{time} {who}  {line}")))
             }
-            Said::Reinstall(who, text) => self.lines.println(format!("{time} {who}  reinstall {text}")),
+            Said::Reinstall(who, text) => self.println(&format!("{time} {who}  reinstall {text}")),
             Said::Answered(_) => Ok(()),
         }
     }
@@ -160,7 +166,7 @@ fn style(with_bar: bool) -> ProgressStyle {
 
 /// For a terminal.
 fn red(line: &str) -> String {
-    format!("\u{1b}[31m{line}\u{1b}[0m")
+    styled(&Style::Red.paint(line))
 }
 
 fn clock(offset: UtcOffset) -> String {

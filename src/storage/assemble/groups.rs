@@ -19,6 +19,9 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 /// looks which of them are shown all the same.
 pub(super) fn show(group: &VolumeGroup) -> Vec<Failed> {
     let mut failed = Vec::new();
+    if let Err(why) = require_lvm_name("volume group", &group.name) {
+        return group.volumes.iter().map(|volume| failure(volume, &why)).collect();
+    }
     if let Err(why) = activate(group) {
         failed.extend(harmless(group).map(|volume| failure(volume, &why)));
     }
@@ -75,8 +78,19 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
     lvm.env("DM_DISABLE_UDEV", "1").deadline(super::DEADLINE).run().map(drop).map_err(|error| error.to_string())
 }
 
+/// Checks the characters of a name (lvm(8), "VALID NAMES"). Metadata of others may contain any name, and the arguments of LVM and of the device mapper have
+/// separators.
+fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
+    match !name.is_empty() && !name.starts_with('-') && name.bytes().all(fits) {
+        true => Ok(()),
+        false => Err(format!("the name of the {what}, {name:?}, contains characters that LVM does not allow")),
+    }
+}
+
 /// Shows the content of a volume through a read-only mapping.
 fn map(group: &VolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
+    require_lvm_name("volume", &mapping.name)?;
     let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));
     let concise = format!("{name},{LVM_COPY}{},,ro,{}", mapping.uuid, table(&mapping.pieces));
     let create = Command::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
@@ -94,4 +108,33 @@ pub(super) fn table(pieces: &[Piece]) -> String {
         line
     };
     pieces.iter().map(line).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, volume: &str) -> VolumeGroup {
+        let volume = LogicalVolume {
+            name: volume.to_owned(),
+            uuid: "v-1".to_owned(),
+            kind: "linear".to_owned(),
+            ..LogicalVolume::default()
+        };
+        VolumeGroup { name: name.to_owned(), volumes: vec![volume], ..VolumeGroup::default() }
+    }
+
+    #[test]
+    fn a_name_with_separators_reaches_no_tool() {
+        for name in ["x\"] } log{file=\"/dev/sda\"} a{b=[\"", "a,b", "a;b", "a\nb", "-a", "", "a b", "a\u{9b}"] {
+            let failed = show(&group(name, "data"));
+            assert_eq!(failed.len(), 1, "{name:?}");
+            assert!(failed[0].why.contains("that LVM does not allow"), "{}", failed[0].why);
+            let mapping = VolumeMapping { name: name.to_owned(), uuid: "u".to_owned(), pieces: Vec::new() };
+            assert!(map(&group("good", "data"), &mapping).unwrap_err().contains("that LVM does not allow"));
+        }
+        for name in ["vg0", "a-b", "ubuntu--vg", "x+y_z.1"] {
+            require_lvm_name("volume", name).unwrap();
+        }
+    }
 }

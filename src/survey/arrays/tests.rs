@@ -101,6 +101,29 @@ fn firmware_raids_are_containers() {
 }
 
 #[test]
+fn a_volume_of_a_firmware_raid_adds_nothing_by_its_name() {
+    let text = "/dev/sda:\n          Magic : Intel Raid ISM Cfg Sig.\n        Version : 1.1.00\n\
+                \x20          UUID : 0d0f5a8e:2f2c2c83:1f3a1b4c:5d6e7f80\n\n[v\nRaid Level : 1\n Device Role : Active device 0\n Events : 9]:\n";
+    let found = parse(text).unwrap();
+    assert_eq!(found, container(found.uuid, "imsm".to_owned()));
+}
+
+#[test]
+fn a_name_with_lines_makes_no_other_member_of_an_active_one() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(64 << 20).unwrap();
+    let superblock: [(u64, &[u8]); 2] =
+        [(4096, b"\xfc\x4e\x2b\xa9\x01\0\0\0"), (4096 + 32, b"h:d\n  Device Role : spare")];
+    for (offset, bytes) in superblock {
+        std::os::unix::fs::FileExt::write_all_at(file.as_file(), bytes, offset).unwrap();
+    }
+    let device = DevicePath::from(file.path().to_str().unwrap());
+    let (found, unknown) = examined(&[&device], &mdadm_examine);
+    assert!(found.is_empty(), "{found:?}");
+    assert!(unknown[0].reason.contains("h:d\\n  Device Role : spare"), "{}", unknown[0].reason);
+}
+
+#[test]
 fn texts_without_an_array_are_none() {
     for text in ["", "/dev/sda:\n   MBR Magic : aa55\nPartition[0] :   4294967295 sectors\n", "UUID : not hex\n"] {
         assert_eq!(parse(text), None, "{text:?}");

@@ -55,9 +55,13 @@ pub fn answer(
         return Err(fail(&format!("does not say where its tokens are: `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.token(pace, |url| client.get(url)) };
-    if !may_have_secrets(&realm.url, refusal.url()) {
-        let why = "which is neither https nor its own host: no password goes there";
-        return Err(fail(&format!("has its tokens at {}, {why}", realm.url)));
+    if !may_receive_password(&realm.url, refusal.url(), secret) {
+        let host = authority(&realm.url);
+        let why = format!(
+            "which is neither its own host and port nor the token_service of the pull secret: no password is sent there. If {host} is right, add \
+             `token_service: {host}` to the pull_secret, or \"token_service\" to the registry's entry in config.json"
+        );
+        return Err(fail(&format!("names the token service {}, {why}", realm.url)));
     }
     // Whoever gets a secret must not lead it on to another host.
     let client = http::client_that_stays()?;
@@ -117,9 +121,25 @@ fn basic(secret: &PullSecret) -> Secret {
     Secret::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
 }
 
-/// Over TLS the registry itself has named the realm, and may name whom it likes. One on this machine, without TLS, names itself.
-fn may_have_secrets(realm: &Url, registry: &Url) -> bool {
-    realm.scheme() == "https" || (registry.scheme() == "http" && realm.host() == registry.host())
+/// Returns whether a token service may receive the password of a registry. That is the registry's own host and port, or the service in the pull secret. Without
+/// this rule a registry that was taken over, and has seen tokens only, could collect passwords. A registry over TLS never leads to plain HTTP.
+fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
+    let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
+    let is_registry =
+        realm.host() == registry.host() && realm.port_or_known_default() == registry.port_or_known_default();
+    is_protected && (is_registry || secret.token_service().is_some_and(|service| is_at(realm, service)))
+}
+
+/// Returns whether a URL is at `HOST` or `HOST:PORT`.
+fn is_at(url: &Url, host: &str) -> bool {
+    let named = Url::parse(&format!("{}://{host}/", url.scheme())).ok();
+    named.is_some_and(|named| named.origin() == url.origin() && named.username().is_empty() && named.path() == "/")
+}
+
+/// Returns host and port of a URL, without the default port of its scheme.
+fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// What answers a 401 for a blob's URL, when the old token has expired on the way. A host that the registry has led on to gets no
@@ -166,6 +186,37 @@ fn parameters(text: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_goes_to_the_same_host_and_port_or_to_the_configured_service() {
+        for (registry, realm, service, expected) in [
+            ("https://r.example/v2/", "https://r.example/token", "", true),
+            ("https://r.example/v2/", "https://r.example:443/token", "", true),
+            ("https://r.example:5000/v2/", "https://R.example:5000/token", "", true),
+            ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5000/token", "", true),
+            ("https://r.example:5050/v2/", "https://r.example/jwt/auth", "r.example", true),
+            ("https://registry.example/v2/", "https://git.example/jwt/auth", "git.example", true),
+            ("https://registry.example/v2/", "https://git.example:8443/jwt", "GIT.example:8443", true),
+            ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "127.0.0.1:5001", true),
+            // Another port, another host, plain HTTP, another service than the configured one.
+            ("https://r.example/v2/", "https://r.example:8443/token", "", false),
+            ("https://r.example:5050/v2/", "https://r.example/jwt/auth", "", false),
+            ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "", false),
+            ("http://127.0.0.1:5000/v2/", "https://127.0.0.1:5001/token", "", false),
+            ("https://r.example/v2/", "https://evil.example/token", "", false),
+            ("https://r.example/v2/", "https://r.example.evil.example/token", "", false),
+            ("https://r.example/v2/", "http://r.example/token", "", false),
+            ("https://r.example:5000/v2/", "http://r.example:5000/token", "r.example:5000", false),
+            ("https://r.example/v2/", "https://evil.example/token", "git.example", false),
+            ("https://r.example/v2/", "https://git.example:8443/token", "git.example", false),
+            ("https://r.example/v2/", "https://evil.example/token", "git.example@evil.example", false),
+            ("https://r.example/v2/", "https://evil.example/token", "evil.example/x", false),
+        ] {
+            let secret = PullSecret { token_service: service.to_owned(), ..PullSecret::default() };
+            let [registry, realm] = [registry, realm].map(|url| Url::parse(url).unwrap());
+            assert_eq!(may_receive_password(&realm, &registry, &secret), expected, "{registry} {realm} {service}");
+        }
+    }
 
     #[test]
     fn the_parameters_of_a_challenge() {

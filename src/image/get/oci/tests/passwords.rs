@@ -103,7 +103,8 @@ fn a_password_or_an_identity_token_buys_a_token_and_the_registry_sees_that_alone
         let last = Arc::new(Mutex::new("none".to_owned()));
         let tokens = guarded_tokens(&last);
         let server = guarded(image().0, format!("Bearer realm=\"{}\",service=\"r\"", tokens.url("token")), &last);
-        let secret = PullSecret { identitytoken: Secret::new(identity), ..secret(&server) };
+        let token_service = crate::pull::registry_of(&url(&tokens, ":12")).unwrap();
+        let secret = PullSecret { identitytoken: Secret::new(identity), token_service, ..secret(&server) };
         let reached = reach_with(&server, secret).unwrap();
         assert!(!is_told(&format!("{reached:?}")));
         // And once more, when that has expired on the way.
@@ -169,9 +170,21 @@ fn a_realm_that_anybody_could_have_named_gets_no_password() {
     for realm in ["http://192.0.2.1/token", "http://localhost.example/token", "http://[::1]:1/token"] {
         let server = wants(image().0, basic(), format!("Bearer realm=\"{realm}\""));
         let error = reach_with(&server, secret(&server)).unwrap_err().to_string();
-        assert!(error.contains("neither https nor its own host: no password goes there"), "{error}");
+        assert!(error.contains("neither its own host and port nor the token_service"), "{error}");
         assert!(error.contains(realm) && !is_told(&error), "{error}");
         assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[test]
+fn another_port_of_the_registrys_host_gets_no_password() {
+    for identity in ["", "refresh-me"] {
+        let thief = Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}"));
+        let server = wants(image().0, basic(), format!("Bearer realm=\"{}\"", thief.url("token")));
+        let secret = PullSecret { identitytoken: Secret::new(identity), ..secret(&server) };
+        let error = reach_with(&server, secret).unwrap_err().to_string();
+        assert!(thief.requests().is_empty(), "{}", sent(&thief));
+        assert!(error.contains("add `token_service: 127.0.0.1:") && !is_told(&error), "{error}");
     }
 }
 
@@ -185,7 +198,8 @@ fn a_realm_cannot_lead_the_password_on() {
             ..Act::status(307)
         });
         let server = wants(image().0, basic(), format!("Bearer realm=\"{}\"", tokens.url("token")));
-        let secret = PullSecret { identitytoken: Secret::new(identity), ..secret(&server) };
+        let token_service = crate::pull::registry_of(&url(&tokens, ":12")).unwrap();
+        let secret = PullSecret { identitytoken: Secret::new(identity), token_service, ..secret(&server) };
         let error = reach_with(&server, secret).unwrap_err().to_string();
         assert!(error.contains("the answer is 307") && !is_told(&error), "{error}");
         assert!(thief.requests().is_empty());
