@@ -50,7 +50,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     for (process, token, status) in [
         (Process::Unprivileged, &old, 401),
         (Process::Privileged, &old, 401),
-        (Process::Unprivileged, &requested_before, 403),
+        (Process::Unprivileged, &requested_before, 401),
         (Process::Privileged, &requested_before, 401),
         (Process::Unprivileged, &requested_after, 403),
     ] {
