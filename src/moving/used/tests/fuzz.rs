@@ -59,8 +59,10 @@ fn value(image: &Image, old: u64, width: usize, meaning: Meaning, random: &mut R
     let near = [0, 1, old.wrapping_sub(1), old.wrapping_add(1), most, most >> 1, most - 1];
     let value = match meaning {
         Meaning::Pointer if random.u8(0..4) > 0 => *random.choice(&image.pointers).unwrap(),
-        Meaning::Level => *random.choice(&[0, 1, 2, 3, 7, 8, 9, 255, old + 1, old.wrapping_sub(1)]).unwrap(),
-        Meaning::Owner => *random.choice(&[0, 1, 2, 3, 5, old + 1, most]).unwrap(),
+        Meaning::Level => {
+            *random.choice(&[0, 1, 2, 3, 7, 8, 9, 255, old.wrapping_add(1), old.wrapping_sub(1)]).unwrap()
+        }
+        Meaning::Owner => *random.choice(&[0, 1, 2, 3, 5, old.wrapping_add(1), most]).unwrap(),
         Meaning::Defines if random.bool() => random.u64(..),
         _ => *random.choice(&near).unwrap(),
     };
