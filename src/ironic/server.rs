@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 /// How much one may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// When one more comes, a connection without the conductor's token gives way; if all have it, others wait with the kernel.
+    /// Connections at the same time. If all places are taken, a connection without the conductor's token gives way to a new one.
     pub connections: usize,
     /// One that has more is closed: who holds these keeps nobody else out.
     pub of_an_address: usize,

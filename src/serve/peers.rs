@@ -1,4 +1,4 @@
-//! Who is connected, and how much of the server each address may take: connections, requests that are handled at the same time, and
+//! Share of the server that each address may take: connections, requests that are handled at the same time, and
 //! bodies from their first byte until their request is answered.
 
 use super::App;

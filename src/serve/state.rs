@@ -1,4 +1,4 @@
-//! What the server remembers, in SQLite. One thread owns the connection; everybody else sends it work, which `jobs` queues fairly.
+//! State of the server in SQLite. One thread owns the connection; all others send it work, which `jobs` queues fairly.
 //!
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
@@ -208,7 +208,7 @@ impl State {
     /// Blocks the database's thread until the other end of the channel is dropped.
     #[cfg(test)]
     pub fn block(&self, until: std::sync::mpsc::Receiver<()>) {
-        self.jobs.send(None, Job::Work(Box::new(move |_| drop(until.recv()))));
+        self.jobs.send(None, Job::Work(Box::new(move |_| until.recv().unwrap_or_default())));
     }
 
     /// Returns the clients whose jobs the database has taken, in their order.

@@ -16,9 +16,10 @@ use tokio::sync::watch;
 /// Survival of a transaction's result when the power of the server fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// It is on the disk before its caller gets an answer.
+    /// The result is on the disk before its caller gets an answer.
     Synced,
-    /// It survives a crash of the server. A failure of its power may undo it, until a later transaction is synced: the log is in order.
+    /// The result survives a crash of the server. A failure of its power may undo it, until a later transaction is synced: the log is in
+    /// order.
     Deferred,
 }
 
@@ -86,8 +87,8 @@ impl Store {
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Runs one transaction, and syncs it if it says so. Whatever any client can cause is deferred: a sync costs as much as hundreds
-    /// of transactions.
+    /// Runs one transaction, and syncs it if it says so. Transactions that any client can cause are deferred: a sync costs as
+    /// much as hundreds of transactions.
     ///
     /// # Errors
     /// The database's. If the file is gone, the server stops.
