@@ -388,6 +388,10 @@ fn the_servers_unit_is_one_and_leaves_it_no_power() {
         "ProtectSystem=strict",
         "ReadWritePaths=/srv/drophammer",
         "SystemCallFilter=@system-service",
+        "Type=notify",
+        "WatchdogSec=60",
+        "MemoryMax=1G",
+        "LimitCORE=0",
     ] {
         assert!(has(line), "{line}");
     }

@@ -1,13 +1,39 @@
 //! What the agent's HTTP has in common. The clients: blocking, rustls with ring, the system's CA certificates.
 
 use crate::error::{Context, Phase, Result};
-use reqwest::blocking::{Client, ClientBuilder};
+use reqwest::blocking::{Client, ClientBuilder, Response};
 use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
 use std::error::Error as StdError;
+use std::io::{self, Read};
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// Longest answer of a control plane, in bytes. A list of ten thousand machines has some million.
+const ANSWER_BYTES: u64 = 64 << 20;
+/// Bytes of a refusal that are read.
+const REFUSAL_BYTES: u64 = 64 << 10;
+
+/// Reads the body of an answer.
+///
+/// # Errors
+/// The connection breaks off, or the answer is too long.
+pub fn read_answer(response: Response) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    response.take(ANSWER_BYTES + 1).read_to_end(&mut body)?;
+    match body.len() as u64 > ANSWER_BYTES {
+        true => Err(io::Error::other(format!("the answer has more than {ANSWER_BYTES} bytes"))),
+        false => Ok(body),
+    }
+}
+
+/// Reads the beginning of a refusal. The status says enough if the body cannot be read.
+pub fn read_refusal(response: Response) -> String {
+    let mut body = Vec::new();
+    let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
+    String::from_utf8_lossy(&body).into_owned()
+}
 
 /// For requests with small answers. It has no deadline of its own: set one with `RequestBuilder::timeout`.
 ///

@@ -1,5 +1,7 @@
 //! Words and numbers for people: aligned columns, sizes, durations, and nothing that is for nobody's eyes.
 
+pub mod limits;
+
 /// What is said of a tab that indents a line of YAML.
 pub const TAB: &str = "a tab indents this line, where YAML takes only blanks";
 

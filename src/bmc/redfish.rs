@@ -4,6 +4,7 @@ use super::{Action, Bmc, failed};
 use crate::error::{Context, Phase, Result};
 use crate::http;
 use crate::machine_identity::{is_same_uuid, parse_usable_uuid, usable_uuid};
+use crate::text::limits;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::header::{ETAG, IF_MATCH};
 use reqwest::{Method, StatusCode};
@@ -185,6 +186,9 @@ impl Asked<'_> {
     }
 }
 
+/// Bytes of a controller's message.
+const WORDS_BYTES: usize = 300;
+
 /// Redfish's own words, in a few.
 fn message(response: Response) -> String {
     let mut text = Vec::new();
@@ -194,7 +198,7 @@ fn message(response: Response) -> String {
     let extended = error["@Message.ExtendedInfo"][0]["Message"].as_str();
     let said = extended.or(error["message"].as_str()).map(str::to_owned);
     let said = said.unwrap_or_else(|| String::from_utf8_lossy(&text).into_owned());
-    crate::text::clean(&said.chars().take(300).collect::<String>())
+    limits::line(&limits::shortened(&said, WORDS_BYTES))
 }
 
 #[cfg(test)]

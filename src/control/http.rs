@@ -11,6 +11,7 @@ use crate::http;
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::Extents;
+use crate::text::limits;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,9 +138,9 @@ impl HttpControl {
 
     fn refused(&self, what: &str, response: Response) -> Error {
         let status = response.status();
-        // The status says enough when the body cannot be read.
-        let body = response.text().unwrap_or_default();
+        let body = http::read_refusal(response);
         let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
+        let said = limits::message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
@@ -176,8 +177,8 @@ impl Control for HttpControl {
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
         let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
-        let text = response.text().map_err(|error| self.unreachable(what, error))?;
-        let machine = serde_json::from_slice(text.as_bytes()).map_err(|error| self.garbled(what, error))?;
+        let text = http::read_answer(response).map_err(|error| self.garbled(what, error))?;
+        let machine = serde_json::from_slice(&text).map_err(|error| self.garbled(what, error))?;
         super::of_this_machine(machine, &self.machine)
     }
 
@@ -233,7 +234,8 @@ impl Control for HttpControl {
         let request = || self.request(Method::POST, &self.of_machine("/report")).json(&report);
         let response = self.ask(how_long(&ended.outcome), "report", ANSWER, request)?;
         // Acknowledged it is, whatever a control plane of another kind writes into its answer.
-        Ok(response.json().unwrap_or_default())
+        let text = http::read_answer(response).unwrap_or_default();
+        Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 

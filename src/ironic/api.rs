@@ -220,7 +220,7 @@ fn fault(body: &[u8]) -> String {
             Value::String(text) => serde_json::from_slice(text.as_bytes()).ok()?,
             other => other.clone(),
         };
-        Some(inner.get("faultstring")?.as_str()?.to_owned())
+        Some(crate::text::limits::message(inner.get("faultstring")?.as_str()?))
     };
     inner().unwrap_or_else(|| crate::text::clean(&String::from_utf8_lossy(&body[..body.len().min(300)])))
 }

@@ -88,8 +88,8 @@ impl Routes {
         };
         let of_commands = matches!(page, Page::Commands | Page::Command(_));
         match method {
-            "GET" | "HEAD" if !of_commands || self.is_trusted(query) => Ok(Wanted::Now(page)),
-            "POST" if page == Page::Commands && self.is_trusted(query) => {
+            "GET" | "HEAD" if !of_commands || self.has_token(query) => Ok(Wanted::Now(page)),
+            "POST" if page == Page::Commands && self.has_token(query) => {
                 let wait = last(query, "wait").is_some_and(|wait| wait.eq_ignore_ascii_case("true"));
                 Ok(Wanted::Order { wait })
             }
@@ -141,7 +141,7 @@ impl Routes {
         }
     }
 
-    fn is_trusted(&self, query: &str) -> bool {
+    pub fn has_token(&self, query: &str) -> bool {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner);
         let (Some(token), Some(given)) = (token.as_deref(), last(query, "agent_token")) else { return false };
         // How long it takes to compare two digests says nothing of the token.

@@ -1,5 +1,7 @@
 //! The HTTPS server that a conductor orders through: so many connections, so many bytes, so much time, and no more.
 
+mod places;
+
 use super::certificate::Identity;
 use super::routes::{Answer, Routes, Wanted};
 use crate::error::{Context, Phase, Result};
@@ -10,20 +12,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::collections::BTreeMap;
+use places::{ConductorPlace, ConductorPlaces};
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 /// How much one may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Others wait with the kernel.
+    /// Connections at the same time. If all places are taken, a connection without the conductor's token gives way to a new one.
     pub connections: usize,
     /// One that has more is closed: who holds these keeps nobody else out.
     pub of_an_address: usize,
@@ -82,65 +83,35 @@ pub fn start(listener: TcpListener, identity: &Identity, routes: Arc<Routes>, bo
 }
 
 async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc<Routes>, bounds: Bounds) {
-    let (places, peers) = (Arc::new(Semaphore::new(bounds.connections)), Arc::new(Peers::default()));
+    let places = ConductorPlaces::default();
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, address)) = listener.accept().await else {
             // Out of descriptors, say: others will be given back.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some(share) = Peers::enter(&peers, address.ip().to_canonical(), bounds.of_an_address) else { continue };
+        let entered = places.wait(address.ip().to_canonical(), bounds.connections, bounds.of_an_address).await;
+        places.report().into_iter().for_each(|line| println!("{line}"));
+        let Some(place) = entered.map(Arc::new) else { continue };
         let (tls, routes) = (tls.clone(), routes.clone());
         tokio::spawn(async move {
-            // Whoever takes longer is not waited for.
-            let _ = tokio::time::timeout(bounds.connection, serve(stream, tls, routes, bounds)).await;
-            drop((place, share));
+            let served = tokio::time::timeout(bounds.connection, serve(stream, tls, routes, place.clone(), bounds));
+            tokio::select! {
+                // A client that takes longer is not waited for.
+                _ = served => {}
+                () = place.gives_way() => {}
+            }
         });
     }
 }
 
-/// How many connections each address has.
-#[derive(Default)]
-struct Peers(Mutex<BTreeMap<IpAddr, usize>>);
-
-/// Given back when it is dropped.
-struct Share(Arc<Peers>, IpAddr);
-
-impl Peers {
-    fn enter(peers: &Arc<Peers>, address: IpAddr, most: usize) -> Option<Share> {
-        let mut counts = peers.counts();
-        let count = counts.entry(address).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Share(peers.clone(), address))
-    }
-
-    fn counts(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut counts = self.0.counts();
-        if let Some(count) = counts.get_mut(&self.1) {
-            *count -= 1;
-        }
-        counts.retain(|_, count| *count > 0);
-    }
-}
-
-async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, bounds: Bounds) {
+async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, place: Arc<ConductorPlace>, bounds: Bounds) {
     // Answers are small and whole; a failure to say so costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {
-        let routes = routes.clone();
-        async move { Ok::<_, Infallible>(response(answer(request, routes, bounds).await)) }
+        let (routes, place) = (routes.clone(), place.clone());
+        async move { Ok::<_, Infallible>(response(answer(request, routes, &place, bounds).await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -152,8 +123,16 @@ async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, bounds:
 }
 
 /// And whether the connection is good for another request.
-async fn answer(request: Request<Incoming>, routes: Arc<Routes>, bounds: Bounds) -> (Answer, bool) {
+async fn answer(
+    request: Request<Incoming>,
+    routes: Arc<Routes>,
+    place: &ConductorPlace,
+    bounds: Bounds,
+) -> (Answer, bool) {
     let (method, uri) = (request.method().as_str(), request.uri());
+    if routes.has_token(uri.query().unwrap_or_default()) {
+        place.note_token();
+    }
     let wait = match routes.head(method, uri.path(), uri.query().unwrap_or_default()) {
         // Its body is not read.
         Err(refused) => return (refused, false),

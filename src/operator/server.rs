@@ -4,6 +4,7 @@ use super::OfServer;
 use crate::control::wire::ErrorBody;
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
+use crate::text::limits;
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
@@ -63,11 +64,13 @@ impl Server {
         let reach = || format!("no answer from {}; is it `drophammer serve`? --server URL names another", self.url);
         let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
         let status = response.status();
-        let body = response.text().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
         if status.is_success() {
-            return Ok(Answer::Good(body));
+            let body = http::read_answer(response).context(Phase::Control, reach)?;
+            return Ok(Answer::Good(String::from_utf8_lossy(&body).into_owned()));
         }
+        let body = http::read_refusal(response);
         let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+        let said = limits::message(&said);
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,

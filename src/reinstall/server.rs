@@ -71,9 +71,8 @@ impl Server {
             let response = response.context(Phase::Control, what)?;
             let status = response.status();
             if status.is_success() {
-                let text = response.text().context(Phase::Control, what)?;
-                let boot = serde_json::from_slice(text.as_bytes())
-                    .context(Phase::Control, || format!("the answer of {url}"))?;
+                let text = http::read_answer(response).context(Phase::Control, what)?;
+                let boot = serde_json::from_slice(&text).context(Phase::Control, || format!("the answer of {url}"))?;
                 return Ok(Answer::Boot(boot));
             }
             let answer = refusal(&self.url, response);
@@ -140,8 +139,7 @@ fn question(server: &str, machine: &str, mac: &str) -> String {
 
 fn refusal(server: &str, response: Response) -> Result<Answer> {
     let status = response.status();
-    // The status says enough when the body cannot be read.
-    let body = response.text().unwrap_or_default();
+    let body = http::read_refusal(response);
     let said = serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body);
     let said = said.trim();
     if status == StatusCode::CONFLICT {

@@ -1,46 +1,210 @@
-//! Lines for the operator that anybody on the network can bring about: the same is said once a minute, and only so many.
+//! Lines for the operator that any client on the network can cause. The same line is printed once a minute. Each address has a number of
+//! lines of its own, so that the lines of one do not suppress those of another. Dropped lines are announced, and counted afterwards.
 
+use super::requests;
 use super::watch::Watch;
-use std::collections::HashMap;
+use crate::text::limits;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
-const AT_ONCE: usize = 256;
+/// Lines of one address in that time.
+const OF_ONE: u32 = 16;
+/// Lines without an address in that time: the server's own, and those of dnsmasq.
+const OF_SERVER: u32 = 256;
+/// Lines of all addresses in that time.
+const OF_ALL: u32 = 1024;
+/// Lines that each address may still cause when all addresses together have caused [`OF_ALL`].
+const AT_LEAST: u32 = 2;
+/// Addresses that are counted in that time; lines of further ones are dropped.
+const ADDRESSES: usize = 4096;
+/// Addresses that are named in the line about dropped lines.
+const NAMED: usize = 4;
 
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct Alarms {
     watch: Watch,
-    /// When these words were last said.
-    said: Arc<Mutex<HashMap<String, Instant>>>,
+    minute: Arc<Mutex<Minute>>,
+}
+
+/// Lines of the current minute.
+struct Minute {
+    began: Instant,
+    /// Hashes of the lines that were printed.
+    printed: HashSet<u64>,
+    hasher: RandomState,
+    sources: HashMap<Option<IpAddr>, Lines>,
+    /// Lines of all addresses.
+    total: u32,
+    /// Dropped lines of addresses that are not counted.
+    dropped: u64,
+}
+
+#[derive(Default)]
+struct Lines {
+    printed: u32,
+    dropped: u64,
+}
+
+/// Fate of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    Print,
+    /// The first line that is dropped is replaced by its announcement.
+    Announce(String),
+    Drop,
 }
 
 impl Alarms {
     pub fn new(watch: Watch) -> Alarms {
-        Alarms { watch, said: Arc::default() }
+        Alarms { watch, minute: Arc::new(Mutex::new(Minute::new())) }
     }
 
+    /// Prints a line that needs the operator.
     pub fn say(&self, text: String) {
-        if self.is_new(&text) {
-            self.watch.problem(text);
-        }
+        self.print(requests::client(), text, Watch::problem);
     }
 
-    /// What is good to know, and needs nothing done.
+    /// Prints a line caused by that address before it has sent a request.
+    pub fn say_of(&self, address: IpAddr, text: String) {
+        self.print(Some(address), text, Watch::problem);
+    }
+
+    /// Prints a line that needs nothing done.
     pub fn note(&self, text: String) {
-        if self.is_new(&text) {
-            self.watch.note(text);
+        self.print(requests::client(), text, Watch::note);
+    }
+
+    fn print(&self, address: Option<IpAddr>, text: String, print: fn(&Watch, String)) {
+        let text = limits::message(&text);
+        let (dropped, verdict) = {
+            let mut minute = self.minute.lock().unwrap_or_else(PoisonError::into_inner);
+            let dropped = if minute.began.elapsed() >= EVERY { minute.end() } else { None };
+            (dropped, minute.judge(address, &text))
+        };
+        dropped.into_iter().for_each(|line| self.watch.problem(line));
+        match verdict {
+            Verdict::Print => print(&self.watch, text),
+            Verdict::Announce(announcement) => self.watch.problem(announcement),
+            Verdict::Drop => {}
+        }
+    }
+}
+
+impl Minute {
+    fn new() -> Minute {
+        Minute {
+            began: Instant::now(),
+            printed: HashSet::new(),
+            hasher: RandomState::new(),
+            sources: HashMap::new(),
+            total: 0,
+            dropped: 0,
         }
     }
 
-    fn is_new(&self, text: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.retain(|_, at| at.elapsed() < EVERY);
-        let is_new = said.len() < AT_ONCE && !said.contains_key(text);
-        if is_new {
-            said.insert(text.to_owned(), Instant::now());
+    /// Begins the next minute, and returns the line about dropped lines.
+    fn end(&mut self) -> Option<String> {
+        let ended = std::mem::replace(self, Minute::new());
+        let mut sources: Vec<_> = ended.sources.into_iter().filter(|(_, lines)| lines.dropped > 0).collect();
+        sources.sort_unstable_by_key(|(source, lines)| (std::cmp::Reverse(lines.dropped), *source));
+        let dropped = ended.dropped + sources.iter().map(|(_, lines)| lines.dropped).sum::<u64>();
+        let named =
+            sources.iter().take(NAMED).map(|(source, lines)| format!("{} of {}", lines.dropped, shown(*source)));
+        let named: Vec<_> = named.collect();
+        (dropped > 0).then(|| match named.is_empty() {
+            true => format!("{dropped} lines were dropped within a minute"),
+            false => format!("{dropped} lines were dropped within a minute: {}", named.join(", ")),
+        })
+    }
+
+    fn judge(&mut self, source: Option<IpAddr>, text: &str) -> Verdict {
+        let hash = self.hasher.hash_one(text);
+        if self.printed.contains(&hash) {
+            return Verdict::Drop;
         }
-        is_new
+        if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
+            self.dropped += 1;
+            let announcement = format!("more than {ADDRESSES} addresses cause alarms: the lines of others are dropped");
+            return if self.dropped == 1 { Verdict::Announce(announcement) } else { Verdict::Drop };
+        }
+        let most = match source {
+            None => OF_SERVER,
+            Some(_) if self.total < OF_ALL => OF_ONE,
+            Some(_) => AT_LEAST,
+        };
+        let lines = self.sources.entry(source).or_default();
+        if lines.printed >= most {
+            lines.dropped += 1;
+            let announcement = format!(
+                "{} causes more than {} different lines a minute: its others are dropped until the minute is over",
+                shown(source),
+                lines.printed
+            );
+            return if lines.dropped == 1 { Verdict::Announce(announcement) } else { Verdict::Drop };
+        }
+        lines.printed += 1;
+        self.total += u32::from(source.is_some());
+        self.printed.insert(hash);
+        Verdict::Print
+    }
+}
+
+fn shown(source: Option<IpAddr>) -> String {
+    source.map_or_else(|| "this server".to_owned(), |address| address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> Option<IpAddr> {
+        Some(std::net::Ipv4Addr::from(0x0a00_0000 + number).into())
+    }
+
+    fn printed(minute: &mut Minute, address: Option<IpAddr>, lines: u32) -> u32 {
+        let lines = (0..lines).map(|number| format!("{address:?} {number}"));
+        u32::try_from(lines.filter(|line| minute.judge(address, line) == Verdict::Print).count()).unwrap()
+    }
+
+    #[test]
+    fn one_address_suppresses_its_own_lines_only() {
+        let mut minute = Minute::new();
+        assert_eq!(printed(&mut minute, address(1), 1000), OF_ONE);
+        assert_eq!(printed(&mut minute, address(2), 3), 3);
+        assert_eq!(printed(&mut minute, None, OF_SERVER), OF_SERVER, "the server's own");
+        assert_eq!(minute.judge(address(2), "a line"), Verdict::Print);
+        assert_eq!(minute.judge(address(3), "a line"), Verdict::Drop, "the same line");
+        let dropped = 1000 - OF_ONE;
+        let expected = format!("{dropped} lines were dropped within a minute: {dropped} of 10.0.0.1");
+        assert_eq!(minute.end(), Some(expected));
+        assert_eq!(minute.judge(address(1), "Some(10.0.0.1) 0"), Verdict::Print, "another minute");
+        assert_eq!(minute.end(), None);
+    }
+
+    #[test]
+    fn the_first_dropped_line_is_announced() {
+        let mut minute = Minute::new();
+        printed(&mut minute, address(1), OF_ONE);
+        let Verdict::Announce(line) = minute.judge(address(1), "one more") else { panic!("it is not announced") };
+        assert!(line.starts_with("10.0.0.1 causes more than 16 different lines a minute"), "{line}");
+        assert_eq!(minute.judge(address(1), "two more"), Verdict::Drop);
+    }
+
+    #[test]
+    fn many_addresses_together_are_bounded_and_each_has_a_line() {
+        let mut minute = Minute::new();
+        let all: u32 = (0..2000).map(|number| printed(&mut minute, address(number), 100)).sum();
+        assert!(all >= OF_ALL && all <= OF_ALL + OF_ONE + 2000 * AT_LEAST, "{all}");
+        assert_eq!(printed(&mut minute, address(3000), 5), AT_LEAST);
+        let further: u32 = (4000..20_000).map(|number| printed(&mut minute, address(number), 1)).sum();
+        assert!(further < ADDRESSES as u32, "{further}");
+        assert_eq!(minute.sources.len(), ADDRESSES);
+        assert!(minute.printed.len() <= 2 * ADDRESSES + 2 * OF_ALL as usize, "{}", minute.printed.len());
     }
 }

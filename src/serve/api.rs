@@ -15,19 +15,20 @@ use super::peers::Peer;
 use super::resolve::Assigned;
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
-use super::{App, approved, identity, wanted};
+use super::{App, anonymous_events, approved, identity, requests, wanted};
 use crate::allocation::{self, Allocation};
 use crate::carried::Part;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::{Event, EventName};
+use crate::text::limits::{LINE_BYTES, NAME_BYTES, first_line, shortened};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bodies::{EVENT_BYTES, read};
+use bodies::{EVENT_BYTES, read_of_machine};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -35,10 +36,10 @@ use std::time::Duration;
 use told::on_the_wire;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// What is kept of an event's message.
-const MESSAGE_BYTES: usize = 4 << 10;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
 const DOCUMENT_BYTES: usize = 4 << 20;
+/// Registration of a machine without a file: any client can send hundreds of them, and each is stored.
+const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
 /// A boot becomes the machine's own.
 pub async fn register(
@@ -49,7 +50,9 @@ pub async fn register(
 ) -> Result<Json<Value>, ApiError> {
     let boot = caller::boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
     let boot = boot.ok_or_else(|| caller::not_of(""))?;
-    let register: Register = read(&app, peer, body, DOCUMENT_BYTES).await?;
+    let is_known = app.directory().machine(&boot.machine).is_some();
+    let most_bytes = if is_known { DOCUMENT_BYTES } else { UNKNOWN_DOCUMENT_BYTES };
+    let register: Register = read_of_machine(&app, peer, body, most_bytes).await?;
     let id = register.uuid.to_lowercase();
     if boot.machine != id {
         return Err(caller::not_of(&id));
@@ -100,12 +103,15 @@ pub async fn wait(
     let mut closing = app.closing.clone();
     let _waits = app.state.metrics.waits();
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
-    tokio::select! {
-        biased;
-        result = allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),
-        _ = closing.wait_for(|closing| *closing) => Ok(StatusCode::NO_CONTENT.into_response()),
-        () = patience => Ok(StatusCode::NO_CONTENT.into_response()),
-    }
+    requests::resting(async {
+        tokio::select! {
+            biased;
+            result = allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),
+            _ = closing.wait_for(|closing| *closing) => Ok(StatusCode::NO_CONTENT.into_response()),
+            () = patience => Ok(StatusCode::NO_CONTENT.into_response()),
+        }
+    })
+    .await
 }
 
 /// Returns when the machine has an allocation that can be carried out. Whatever changes that gives a new picture.
@@ -171,17 +177,32 @@ pub async fn event(
     Teller(Caller { id, boot, peer }): Teller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
-    let event = Event { message: crate::text::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
+    let event: Event = read_of_machine(&app, peer, body, EVENT_BYTES).await?;
+    let event = Event { message: shortened(&event.message, LINE_BYTES), ..event };
+    if boot.address.is_none() && !is_kept_of_anonymous(&app, peer) {
+        return Ok(Json(json!({})));
+    }
     // Progress comes every second and is only of interest now.
     if event.progress.is_none() {
         app.state.event(&id, &event).await?;
     }
-    if event.event == EventName::PhonedHome {
+    if event.event == EventName::PhonedHome && boot.address.is_some() {
         agents::phoned_home(&app, &id, boot.hash).await?;
     }
     app.watch.event(Who::new(&id, app.directory().name(&id), peer), event);
     Ok(Json(json!({})))
+}
+
+/// Returns whether one more event of a client that has not registered is kept and printed.
+pub fn is_kept_of_anonymous(app: &App, Peer(address): Peer) -> bool {
+    let is_kept = app.anonymous_events.is_kept(address);
+    if !is_kept {
+        app.alarm(format!(
+            "{address} sends more than {} events a minute for machines that have not registered: the others of this minute are dropped",
+            anonymous_events::EVENTS
+        ));
+    }
+    is_kept
 }
 
 /// An installation is about to destroy. It may, when this is still what the operator wants.
@@ -191,7 +212,7 @@ pub async fn point_of_no_return(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let PointOfNoReturn { allocationuuid, order, disks, approved: said, .. } =
-        read(&app, peer, body, DOCUMENT_BYTES).await?;
+        read_of_machine(&app, peer, body, DOCUMENT_BYTES).await?;
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     if let Some(answer) =
@@ -253,7 +274,7 @@ pub async fn report(
     Teller(Caller { id, boot, peer }): Teller,
     body: Body,
 ) -> Result<Json<Acknowledged>, ApiError> {
-    let mut report: Report = read(&app, peer, body, DOCUMENT_BYTES).await?;
+    let mut report: Report = read_of_machine(&app, peer, body, DOCUMENT_BYTES).await?;
     let directory = app.directory();
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
     if let Some(current) = current
@@ -267,7 +288,7 @@ pub async fn report(
     }
     let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);
     if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
-        return foreign(&app, who, &report);
+        return foreign(&app, &who, &report, boot.address.is_some());
     }
     let reported = app.state.report(&id, &report.allocationuuid, &report).await?;
     if let Some(success) = reported.over {
@@ -284,10 +305,19 @@ pub async fn report(
     Ok(Json(Acknowledged { retry: reported.retry }))
 }
 
-/// A report about an allocation that the machine never had, or of a boot that never registered: shown, and not kept.
-fn foreign(app: &App, who: Who, report: &Report) -> Result<Json<Acknowledged>, ApiError> {
+/// Answers a report about an allocation that the machine never had, or of a boot that never registered. One line of it is printed, and
+/// nothing is stored.
+fn foreign(app: &App, who: &Who, report: &Report, has_registered: bool) -> Result<Json<Acknowledged>, ApiError> {
     let allocation = &report.allocationuuid;
-    app.watch.report(who, report);
+    let end = if report.success { "success" } else { "failure" };
+    let why = match has_registered {
+        true => format!("allocation {allocation:?} was never given to this machine"),
+        false => "its boot has not registered".to_owned(),
+    };
+    app.alarms.note(format!(
+        "{who}  reports {end}, which is not stored: {why}: {}",
+        shortened(&first_line(&report.message), NAME_BYTES)
+    ));
     match report.success {
         true => {
             let message =

@@ -335,6 +335,9 @@ fn crowded(app: &App, id: &str, peer: Peer) -> ApiError {
 
 async fn tell(app: &App, id: &str, peer: Peer, event: EventName, message: &str) -> Result<(), ApiError> {
     let event = Event { event, message: message.to_owned(), stage: None, seconds: None, progress: None };
+    if !api::is_kept_of_anonymous(app, peer) {
+        return Ok(());
+    }
     app.state.event(id, &event).await?;
     app.watch.event(Who::new(id, app.directory().name(id), peer), event);
     Ok(())

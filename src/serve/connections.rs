@@ -4,7 +4,7 @@ use super::alarm::Alarms;
 use super::api_error::ApiError;
 use super::patient::{Patient, STALLED};
 use super::peers::{Connected, Peers, Share};
-use super::requests;
+use super::requests::{self, RequestContext};
 use super::survive::{Panicked, Survive};
 use super::tls::{self, Tls};
 use super::watch::{Answered, Watch};
@@ -99,6 +99,7 @@ impl Door {
                 let client = Client {
                     address,
                     router: front.router.clone(),
+                    peers: self.peers.clone(),
                     watch: self.watch.clone(),
                     running: running.watcher(),
                 };
@@ -116,6 +117,7 @@ impl Door {
 struct Client {
     address: IpAddr,
     router: Router,
+    peers: Peers,
     watch: Watch,
     running: Watcher,
 }
@@ -125,13 +127,14 @@ async fn welcome(stream: TcpStream, client: Client, tls: Option<Tls>, alarms: Al
     // Answers are small and whole; a failure to say so costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream, STALLED);
+    let client_address = client.address;
     match tls {
         None => serve(stream, client, false).await,
         Some(tls) => match tls.accept(stream).await {
             Ok(stream) => serve(stream, client, true).await,
             Err(error) => {
                 if let Some(trouble) = tls::trouble(&error) {
-                    alarms.say(format!("{} {trouble}", client.address));
+                    alarms.say_of(client_address, format!("{client_address} {trouble}"));
                 }
             }
         },
@@ -140,13 +143,15 @@ async fn welcome(stream: TcpStream, client: Client, tls: Option<Tls>, alarms: Al
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, client: Client, over_tls: bool) {
-    let Client { address, router, watch, running } = client;
+    let Client { address, router, peers, watch, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let (id, began) = (requests::id(request.headers()), Instant::now());
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        request.extensions_mut().insert(Connected { address, over_tls });
-        let (router, watch) = (router.clone(), watch.clone());
+        let connected = Connected { address, over_tls };
+        request.extensions_mut().insert(connected);
+        let client = peers.client(connected, request.headers()).0;
+        let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
         let answer = Survive::new(async move { router.call(request).await });
         let answer = async move {
             let response = match answer.await {
@@ -162,7 +167,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, cli
             response
         };
         async move {
-            let mut response: Response = requests::within(id.clone(), answer).await;
+            let context = RequestContext::new(id.clone(), client, turns.take(client).await);
+            let mut response: Response = requests::within(context, answer).await;
             requests::name(response.headers_mut(), &id);
             Ok::<Response, Infallible>(response)
         }

@@ -40,12 +40,19 @@ impl Keeper {
         self.try_to_look();
         let _ = ready.send(());
         loop {
-            match woken.recv_timeout(look_every) {
-                Ok(Wake::Digest(done)) => self.loader.digest_done(done),
-                Ok(Wake::Verified(done)) => self.loader.verified(done),
-                Ok(Wake::State) => self.loader.refresh(),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Ok(Wake::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            let first = match woken.recv_timeout(look_every) {
+                Ok(wake) => Some(wake),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            };
+            // Registrations of any client wake this thread: all that wait cost one look.
+            for wake in first.into_iter().chain(woken.try_iter()) {
+                match wake {
+                    Wake::Digest(done) => self.loader.digest_done(done),
+                    Wake::Verified(done) => self.loader.verified(done),
+                    Wake::State => self.loader.refresh(),
+                    Wake::End => return,
+                }
             }
             self.try_to_look();
         }

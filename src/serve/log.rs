@@ -1,13 +1,14 @@
 //! What machines have said on their consoles: taken from agents, and given to people as text.
 
+use super::App;
 use super::api::bodies::bytes;
 use super::api_error::ApiError;
 use super::caller::{Caller, Teller};
 use super::page::session::Person;
 use super::page::shell;
 use super::state::{LogKept, now};
-use super::{App, tidy};
 use crate::control::wire::LogPart;
+use crate::text::limits;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -31,7 +32,7 @@ pub async fn take(
     let sent = bytes(&app, peer, body, PART_BYTES).await?;
     let LogPart { start, log } =
         serde_json::from_slice(&sent).map_err(|error| ApiError::bad(format!("the body: {error}")))?;
-    let part = LogKept { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: tidy::said(&log) };
+    let part = LogKept { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: limits::log(&log) };
     app.state.keep_log(&id, part).await?;
     app.watch.live.said_more(&id);
     Ok(Json(json!({})))

@@ -8,10 +8,12 @@
 //! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
 //! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
 //! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
-//! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
+//! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take, `turns` in which order,
+//! `anonymous_events` how many events are kept of those that have not registered, `notify` how systemd learns that the server lives.
 
 pub mod adding;
 mod alarm;
+mod anonymous_events;
 mod api;
 mod api_error;
 mod approved;
@@ -37,6 +39,7 @@ mod log;
 mod metrics;
 pub mod moves;
 mod neighbours;
+mod notify;
 mod one_file;
 pub mod openapi;
 pub mod operator;
@@ -61,6 +64,7 @@ mod templates;
 mod tidy;
 mod tls;
 mod token;
+mod turns;
 pub mod v1;
 mod wanted;
 mod watch;
@@ -70,6 +74,7 @@ pub use options::{Options, Serve, ServeCommand, ServeOptions};
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use alarm::Alarms;
+use anonymous_events::AnonymousEvents;
 use connections::Door;
 use definitions::{Definitions, Verified};
 use digest::Digests;
@@ -78,6 +83,7 @@ use fronts::{Fronts, Https, Listeners};
 use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
+use notify::{HeartbeatSource, ServiceManager};
 use peers::Peers;
 use pxe::{Pxe, PxeOptions};
 use state::State;
@@ -122,6 +128,7 @@ pub struct App {
     peers: Peers,
     neighbours: Neighbours,
     alarms: Alarms,
+    anonymous_events: AnonymousEvents,
     https: Option<Https>,
     templates: Writing,
     page: page::Page,
@@ -180,7 +187,7 @@ pub fn run(options: Options) -> Result<()> {
             watch.note(AS_ROOT.to_owned());
         }
         drop(watch);
-        server.serve(ended).await
+        server.serve(ended, &ServiceManager::of_environment()?).await
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
     writer.finish();
@@ -291,6 +298,7 @@ impl Server {
             peers: Peers::new(places, &options.proxies),
             neighbours: around.neighbours.clone(),
             alarms: Alarms::new(watch.clone()),
+            anonymous_events: AnonymousEvents::default(),
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
             page: page::Page::default(),
@@ -302,19 +310,33 @@ impl Server {
         Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, files, _lock: lock })
     }
 
+    /// Returns the components that must make progress while the server lives.
+    fn heartbeat_sources(&self) -> Vec<HeartbeatSource> {
+        let state = self.state.clone();
+        let ask = move || -> notify::SignOfLife {
+            let state = state.clone();
+            Box::pin(async move { state.pulse().await })
+        };
+        vec![HeartbeatSource { name: "the database", ask: Box::new(ask) }]
+    }
+
     /// Accepts until `ended`, then lets running answers go out for a moment.
     ///
     /// # Errors
     /// The database was taken away.
-    async fn serve(self, ended: impl Future<Output = ()>) -> Result<()> {
+    async fn serve(self, ended: impl Future<Output = ()>, manager: &ServiceManager) -> Result<()> {
         let running = GracefulShutdown::new();
         let door = Door::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
         let fronts = self.fronts.all();
         let mut ended = std::pin::pin!(ended);
+        let sources = self.heartbeat_sources();
+        let mut heartbeat = std::pin::pin!(manager.beat(&sources, &self.watch));
+        manager.ready();
         let mut result = Ok(());
         loop {
             tokio::select! {
                 () = &mut ended => break,
+                () = &mut heartbeat => {}
                 why = self.state.gone() => {
                     self.watch.problem(why.clone());
                     result = Err(Error::new(Phase::Serve, why));
@@ -330,6 +352,7 @@ impl Server {
                 },
             }
         }
+        manager.stopping();
         drop(self.fronts);
         let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
         self.closing.send_replace(true);

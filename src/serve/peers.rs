@@ -1,16 +1,24 @@
-//! Who is connected, and how much of the server each address may take: connections, and bodies that are on their way.
+//! Share of the server that each address may take: connections, requests that are handled at the same time, and
+//! bodies from their first byte until their request is answered.
 
 use super::App;
 use super::api_error::ApiError;
+use super::turns::Turns;
 use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
 
 /// Bodies of one address, and of all, that are in memory at once. A proxy speaks for many.
 const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
+/// Larger bodies are parsed in turn: what is made of one takes many times its size.
+pub const LARGE_BODY_BYTES: usize = 128 << 10;
+/// Large bodies that are parsed and answered at the same time.
+const LARGE_AT_ONCE: usize = 2;
 /// With fewer places than this, nobody is kept from them.
 const PLACES_AT_LEAST: usize = 64;
 
@@ -36,16 +44,8 @@ impl FromRequestParts<Arc<App>> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Peer, ApiError> {
         let unknown = || ApiError::bad("nobody knows where this request comes from");
-        let Connected { address, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
-        if !app.peers.is_proxy(address) {
-            return Ok(Peer(address));
-        }
-        let mut words = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-        // What came before the last one is what the client says of itself.
-        let last = words.next_back().and_then(|words| words.rsplit(',').next());
-        Ok(Peer(
-            last.and_then(|word| word.trim().parse().ok()).map_or(address, |address: IpAddr| address.to_canonical()),
-        ))
+        let connected = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
+        Ok(app.peers.client(connected, &parts.headers))
     }
 }
 
@@ -53,6 +53,9 @@ impl FromRequestParts<Arc<App>> for Peer {
 #[derive(Clone)]
 pub struct Peers {
     taken: Arc<Mutex<HashMap<IpAddr, Taken>>>,
+    pub turns: Turns,
+    /// Permits for large bodies.
+    pub large_bodies: Arc<Semaphore>,
     places: usize,
     proxies: Arc<[IpAddr]>,
 }
@@ -75,7 +78,21 @@ impl Peers {
     /// Of so many places for connections one address gets at most a quarter.
     pub fn new(all_places: usize, proxies: &[IpAddr]) -> Peers {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
-        Peers { taken: Arc::default(), places, proxies: proxies.iter().map(IpAddr::to_canonical).collect() }
+        let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
+        let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+        Peers { taken: Arc::default(), turns: Turns::default(), large_bodies, places, proxies }
+    }
+
+    /// Returns the client of a request: the address of its connection or, for a proxy of the operator, the address that it forwards for.
+    pub fn client(&self, Connected { address, .. }: Connected, headers: &HeaderMap) -> Peer {
+        if !self.is_proxy(address) {
+            return Peer(address);
+        }
+        let mut words = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        // The client itself can send all words but the last one.
+        let last = words.next_back().and_then(|words| words.rsplit(',').next());
+        let forwarded = last.and_then(|word| word.trim().parse().ok());
+        Peer(forwarded.map_or(address, |address: IpAddr| address.to_canonical()))
     }
 
     fn is_proxy(&self, address: IpAddr) -> bool {

@@ -5,6 +5,7 @@ use super::api::bodies::{EVENT_BYTES, read};
 use super::api_error::ApiError;
 use super::operator::Operator;
 use super::peers::Peer;
+use super::requests::resting;
 use crate::bmc::Action;
 use axum::Json;
 use axum::body::Body;
@@ -39,7 +40,7 @@ pub async fn power(
     let name = directory.name(&id).to_owned();
     // The controller has the UUID of the firmware, which is not that of a file whose id was made up.
     let uuid = machine.smbios_uuid.map_or_else(|| id.clone(), |uuid| uuid.to_string());
-    let done = tokio::task::spawn_blocking(move || bmc.act(action, Some(&uuid))).await;
+    let done = resting(tokio::task::spawn_blocking(move || bmc.act(action, Some(&uuid)))).await;
     let done = done.map_err(|_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be asked"))?;
     let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
     warning.into_iter().for_each(|warning| app.alarm(format!("{name}: {warning}")));

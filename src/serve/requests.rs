@@ -1,37 +1,79 @@
-//! Each request has an id: the caller's own, where it gives one. It is in the answer, and in every line that is said because of it.
+//! Context of the request that is being answered: its id, which is in the answer and in every line that is printed because of it, the
+//! client that causes it, its turn, and memory that is accounted to that client until the answer is ready.
 
+use super::turns::RequestTurn;
 use crate::control::wire::REQUEST_ID;
 use axum::http::{HeaderMap, HeaderValue};
+use std::any::Any;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Of a caller's.
+/// Longest id of a caller, in bytes.
 const LONGEST: usize = 64;
 
 tokio::task_local! {
-    static REQUEST: String;
+    static REQUEST: Arc<RequestContext>;
 }
 
-/// The id of a request.
+/// Context of one request.
+pub struct RequestContext {
+    id: String,
+    client: IpAddr,
+    turn: RequestTurn,
+    /// Released when the answer is ready.
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl RequestContext {
+    pub fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
+        RequestContext { id, client, turn, held: Mutex::default() }
+    }
+}
+
+/// Returns the id of a request: the caller's own if it gives a plain one, else a random one.
 pub fn id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_plain(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
 }
 
-/// It goes into lines that people and programs read.
+/// Returns whether an id can go into lines that people and programs read.
 fn is_plain(id: &str) -> bool {
     (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Answers it: what is said meanwhile has the id.
-pub async fn within<T>(id: String, answer: impl Future<Output = T>) -> T {
-    REQUEST.scope(id, answer).await
+/// Runs the answer within the context of its request.
+pub async fn within<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
+    REQUEST.scope(Arc::new(context), answer).await
 }
 
-/// The request that is being answered.
+/// Returns the id of the request that is being answered.
 pub fn current() -> Option<String> {
-    REQUEST.try_with(String::clone).ok()
+    REQUEST.try_with(|request| request.id.clone()).ok()
 }
 
-/// Puts it into the answer.
+/// Returns the client whose request is being answered; `None` for the server's own work.
+pub fn client() -> Option<IpAddr> {
+    REQUEST.try_with(|request| request.client).ok()
+}
+
+/// Gives the request's turn to another request of the client while the work waits for something outside of the server. The caller must
+/// not hold a lock for which other requests wait: they may have taken all turns.
+pub async fn resting<T>(work: impl Future<Output = T>) -> T {
+    match REQUEST.try_with(Arc::clone) {
+        Ok(request) => request.turn.rest(work).await,
+        Err(_) => work.await,
+    }
+}
+
+/// Keeps a permit until the answer of the request is ready. Outside of a request it is released at once.
+pub fn hold(permit: impl Any + Send) {
+    let hold = |request: &Arc<RequestContext>| {
+        request.held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(permit));
+    };
+    let _ = REQUEST.try_with(hold);
+}
+
+/// Puts the id into the answer.
 pub fn name(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);

@@ -1,4 +1,4 @@
-//! What the server remembers, in SQLite. One thread owns the connection; everybody else sends it work.
+//! State of the server in SQLite. One thread owns the connection; all others send it work, which `jobs` queues fairly.
 //!
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
 //! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
@@ -13,6 +13,7 @@ pub mod epoch;
 mod first;
 mod history;
 pub mod identity;
+mod jobs;
 mod log;
 mod machine_identities;
 mod moves;
@@ -41,15 +42,17 @@ pub use renamed::Renamed;
 pub use standing::{First, HandedOut, Order, Outcome, Standing, Words};
 
 use super::metrics::Metrics;
+use super::requests;
 use super::token::Hash;
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::Event;
+use jobs::JobSender;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::Store;
+use store::{Durability, Store};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
@@ -68,7 +71,7 @@ enum Job {
 /// A handle on the database; cheap to clone. The thread ends with the last handle, or with [`State::end`].
 #[derive(Clone)]
 pub struct State {
-    jobs: mpsc::Sender<Job>,
+    jobs: JobSender<Job>,
     pub heard: Heard,
     pub metrics: Arc<Metrics>,
     gone: watch::Receiver<Option<String>>,
@@ -104,9 +107,9 @@ impl State {
     }
 
     fn start(mut store: Store, quiet: Duration, gone: watch::Receiver<Option<String>>) -> Result<State> {
-        let (jobs, queue) = mpsc::channel::<Job>();
+        let (jobs, queue) = jobs::queue::<Job>();
         let run = move || {
-            for job in queue {
+            while let Some(job) = queue.receive() {
                 match job {
                     // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
                     Job::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
@@ -126,7 +129,7 @@ impl State {
     /// Finishes the waiting work, and closes the file, which is whole then.
     pub async fn end(&self) {
         let (done, ended) = oneshot::channel();
-        let _ = self.jobs.send(Job::End(done));
+        self.jobs.send_last(Job::End(done));
         // An error means that the thread has ended already.
         let _ = ended.await;
     }
@@ -144,7 +147,7 @@ impl State {
 
     /// Checks that the file is still in its place. If it is not, [`State::gone`] returns.
     pub fn look(&self) {
-        let _ = self.jobs.send(Job::Work(Box::new(|store| drop(store.must_be_there()))));
+        self.jobs.send(None, Job::Work(Box::new(|store| drop(store.must_be_there()))));
     }
 
     fn submit<T: Send + 'static>(
@@ -160,7 +163,7 @@ impl State {
             drop(answer.send(done));
         };
         // A job that cannot be sent drops `answer`, and the receiver gets an error.
-        let _ = self.jobs.send(Job::Work(Box::new(work)));
+        self.jobs.send(requests::client(), Job::Work(Box::new(work)));
         receiver
     }
 
@@ -184,6 +187,37 @@ impl State {
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         settle(self.submit(|store| store.durably(work)).await)
+    }
+
+    /// Does the work in [`Store::as_durable_as_needed`].
+    async fn as_durable_as_needed<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
+    ) -> Result<T> {
+        settle(self.submit(|store| store.as_durable_as_needed(work)).await)
+    }
+
+    /// Returns when the database has answered a trivial read and write, or has failed to: then other calls report why.
+    pub async fn pulse(&self) {
+        let _ = self.submit(Store::pulse).await;
+    }
+
+    /// Blocks the database's thread until the other end of the channel is dropped.
+    #[cfg(test)]
+    pub fn block(&self, until: std::sync::mpsc::Receiver<()>) {
+        self.jobs.send(None, Job::Work(Box::new(move |_| until.recv().unwrap_or_default())));
+    }
+
+    /// Returns the clients whose jobs the database has taken, in their order.
+    #[cfg(test)]
+    pub fn served(&self) -> Vec<Option<std::net::IpAddr>> {
+        self.jobs.taken()
+    }
+
+    /// Returns how many jobs of that client wait for the database.
+    #[cfg(test)]
+    pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
+        self.jobs.waiting(Some(client))
     }
 
     /// When the machine was last seen, and the last event that it sent.

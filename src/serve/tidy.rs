@@ -1,56 +1,202 @@
-//! What machines say of themselves, made harmless where it comes in: no text steers a terminal, and none is longer than anybody
-//! reads.
+//! JSON from machines and operators, bounded and made harmless where it comes in. It is rewritten while it is read: no tree of the
+//! document is built before it is known to have a bounded number of values.
 
+use crate::text::limits::TextKind;
 use crate::text::{clean, cut};
-use serde_json::Value;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::fmt;
 
-/// A serial number, a name, a message.
-const TEXT_BYTES: usize = 64 << 10;
-/// The plan as it was printed.
-const PLAN_BYTES: usize = 1 << 20;
+/// Values of a document: objects, lists, and what is in them. The largest inventory has some hundred thousand.
+const MOST_VALUES: usize = 400_000;
+/// A text of an operator's document.
+const OPERATOR_TEXT_BYTES: usize = 64 << 10;
 
-/// All texts below a value, at any depth. Those that are written in lines keep them.
-pub fn tidy(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = clean(cut(text, TEXT_BYTES)),
-        Value::Array(items) => items.iter_mut().for_each(tidy),
-        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match (name.as_str(), value) {
-            ("message", Value::String(text)) => *text = lines(cut(text, TEXT_BYTES)),
-            ("plan", Value::String(text)) => *text = lines(cut(text, PLAN_BYTES)),
-            // To the last line end: a signature may be over it.
-            ("certificate", Value::String(text)) => *text = said(cut(text, PLAN_BYTES)),
-            (_, value) => tidy(value),
-        }),
-        _ => {}
+/// Author of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// A machine: each text has the length of its kind.
+    Machine,
+    /// The operator, whose layouts and user data are longer.
+    Operator,
+}
+
+/// Returns the same JSON with bounded, harmless texts.
+///
+/// # Errors
+/// It is not JSON, nests too deeply, or has too many values.
+pub fn tidied(json: &[u8], author: Author) -> serde_json::Result<Vec<u8>> {
+    let mut output = Output { json: Vec::with_capacity(json.len()), author, values: 0 };
+    let mut input = serde_json::Deserializer::from_slice(json);
+    Copy { output: &mut output, kind: TextKind::Line }.deserialize(&mut input)?;
+    input.end()?;
+    Ok(output.json)
+}
+
+struct Output {
+    json: Vec<u8>,
+    author: Author,
+    values: usize,
+}
+
+/// Copies one value.
+struct Copy<'o> {
+    output: &'o mut Output,
+    kind: TextKind,
+}
+
+/// Returns the kind of a field's texts.
+fn kind_of(field: &str) -> TextKind {
+    match field {
+        "message" | "words" => TextKind::Message,
+        "plan" => TextKind::Document,
+        "certificate" | "log" => TextKind::Log,
+        "step" | "event" | "stage" | "kind" | "label" | "transport" | "vendor" | "model" => TextKind::Name,
+        "id" | "uuid" | "serial" | "wwn" | "mac" | "machine" | "allocation" | "allocationuuid" | "order" | "digest"
+        | "layout_digest" | "fencing" | "approved" => TextKind::Identifier,
+        _ => TextKind::Line,
     }
 }
 
-fn lines(text: &str) -> String {
-    text.lines().map(clean).collect::<Vec<_>>().join("\n")
+impl Output {
+    fn text(&self, text: &str, kind: TextKind) -> String {
+        match (self.author, kind) {
+            (Author::Machine, kind) => kind.bounded(text),
+            (Author::Operator, TextKind::Message | TextKind::Document | TextKind::Log) => kind.bounded(text),
+            (Author::Operator, _) => clean(cut(text, OPERATOR_TEXT_BYTES)),
+        }
+    }
+
+    fn write<E: Error>(&mut self, value: &impl serde::Serialize) -> Result<(), E> {
+        serde_json::to_writer(&mut self.json, value).map_err(E::custom)
+    }
+
+    fn count<E: Error>(&mut self) -> Result<(), E> {
+        self.values += 1;
+        match self.values > MOST_VALUES {
+            true => Err(E::custom(format_args!("it has more than {MOST_VALUES} values"))),
+            false => Ok(()),
+        }
+    }
 }
 
-/// A part of what was said on a console. Its last line may go on in the next one.
-pub fn said(text: &str) -> String {
-    let line = |line: &str| clean(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
-    text.split_inclusive('\n').map(line).collect()
+impl<'de> DeserializeSeed<'de> for Copy<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        self.output.count()?;
+        input.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Copy<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.output.write(&value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        self.output.write(&value)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        self.output.write(&value)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        self.output.write(&value)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.output.write(&())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        let text = self.output.text(text, self.kind);
+        self.output.write(&text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Copy { output, kind } = self;
+        output.json.push(b'[');
+        let start = output.json.len();
+        loop {
+            let end = output.json.len();
+            if end > start {
+                output.json.push(b',');
+            }
+            if items.next_element_seed(Copy { output, kind })?.is_none() {
+                output.json.truncate(end);
+                output.json.push(b']');
+                return Ok(());
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let output = self.output;
+        output.json.push(b'{');
+        let mut separator: &[u8] = b"";
+        while let Some(field) = fields.next_key::<std::borrow::Cow<str>>()? {
+            output.json.extend_from_slice(std::mem::replace(&mut separator, b","));
+            let kind = kind_of(&field);
+            let field = output.text(&field, TextKind::Name);
+            output.write(&field)?;
+            output.json.push(b':');
+            fields.next_value_seed(Copy { output, kind })?;
+        }
+        output.json.push(b'}');
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::text::limits::{IDENTIFIER_BYTES, LINE_BYTES, NAME_BYTES};
+    use serde_json::{Value, json};
+
+    fn value(json: &Value, author: Author) -> Value {
+        serde_json::from_slice(&tidied(json.to_string().as_bytes(), author).unwrap()).unwrap()
+    }
 
     #[test]
-    fn texts_are_cut_and_steer_nothing() {
-        let long = "ä".repeat(TEXT_BYTES);
-        let mut value = json!({"message": "a\u{1b}[2J\nb", "plan": "x\n\u{202e}y", "disks": [{"serial": "s\nt", "size": 1}], "name": long,
-                               "certificate": "X: 1\n---\u{1b}\nMIIB\n"});
-        tidy(&mut value);
+    fn texts_of_machines_are_bounded_by_their_kind_and_steer_nothing() {
+        let long = "ä".repeat(100_000);
+        let sent = json!({"message": "a\u{1b}[2J\nb", "plan": "x\n\u{202e}y", "disks": [{"serial": "s\nt", "size": 1}],
+            "certificate": "X: 1\n---\u{1b}\nMIIB\n", "step": long, "uuid": long, "tags": [long, ""], long.clone(): 1});
+        let value = value(&sent, Author::Machine);
         assert_eq!(value["message"], "a [2J\nb");
         assert_eq!(value["plan"], "x\n y");
         assert_eq!(value["certificate"], "X: 1\n---\nMIIB\n");
-        assert_eq!(said("a \u{1b}b \n\nc"), "a  b\n\nc");
         assert_eq!(value["disks"], json!([{"serial": "s t", "size": 1}]));
-        assert_eq!(value["name"].as_str().map(str::len), Some(TEXT_BYTES));
+        let length = |value: &Value| value.as_str().unwrap().len();
+        assert!(length(&value["step"]) <= NAME_BYTES && length(&value["uuid"]) <= IDENTIFIER_BYTES);
+        assert!(length(&value["tags"][0]) <= LINE_BYTES && value["tags"][1] == "");
+        assert!(value.as_object().unwrap().keys().all(|field| field.len() <= NAME_BYTES));
+    }
+
+    #[test]
+    fn everything_else_is_copied() {
+        for author in [Author::Machine, Author::Operator] {
+            let sent = json!({"a": [], "b": {}, "c": [[1, -2, 2.5, true, null], {"d": u64::MAX}], "e": "\"\\ä"});
+            assert_eq!(value(&sent, author), sent);
+        }
+        let long = json!({ "user_data": "x".repeat(50_000) });
+        assert_eq!(value(&long, Author::Operator), long);
+    }
+
+    #[test]
+    fn documents_that_would_fill_the_memory_are_refused() {
+        let many = format!("[0{}]", ",0".repeat(MOST_VALUES));
+        let error = tidied(many.as_bytes(), Author::Machine).unwrap_err().to_string();
+        assert!(error.contains("more than 400000 values"), "{error}");
+        for wrong in ["", "{", "[1,]", "1 2", "nul", &"[".repeat(100_000)] {
+            assert!(tidied(wrong.as_bytes(), Author::Machine).is_err(), "{wrong:.10}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
 
+mod bars;
 mod shown;
 
 use super::page::live::Live;
@@ -11,6 +12,7 @@ use crate::control::wire::Report;
 use crate::facts::Event;
 use crate::text::clean;
 use axum::http::{Method, StatusCode};
+use bars::Bars;
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use shown::{Json, Plain, Show, Terminal};
 use std::collections::HashMap;
@@ -100,7 +102,7 @@ impl Watch {
         let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
         if stdout.is_terminal() {
             let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
-            return Watch::with(Terminal { lines, offset, machines: HashMap::new() });
+            return Watch::with(Terminal { bars: Bars::new(lines), offset });
         }
         Watch::with(Plain { out: stdout, offset, last_progress: HashMap::new() })
     }

@@ -94,6 +94,37 @@ fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
     drop(silent);
 }
 
+/// Returns a client whose connections come from that loopback address.
+fn client_at(last: u8) -> Client {
+    let other = crate::http::builder(Some(Duration::from_secs(20)))
+        .danger_accept_invalid_certs(true)
+        .local_address(std::net::IpAddr::from([127, 0, 0, last]));
+    other.build().unwrap()
+}
+
+/// Opens a connection from that loopback address, on which nothing is sent.
+fn silent_from(host: &str, last: u8) -> std::net::TcpStream {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+    use std::os::fd::AsRawFd;
+    let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+    bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, last, 0)).unwrap();
+    let port = host.rsplit_once(':').unwrap().1.parse().unwrap();
+    connect(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).unwrap();
+    stream.into()
+}
+
+#[test]
+fn silent_connections_of_several_addresses_do_not_keep_the_conductor_out() {
+    let host = serve_with(Arc::new(Nothing), BOUNDS);
+    let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
+    let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
+    // Sooner than the handshakes of the silent ones end.
+    let began = std::time::Instant::now();
+    let answer = client_at(2).get(format!("https://{host}/")).timeout(Duration::from_secs(8)).send();
+    assert_eq!(answer.unwrap().status(), 200, "after {:?}", began.elapsed());
+    drop(silent);
+}
+
 /// The memory that this process has, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

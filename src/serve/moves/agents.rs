@@ -7,7 +7,7 @@ use crate::carried::{Part, Standing as Stands};
 use crate::control::Acknowledged;
 use crate::control::wire::Report;
 use crate::marker::MarkedDisk;
-use crate::serve::api::bodies::read;
+use crate::serve::api::bodies::read_of_machine;
 use crate::serve::api::told;
 use crate::serve::api_error::ApiError;
 use crate::serve::caller::Caller;
@@ -18,6 +18,7 @@ use crate::serve::state::{Boot, MoveHeard, Standing};
 use crate::serve::token::Hash;
 use crate::serve::watch::Who;
 use crate::serve::{App, wanted};
+use crate::text::limits::shortened;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -55,7 +56,7 @@ pub async fn stands(
     Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let Stands { order, certificate, port, carried, words } = read(&app, peer, body, STANDING_BYTES).await?;
+    let Stands { order, certificate, port, carried, words } = read_of_machine(&app, peer, body, STANDING_BYTES).await?;
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
@@ -79,7 +80,7 @@ pub async fn stands(
     let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if let Some(words) = words {
-        says(&app, &is, part, (boot.hash, crate::text::cut(&words, WORDS_BYTES))).await?;
+        says(&app, &is, part, (boot.hash, &shortened(&words, WORDS_BYTES))).await?;
     }
     if news {
         let directory = app.directory();

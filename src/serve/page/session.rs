@@ -93,11 +93,20 @@ impl Sessions {
 
     fn may_try(&self, Peer(address): Peer) -> bool {
         let known = self.known();
-        known.wrong.get(&address).map_or(known.wrong.len() < ADDRESSES, |(times, _)| *times < WRONG)
+        known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
     }
 
+    /// Counts a wrong token. When too many addresses are remembered, the one that was counted first is forgotten: its token cannot be
+    /// guessed all the same, and no other address is locked out.
     fn was_wrong(&self, Peer(address): Peer) {
-        self.known().wrong.entry(address).or_insert((0, Instant::now())).0 += 1;
+        let mut known = self.known();
+        if known.wrong.len() >= ADDRESSES
+            && !known.wrong.contains_key(&address)
+            && let Some(oldest) = known.wrong.iter().min_by_key(|(_, (_, since))| *since).map(|(address, _)| *address)
+        {
+            known.wrong.remove(&oldest);
+        }
+        known.wrong.entry(address).or_insert((0, Instant::now())).0 += 1;
     }
 }
 
@@ -224,6 +233,21 @@ mod tests {
             sessions.was_wrong(one);
         }
         assert!(!sessions.may_try(one) && sessions.may_try(other));
+    }
+
+    #[test]
+    fn many_addresses_with_wrong_tokens_lock_nobody_out() {
+        let sessions = Sessions::default();
+        for address in 0..5000u32 {
+            sessions.was_wrong(Peer(std::net::Ipv4Addr::from(0x0a00_0000 + address).into()));
+        }
+        let operator = Peer("192.0.2.1".parse().unwrap());
+        assert!(sessions.may_try(operator), "5000 addresses lock the operator out");
+        assert!(sessions.known().wrong.len() <= ADDRESSES);
+        for _ in 0..WRONG {
+            sessions.was_wrong(operator);
+        }
+        assert!(!sessions.may_try(operator));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! A stranger on the boot network can ask for a boot too. So nobody at another address can end a boot that is still heard.
 
-use super::next::{Files, NextBoot, decide};
+use super::next::{Files, NextBoot, decide, durability_since};
+use super::store::Durability;
 use super::{Hash, State, moves, now, registered};
 use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -118,20 +119,24 @@ impl State {
     /// The database's.
     pub async fn enroll(&self, hash: Hash, address: &str, allocation: Option<String>) -> Result<Enrolled> {
         let (address, heard) = (address.to_owned(), self.heard.clone());
-        self.durably(move |transaction| {
+        self.as_durable_as_needed(move |transaction| {
+            let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
             let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
-            let Some(boot) = transaction.query_row(&select, [hash], row).optional()? else { return Ok(Enrolled::Gone) };
+            let Some(boot) = transaction.query_row(&select, [hash], row).optional()? else {
+                return deferred(Enrolled::Gone);
+            };
             let current = current(transaction, &boot.machine)?;
             let is_it = current.as_ref().is_some_and(|current| current.hash == hash);
             let other = current.filter(|current| current.address.as_deref() != Some(address.as_str()));
             if let Some(at) = other.as_ref().filter(|other| heard.is(other)).and_then(|other| other.address.clone()) {
-                return Ok(Enrolled::Waits(at));
+                return deferred(Enrolled::Waits(at));
             }
             let set = "UPDATE boots SET address = ?2 WHERE hash = ?1";
             if is_it {
                 transaction.execute(set, params![hash, address])?;
-                return Ok(other.and_then(|other| other.address).map_or(Enrolled::Yes(None), Enrolled::Moved));
+                return deferred(other.and_then(|other| other.address).map_or(Enrolled::Yes(None), Enrolled::Moved));
             }
+            let before = transaction.total_changes();
             let next = match allocation.filter(|_| boot.while_heard) {
                 Some(allocation) => {
                     let files = Files::Allocated(allocation.clone());
@@ -142,13 +147,14 @@ impl State {
                 }
                 None => None,
             };
+            let durability = durability_since(transaction, before);
             transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
             // Boots that were asked for later stay: one may be the machine's next boot.
             let older =
                 "DELETE FROM boots WHERE machine = ?1 AND hash <> ?2 AND (address IS NOT NULL OR created <= ?3)";
             transaction.execute(older, params![boot.machine, hash, boot.created])?;
             transaction.execute(set, params![hash, address])?;
-            Ok(Enrolled::Yes(next))
+            Ok((Enrolled::Yes(next), durability))
         })
         .await
     }

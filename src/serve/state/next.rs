@@ -3,6 +3,7 @@
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
 use super::standing::{Order, Outcome, read};
+use super::store::Durability;
 use super::{Hash, State, moves, now, strangers};
 use crate::carried::Part;
 use crate::error::Result;
@@ -70,7 +71,8 @@ pub struct Handed {
 }
 
 impl State {
-    /// Decides what the machine boots, and counts the attempt. If the machine gets the ramdisk, its boot is kept.
+    /// Decides what the machine boots, and counts the attempt. If the machine gets the ramdisk, its boot is kept. Only a counted attempt
+    /// is synced: the request comes from any client.
     ///
     /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is heard, a request from
     /// another address changes nothing. What it asks for counts when its boot registers.
@@ -79,14 +81,16 @@ impl State {
     /// The database's.
     pub async fn next_boot(&self, machine: &str, files: Files, asked: Asked) -> Result<Handed> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
-        self.durably(move |transaction| {
+        self.as_durable_as_needed(move |transaction| {
             let is_at = |boot: &Boot| boot.address.as_ref() == Some(&asked.by) || boot.asked_by == asked.by;
             let other = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot) && !is_at(boot));
             let files = moves::files(transaction, &machine, files)?;
+            let before = transaction.total_changes();
             let next = chosen(transaction, &machine, &files, other.is_some(), heard.quiet)?;
+            let durability = durability_since(transaction, before);
             match (&files, &next) {
                 (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
-                    return Ok(Handed { next: NextBoot::Crowded, other });
+                    return Ok((Handed { next: NextBoot::Crowded, other }, durability));
                 }
                 (Files::Nothing, _) => {}
                 _ => strangers::is_known(transaction, &machine)?,
@@ -106,7 +110,7 @@ impl State {
             if ramdisk {
                 boots::hand_out(transaction, &machine, asked.token, &asked.by, other.is_some())?;
             }
-            Ok(Handed { next, other })
+            Ok((Handed { next, other }, durability))
         })
         .await
     }
@@ -138,6 +142,14 @@ impl State {
             connection.prepare_cached(HELD)?.exists(params![machine, allocation])
         })
         .await
+    }
+}
+
+/// Returns the durability of a decision: one that has changed an order is synced. Everything else that any client can cause is not.
+pub fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
+    match transaction.total_changes() > changes {
+        true => Durability::Synced,
+        false => Durability::Deferred,
     }
 }
 
@@ -207,7 +219,9 @@ pub fn decide(
     if order.begun {
         // The last attempt may be complete and its report lost in a power cut: one more boot can report it.
         let is_unheard = !std::mem::replace(&mut order.given_up, true);
-        keep(transaction, machine, allocation, &order)?;
+        if is_unheard {
+            keep(transaction, machine, allocation, &order)?;
+        }
         return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
     }
     forget(transaction, machine, allocation)?;

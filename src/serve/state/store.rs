@@ -13,6 +13,16 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
+/// Survival of a transaction's result when the power of the server fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The result is on the disk before its caller gets an answer.
+    Synced,
+    /// The result survives a crash of the server. A failure of its power may undo it, until a later transaction is synced: the log is in
+    /// order.
+    Deferred,
+}
+
 pub struct Store {
     pub connection: Connection,
     path: PathBuf,
@@ -77,34 +87,87 @@ impl Store {
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Runs one transaction, which is on the disk, in the one file, when this returns. With the log, `synchronous=NORMAL`
+    /// Runs one transaction, and syncs it if it says so. Transactions that any client can cause are deferred: a sync costs as
+    /// much as hundreds of transactions.
+    ///
+    /// # Errors
+    /// The database's. If the file is gone, the server stops.
+    pub fn as_durable_as_needed<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
+    ) -> Result<T> {
+        self.must_be_there()?;
+        let done = (|| {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit().map(|()| done)
+        })();
+        let (value, durability) = done.context(Phase::Serve, || "the state file")?;
+        if durability == Durability::Synced {
+            self.sync()?;
+        }
+        Ok(value)
+    }
+
+    /// Syncs all transactions before this one.
+    fn sync(&mut self) -> Result<()> {
+        self.counted(|_| Ok(((), true)))
+    }
+
+    /// Runs one transaction, which is on the disk, in the one file, when this returns. One that changes nothing costs no sync. With the log, `synchronous=NORMAL`
     /// survives a crash of the server but not a failure of its power. What is acknowledged must survive both.
     ///
     /// # Errors
     /// The database's. If the file is gone, the server stops.
     pub fn durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
+        self.counted(|transaction| {
+            let before = transaction.total_changes();
+            let value = work(transaction)?;
+            Ok((value, transaction.total_changes() > before))
+        })
+    }
+
+    /// Runs one transaction; if it returns true, it is counted and synced.
+    fn counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
         self.must_be_there()?;
         let (value, transactions) = self.commit(work).context(Phase::Serve, || "the state file")?;
         // If the file was deleted or replaced meanwhile, what was just written is gone with it.
         self.must_be_there()?;
+        let Some(transactions) = transactions else { return Ok(value) };
         self.identity.transactions = transactions;
         let counted = identity::count(&identity::path(&self.path), &self.identity);
         counted.map_err(|error| self.stop(error.to_string()))?;
         Ok(value)
     }
 
-    fn commit<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> rusqlite::Result<(T, i64)> {
+    /// Returns the new count of transactions, if this one is counted.
+    fn commit<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
+    ) -> rusqlite::Result<(T, Option<i64>)> {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let result = work(&transaction).and_then(|value| {
+        let result = work(&transaction).and_then(|(value, is_counted)| {
             let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
-            let transactions = transaction.query_row(count, [], |row| row.get(0))?;
+            let count = || transaction.query_row(count, [], |row| row.get(0));
+            let transactions = is_counted.then(count).transpose()?;
             transaction.commit().map(|()| (value, transactions))
         });
         self.connection.pragma_update(None, "synchronous", "NORMAL")?;
-        let done = result?;
-        into_the_file(&self.connection)?;
-        Ok(done)
+        let (value, transactions) = result?;
+        if transactions.is_some() {
+            into_the_file(&self.connection)?;
+        }
+        Ok((value, transactions))
+    }
+
+    /// Reads and writes one row, as a sign of life.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn pulse(&mut self) -> Result<()> {
+        let update = "UPDATE identity SET transactions = transactions";
+        self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the state file")
     }
 
     /// Is the file at its place still the one that was opened?

@@ -164,7 +164,9 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     assert_eq!(other.listed().await["order"]["id"], order.as_str());
     let other = other.stop().await;
     let third = Running::start_in(with_images()).await;
-    third.token(ONE).await;
+    // A boot alone is nothing that a backup of another server could replace wrongly; an allocation that was given out is.
+    let token = third.token(ONE).await;
+    third.allocated(ONE, &token).await;
     let third = third.stop().await;
     let error = restore(third.path(), &late, true).unwrap_err().to_string();
     assert!(error.contains("is of another directory"), "{error}");

@@ -7,6 +7,7 @@ mod begun;
 mod boot;
 mod choice;
 mod connections;
+mod costs;
 mod database;
 mod defined;
 mod files;
@@ -65,7 +66,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the server has said so far.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Heard {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -79,7 +80,7 @@ impl Write for Heard {
 }
 
 impl Heard {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -94,6 +95,8 @@ struct Running {
     heard: Heard,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
+    turns: turns::Turns,
+    state: State,
 }
 
 struct Answer {
@@ -199,13 +202,15 @@ impl Running {
         let Fronts { machines, tls, operators } = &server.fronts;
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(server.serve(async move { drop(ended.await) }));
-        Running { dir, address, operators, tls, heard, end, task }
+        let (turns, state) = (server.peers.turns.clone(), server.state.clone());
+        let manager = ServiceManager::default();
+        let task = tokio::spawn(async move { server.serve(async move { drop(ended.await) }, &manager).await });
+        Running { dir, address, operators, tls, heard, end, task, turns, state }
     }
 
     /// Ends the server and gives the directory back.
     async fn stop(self) -> TempDir {
-        drop(self.end);
+        drop((self.end, self.state));
         self.task.await.unwrap().unwrap();
         self.dir
     }

@@ -1,11 +1,12 @@
 //! How what was said is shown: as JSON, as plain lines, or on a terminal one line a machine, redrawn.
 
+use super::bars::Bars;
 use super::{Answered, Line, Said, Who};
 use crate::control::wire::Report;
 use crate::facts::{Erased, Event, StageTime};
 use crate::serve::state::now;
-use crate::text::{self, clean};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use crate::text::{self, clean, limits};
+use indicatif::ProgressStyle;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,6 +16,9 @@ use time::{OffsetDateTime, UtcOffset};
 
 /// Plain lines of progress are at least so far apart, for each machine.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// Machines whose last progress is remembered, unless more of them progress at the same time.
+const PROGRESSING: usize = 4096;
 
 pub trait Show: Send {
     fn show(&mut self, line: Line) -> std::io::Result<()>;
@@ -41,7 +45,7 @@ impl<W: Write + Send> Show for Json<W> {
                 json!({ "time": now(), "machine": machine, "name": name, "from": from, "reinstall": text })
             }
             Said::Answered(Answered { from, method, path, status, took }) => {
-                let (method, path, seconds) = (method.as_str(), clean(&path), took.as_secs_f64());
+                let (method, path, seconds) = (method.as_str(), limits::line(&path), took.as_secs_f64());
                 json!({ "time": now(), "from": from, "method": method, "path": path, "status": status.as_u16(), "seconds": seconds })
             }
         };
@@ -83,6 +87,9 @@ impl<W: Write + Send> Show for Plain<W> {
                     if last.is_some_and(|last| last.elapsed() < PROGRESS_EVERY) {
                         return Ok(());
                     }
+                    if self.last_progress.len() >= PROGRESSING {
+                        self.last_progress.retain(|_, last| last.elapsed() < PROGRESS_EVERY);
+                    }
                     self.last_progress.insert(who.machine.clone(), Instant::now());
                 }
                 writeln!(self.out, "{time} {who}  {}", event_line(&event))?;
@@ -101,32 +108,21 @@ impl<W: Write + Send> Show for Plain<W> {
 }
 
 pub struct Terminal {
-    pub lines: MultiProgress,
+    pub bars: Bars,
     pub offset: UtcOffset,
-    pub machines: HashMap<String, ProgressBar>,
-}
-
-impl Terminal {
-    fn bar(&mut self, who: &Who) -> ProgressBar {
-        let lines = &self.lines;
-        let new = || lines.add(ProgressBar::new_spinner());
-        let bar = self.machines.entry(who.machine.clone()).or_insert_with(new);
-        bar.set_prefix(who.to_string());
-        bar.clone()
-    }
 }
 
 impl Show for Terminal {
     fn show(&mut self, Line { said, .. }: Line) -> std::io::Result<()> {
         let time = clock(self.offset);
         match said {
-            Said::Listening(url) => self.lines.println(format!("listening on {url}")),
-            Said::Note(text) => self.lines.println(format!("{time} {}", clean(&text))),
+            Said::Listening(url) => self.bars.lines.println(format!("listening on {url}")),
+            Said::Note(text) => self.bars.lines.println(format!("{time} {}", clean(&text))),
             Said::Problem(text) => {
-                text.lines().try_for_each(|line| self.lines.println(red(&format!("{time} {}", clean(line)))))
+                text.lines().try_for_each(|line| self.bars.lines.println(red(&format!("{time} {}", clean(line)))))
             }
             Said::Event(who, event) => {
-                let bar = self.bar(&who);
+                let bar = self.bars.bar(&who);
                 let total =
                     event.progress.and_then(|progress| progress.total_bytes.map(|total| (progress.bytes, total)));
                 bar.set_style(style(total.is_some()));
@@ -137,19 +133,19 @@ impl Show for Terminal {
                 Ok(())
             }
             Said::Report(who, report) => {
-                let bar = self.bar(&who);
+                let bar = self.bars.bar(&who);
                 bar.set_style(style(false));
                 let lines = report_lines(&report);
                 bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
-                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {who}  {line}")))
+                lines.iter().try_for_each(|line| self.bars.lines.println(format!("{time} {who}  {line}")))
             }
-            Said::Reinstall(who, text) => self.lines.println(format!("{time} {who}  reinstall {text}")),
+            Said::Reinstall(who, text) => self.bars.lines.println(format!("{time} {who}  reinstall {text}")),
             Said::Answered(_) => Ok(()),
         }
     }
 
     fn end(&mut self) {
-        self.machines.values().for_each(ProgressBar::abandon);
+        self.bars.end();
     }
 }
 

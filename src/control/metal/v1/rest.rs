@@ -4,6 +4,7 @@ use crate::allocation::Machine;
 use crate::control::metal::config;
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
+use crate::text::limits;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use ring::hmac;
@@ -172,7 +173,7 @@ fn bounded(response: Response) -> std::io::Result<Vec<u8>> {
 fn refused(url: &str, status: StatusCode, text: &[u8]) -> Failure {
     let document: Value = serde_json::from_slice(text).unwrap_or_default();
     let message = document.get("message").and_then(Value::as_str).unwrap_or_default();
-    let message: String = message.chars().take(WORDS).collect();
+    let message = limits::message(&limits::shortened(message, WORDS));
     let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

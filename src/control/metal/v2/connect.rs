@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Phase, Result};
 use crate::http;
+use crate::text::limits;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
@@ -150,15 +151,15 @@ impl Connect {
     /// By its code. Who stands between knows no codes, and answers with a status alone.
     fn said(&self, method: &str, error: &Value, status: Option<StatusCode>) -> Failure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
-        let (code, message) = (word("code"), word("message").chars().take(WORDS).collect::<String>());
-        let what = match (code, status) {
+        let (code, message) = (limits::name(word("code")), limits::message(&limits::shortened(word("message"), WORDS)));
+        let what = match (code.as_str(), status) {
             ("", Some(status)) => status.to_string(),
             ("", None) => "an error without a code".to_owned(),
             (code, _) => code.to_owned(),
         };
         let said = if message.is_empty() { what } else { format!("{what}: {message}") };
         let error = Error::new(Phase::Control, format!("{method}: {} answered {said}", self.url));
-        match (code, status) {
+        match (code.as_str(), status) {
             ("unauthenticated", _) | ("", Some(StatusCode::UNAUTHORIZED)) => Failure::Token(error),
             ("unimplemented", _) | ("", Some(StatusCode::NOT_FOUND)) => Failure::Unknown(error),
             ("unavailable" | "resource_exhausted" | "deadline_exceeded" | "aborted" | "internal" | "unknown", _) => {

@@ -1,0 +1,199 @@
+//! Queue of the database's thread: a queue for each address that causes the work, served in turn. So a client waits for at most one job
+//! of each other address, however many of them wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Address of the client that causes a job; `None` for the server's own work.
+pub type Origin = Option<IpAddr>;
+
+/// Creates an empty queue.
+pub fn queue<T>() -> (JobSender<T>, JobReceiver<T>) {
+    let jobs = Arc::new(Jobs { waiting: Mutex::new(Waiting::new()), arrived: Condvar::new() });
+    (JobSender(jobs.clone()), JobReceiver(jobs))
+}
+
+/// Sending end of the queue.
+pub struct JobSender<T>(Arc<Jobs<T>>);
+
+/// Receiving end of the queue.
+pub struct JobReceiver<T>(Arc<Jobs<T>>);
+
+struct Jobs<T> {
+    waiting: Mutex<Waiting<T>>,
+    arrived: Condvar,
+}
+
+struct Waiting<T> {
+    queues: HashMap<Origin, VecDeque<T>>,
+    /// Origins with jobs, in the order in which they are served.
+    turns: VecDeque<Origin>,
+    /// Job that comes after all others; no job is accepted after it.
+    last: Option<T>,
+    senders: usize,
+    is_closed: bool,
+    /// Origins of the jobs that were taken, in their order.
+    #[cfg(test)]
+    taken: Vec<Origin>,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Waiting<T> {
+        Waiting {
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            last: None,
+            senders: 1,
+            is_closed: false,
+            #[cfg(test)]
+            taken: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, origin: Origin, job: T) {
+        let queue = self.queues.entry(origin).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(origin);
+        }
+        queue.push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let Some(origin) = self.turns.pop_front() else { return self.last.take() };
+        #[cfg(test)]
+        self.taken.push(origin);
+        let queue = self.queues.get_mut(&origin)?;
+        let job = queue.pop_front();
+        match queue.is_empty() {
+            true => drop(self.queues.remove(&origin)),
+            false => self.turns.push_back(origin),
+        }
+        job
+    }
+}
+
+impl<T> Jobs<T> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> JobSender<T> {
+    /// Appends a job to the queue of its origin. A job that comes after the last one is dropped.
+    pub fn send(&self, origin: Origin, job: T) {
+        let mut waiting = self.0.waiting();
+        if !waiting.is_closed {
+            waiting.push(origin, job);
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// Appends the job that comes after all others.
+    pub fn send_last(&self, job: T) {
+        let mut waiting = self.0.waiting();
+        if !waiting.is_closed {
+            waiting.is_closed = true;
+            waiting.last = Some(job);
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// Returns the origins of the jobs that were taken, in their order.
+    #[cfg(test)]
+    pub fn taken(&self) -> Vec<Origin> {
+        self.0.waiting().taken.clone()
+    }
+
+    /// Returns how many jobs of that origin wait.
+    #[cfg(test)]
+    pub fn waiting(&self, origin: Origin) -> usize {
+        self.0.waiting().queues.get(&origin).map_or(0, VecDeque::len)
+    }
+}
+
+impl<T> Clone for JobSender<T> {
+    fn clone(&self) -> JobSender<T> {
+        self.0.waiting().senders += 1;
+        JobSender(self.0.clone())
+    }
+}
+
+impl<T> Drop for JobSender<T> {
+    fn drop(&mut self) {
+        self.0.waiting().senders -= 1;
+        self.0.arrived.notify_one();
+    }
+}
+
+impl<T> JobReceiver<T> {
+    /// Waits for the next job; `None` when all senders are gone and no job is left.
+    pub fn receive(&self) -> Option<T> {
+        let mut waiting = self.0.waiting();
+        loop {
+            if let Some(job) = waiting.pop() {
+                return Some(job);
+            }
+            if waiting.senders == 0 {
+                return None;
+            }
+            waiting = self.0.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Drop for JobReceiver<T> {
+    /// Drops the jobs that wait, so that their callers get an error.
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting();
+        let left = std::mem::replace(&mut *waiting, Waiting { is_closed: true, ..Waiting::new() });
+        waiting.senders = left.senders;
+        drop(waiting);
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> Origin {
+        Some(IpAddr::from([127, 0, 0, last]))
+    }
+
+    #[test]
+    fn each_address_is_served_in_turn() {
+        let (sender, receiver) = queue();
+        (0..800).for_each(|number| sender.send(address(2), (2, number)));
+        sender.send(address(3), (3, 0));
+        sender.send(None, (0, 0));
+        sender.send(address(3), (3, 1));
+        let order: Vec<_> = (0..6).map(|_| receiver.receive().unwrap()).collect();
+        assert_eq!(order, [(2, 0), (3, 0), (0, 0), (2, 1), (3, 1), (2, 2)]);
+        assert_eq!((sender.waiting(address(2)), sender.taken().len()), (797, 6));
+        drop(sender);
+        assert_eq!(std::iter::from_fn(|| receiver.receive()).count(), 797);
+    }
+
+    #[test]
+    fn the_last_job_comes_after_all_others_and_none_comes_after_it() {
+        let (sender, receiver) = queue();
+        sender.send(address(2), 1);
+        sender.send_last(9);
+        sender.send(address(3), 2);
+        let other = sender.clone();
+        assert_eq!((receiver.receive(), receiver.receive()), (Some(1), Some(9)));
+        drop((sender, other));
+        assert_eq!(receiver.receive(), None);
+    }
+
+    #[test]
+    fn jobs_without_a_receiver_are_dropped() {
+        let (sender, receiver) = queue();
+        let job = Arc::new(());
+        sender.send(None, job.clone());
+        drop(receiver);
+        sender.send(None, job.clone());
+        assert_eq!(Arc::strong_count(&job), 1);
+    }
+}
