@@ -4,6 +4,7 @@ mod containers;
 mod disks;
 mod finish;
 mod kept;
+mod lines;
 mod opaque;
 mod operations;
 mod received;

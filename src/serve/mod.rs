@@ -44,6 +44,7 @@ mod options;
 mod page;
 mod patient;
 mod peers;
+pub mod planner;
 pub mod power;
 pub mod preview;
 mod promise;
@@ -79,6 +80,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use peers::Peers;
+use planner::Planner;
 use pxe::{Pxe, PxeOptions};
 use state::State;
 use std::path::{Path, PathBuf};
@@ -125,6 +127,7 @@ pub struct App {
     https: Option<Https>,
     templates: Writing,
     page: page::Page,
+    planner: Planner,
     looks: moves::looks::Looks,
 }
 
@@ -294,6 +297,7 @@ impl Server {
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
             page: page::Page::default(),
+            planner: Planner::start().context(Phase::Serve, || "start the planner's threads")?,
             looks: moves::looks::Looks::default(),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));

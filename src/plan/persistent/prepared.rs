@@ -193,7 +193,7 @@ impl<'a> Deciding<'a> {
         let array = array.map(|array| format!("array {}, which does not run,", array.uuid));
         let mut locked = units(inventory).filter(|(device, unit)| {
             let is_encrypted = unit.signatures().iter().any(|signature| signature.usage == "crypto");
-            is_encrypted && !self.is_erased(device) && self.stack.holders(&self.stack.name(device)).is_empty()
+            is_encrypted && !self.is_erased(device) && !self.stack.is_held(&self.stack.name(device))
         });
         let locked = locked.next().map(|(device, _)| format!("{device}, which is locked,"));
         let mut unread = inventory.disks.iter().filter(|disk| disk.unreadable.is_some());

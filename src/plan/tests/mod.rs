@@ -17,6 +17,7 @@ mod clocks;
 mod companions;
 mod concealed;
 mod copies;
+mod cost;
 mod defining;
 mod degraded;
 mod disabled;

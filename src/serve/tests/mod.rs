@@ -7,6 +7,7 @@ mod begun;
 mod boot;
 mod choice;
 mod connections;
+mod crowded;
 mod database;
 mod defined;
 mod files;
