@@ -126,6 +126,16 @@ fn shown_url(url: &str) -> String {
     format!("{host}{path}{}", query.unwrap_or_default())
 }
 
+/// Items of a list that are written out.
+const WRITTEN_OUT: usize = 32;
+
+/// Joins the first items of a list, and counts the others.
+pub fn few(items: &[String], separator: &str) -> String {
+    let more = items.len().saturating_sub(WRITTEN_OUT);
+    let first = items[..items.len() - more].join(separator);
+    if more == 0 { first } else { format!("{first}{separator}{more} more") }
+}
+
 /// `1 disk`, `2 disks`.
 pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })

@@ -2,7 +2,7 @@
 
 use super::{correct_begun, request};
 use crate::allocation::{Allocation, Machine};
-use crate::inventory::{Inventory, Use, VolumeGroup};
+use crate::inventory::{Inventory, OwnIdentifiers, Use, VolumeGroup};
 use crate::layout::Layout;
 use crate::plan::{self, Mode, Plan, Request, Verdict, Verdicts, Waiver};
 use crate::problem::{Problem, lines};
@@ -105,8 +105,9 @@ fn of_plan(plan: &Plan, inventory: &Inventory) -> Vec<PlannedDisk> {
 
 fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request, why: &'static str) -> Result<Planned, Refused> {
     let verdicts = plan::verdicts::foreseen(layout, inventory, request)?;
+    let identifiers = OwnIdentifiers::of(&inventory.disks);
     let disks = verdicts.disks.iter().map(|disk| {
-        let found = inventory.disks.iter().find(|found| disk.is_of(found, &inventory.disks));
+        let found = inventory.disks.iter().find(|found| disk.is_of(found, &identifiers));
         let device = found.map(|found| found.device.to_string()).unwrap_or_default();
         PlannedDisk {
             serial: disk.serial.clone(),

@@ -32,7 +32,8 @@ impl BootDigest {
 
 /// Returns the command line with a placeholder in place of the token. Only a token of hexadecimal digits is replaced, so that nothing else hides in its place.
 fn template(cmdline: &str) -> String {
-    let is_token = |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_token =
+        |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
     let words = cmdline.split(' ').map(|word| match word.strip_prefix(TOKEN) {
         Some(value) if is_token(value) => format!("{TOKEN}{ANY_TOKEN}"),
         _ => word.to_owned(),

@@ -104,6 +104,24 @@ impl Register {
     }
 }
 
+/// Disks and NICs in the lists of [`Hardware`].
+const HARDWARE: usize = 4096;
+const TAGS: usize = 256;
+
+impl Register {
+    /// Returns the first limit that the registration exceeds.
+    pub fn exceeded(&self) -> Option<String> {
+        let Hardware { disks, nics, .. } = &self.hardware;
+        let counts =
+            [("disks", disks.len(), HARDWARE), ("NICs", nics.len(), HARDWARE), ("tags", self.tags.len(), TAGS)];
+        let over = counts.into_iter().find(|(_, count, maximum)| count > maximum);
+        let over = over.map(|(what, count, maximum)| {
+            format!("the registration has {count} {what}, and at most {maximum} are supported")
+        });
+        over.or_else(|| self.inventory.as_ref()?.exceeded())
+    }
+}
+
 /// The end of an installation, good or bad. Must be acknowledged before the machine leaves the ramdisk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

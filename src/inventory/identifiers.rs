@@ -1,7 +1,10 @@
-//! Identifiers of a disk, without placeholders.
+//! Identifiers of disks, without placeholders.
 
 use super::Disk;
+use crate::device::KernelName;
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+use crate::order::Gather;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Disk {
     /// Serial number in its comparable form; `None` if it is missing or a placeholder.
@@ -13,33 +16,84 @@ impl Disk {
     pub fn comparable_wwn(&self) -> Option<String> {
         comparable_wwn(&self.wwn)
     }
+}
 
-    /// Returns whether the disk has a serial number or WWN that none of these disks has, itself apart.
-    pub fn is_identified_among(&self, disks: &[Disk]) -> bool {
-        self.has_own_serial(disks) || self.has_own_wwn(disks)
+/// Disks of a machine that have a serial number, WWN or `by-path` link which no other disk of the machine has.
+#[derive(Debug, Default)]
+pub struct OwnIdentifiers {
+    serials: BTreeSet<KernelName>,
+    wwns: BTreeSet<KernelName>,
+    paths: BTreeSet<String>,
+}
+
+impl OwnIdentifiers {
+    /// Compares all disks of a machine.
+    pub fn of(disks: &[Disk]) -> OwnIdentifiers {
+        let mut paths: BTreeMap<&str, usize> = BTreeMap::new();
+        disks.iter().for_each(|disk| *paths.entry(&disk.by_path).or_default() += 1);
+        OwnIdentifiers {
+            serials: own(disks, Disk::comparable_serial),
+            wwns: own(disks, Disk::comparable_wwn),
+            paths: paths.into_iter().filter(|(_, count)| *count == 1).map(|(path, _)| path.to_owned()).gather(),
+        }
     }
 
-    /// Returns whether the disk has a serial number that none of these disks has, itself apart.
-    pub fn has_own_serial(&self, disks: &[Disk]) -> bool {
-        is_unique(self, disks, Disk::comparable_serial)
+    /// Returns whether the disk has a serial number that no other one has.
+    pub fn has_serial(&self, disk: &Disk) -> bool {
+        self.serials.contains(&disk.name)
     }
 
-    /// Returns whether the text is the serial number, WWN or `by-path` link of the disk and of none of these other disks. A placeholder
-    /// names no disk.
-    pub fn is_named_by(&self, text: &str, disks: &[Disk]) -> bool {
-        let is_serial = is_same_serial(text, &self.serial) == Some(true) && self.has_own_serial(disks);
-        let is_wwn = is_same_wwn(text, &self.wwn) == Some(true) && self.has_own_wwn(disks);
-        let with_path = disks.iter().filter(|other| !text.is_empty() && other.by_path == text).count();
-        is_serial || is_wwn || (with_path == 1 && self.by_path == text)
+    /// Returns whether the disk has a world wide name that no other one has.
+    pub fn has_wwn(&self, disk: &Disk) -> bool {
+        self.wwns.contains(&disk.name)
     }
 
-    /// Returns whether the disk has a world wide name that none of these disks has, itself apart.
-    pub fn has_own_wwn(&self, disks: &[Disk]) -> bool {
-        is_unique(self, disks, Disk::comparable_wwn)
+    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk and of no other one. A placeholder names no
+    /// disk.
+    pub fn is_named_by(&self, disk: &Disk, text: &str) -> bool {
+        let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
+        let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
+        is_serial || is_wwn || (!text.is_empty() && disk.by_path == text && self.paths.contains(text))
     }
 }
 
-fn is_unique(disk: &Disk, disks: &[Disk], identifier: fn(&Disk) -> Option<String>) -> bool {
-    let own = identifier(disk);
-    own.is_some() && !disks.iter().any(|other| other.name != disk.name && identifier(other) == own)
+/// Disks of a machine by their identifiers in the comparable form.
+pub struct ComparableDisks<'a> {
+    disks: &'a [Disk],
+    serials: BTreeMap<String, Vec<usize>>,
+    wwns: BTreeMap<String, Vec<usize>>,
+}
+
+impl<'a> ComparableDisks<'a> {
+    pub fn new(disks: &'a [Disk]) -> ComparableDisks<'a> {
+        let (mut serials, mut wwns) = (BTreeMap::<String, Vec<usize>>::new(), BTreeMap::<String, Vec<usize>>::new());
+        for (index, disk) in disks.iter().enumerate() {
+            disk.comparable_serial().into_iter().for_each(|serial| serials.entry(serial).or_default().push(index));
+            disk.comparable_wwn().into_iter().for_each(|wwn| wwns.entry(wwn).or_default().push(index));
+        }
+        ComparableDisks { disks, serials, wwns }
+    }
+
+    /// Returns the first disk that has both identifiers, as far as they are given. Without any there is none.
+    pub fn find(&self, serial: Option<&String>, wwn: Option<&String>) -> Option<&'a Disk> {
+        let with = |all: &'_ BTreeMap<String, Vec<usize>>, key: Option<&String>| {
+            key.map(|key| all.get(key).cloned().unwrap_or_default())
+        };
+        let index = match (with(&self.serials, serial), with(&self.wwns, wwn)) {
+            (Some(serials), Some(wwns)) => serials.into_iter().find(|index| wwns.binary_search(index).is_ok())?,
+            (Some(all), None) | (None, Some(all)) => *all.first()?,
+            (None, None) => return None,
+        };
+        self.disks.get(index)
+    }
+}
+
+fn own(disks: &[Disk], identifier: fn(&Disk) -> Option<String>) -> BTreeSet<KernelName> {
+    let mut names: BTreeMap<String, BTreeSet<&KernelName>> = BTreeMap::new();
+    for disk in disks {
+        if let Some(own) = identifier(disk) {
+            names.entry(own).or_default().insert(&disk.name);
+        }
+    }
+    names.into_values().filter(|names| names.len() == 1).flatten().cloned().gather()
 }

@@ -22,7 +22,7 @@ impl Inventory {
         let arrays = || arrays().map(|array| format!("array {} has {} members", array.uuid, array.raid_devices));
         let volumes = || self.groups.iter().flat_map(|group| &group.volumes);
         let volumes = || volumes().find_map(|volume| too_large(&volume.name, 0, volume.size_bytes));
-        disks.or_else(stacked).or_else(arrays).or_else(volumes)
+        disks.or_else(stacked).or_else(arrays).or_else(volumes).or_else(|| self.exceeded())
     }
 }
 

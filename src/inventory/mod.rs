@@ -1,11 +1,14 @@
 //! What is there, as data that `survey` reads. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
 mod array;
+#[cfg(test)]
+pub mod crowded;
 mod firmware;
 mod group;
 mod hardware;
 mod identifiers;
 mod impossible;
+mod limits;
 pub mod lldp;
 mod opaque;
 mod part;
@@ -19,6 +22,7 @@ pub use firmware::{
 };
 pub use group::{FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
+pub use identifiers::{ComparableDisks, OwnIdentifiers};
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};
 pub use unclear::{Failed, Tried, Unknown};
@@ -26,7 +30,9 @@ pub use unclear::{Failed, Tried, Unknown};
 use crate::device::identifiers::names_placeholder;
 use crate::device::{DevicePath, KernelName};
 use crate::marker::Marker;
+use crate::order::Gather;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -307,14 +313,15 @@ impl Inventory {
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
-    /// Is it a partition inside a volume, as virtual machines' disks have them? It has no device of its own, so that no tool can
-    /// ask it, and what it belongs to is the business of that machine.
-    pub fn is_inside(&self, device: &DevicePath) -> bool {
+    /// Returns the partitions inside volumes, as virtual machines' disks have them. They have no devices of their own, so that no tool
+    /// can read them, and what they belong to is the business of that machine.
+    pub fn inside_devices(&self) -> BTreeSet<&DevicePath> {
         use StackedKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
-        let mut parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
+        let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
         // kpartx makes devices of them.
-        parts.any(|part| part.device == *device) && !self.stacked.iter().any(|stacked| stacked.device == *device)
+        let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).gather();
+        parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).gather()
     }
 
     /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
@@ -347,6 +354,6 @@ impl Disk {
     pub fn is(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)
-            || (!names_placeholder(device) && self.by_id.iter().any(|name| name == device))
+            || (self.by_id.iter().any(|name| name == device) && !names_placeholder(device))
     }
 }

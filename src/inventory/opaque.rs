@@ -14,10 +14,12 @@
 //! | region of a disk that cannot be read | never seen |
 
 mod components;
+mod seen;
 mod volumes;
 
-use super::{Array, Disk, Filesystem, Inventory, MemberRole, Signature, Stacked, StackedKind, Tried, Unknown, Use};
+use super::{Array, Disk, Filesystem, Inventory, MemberRole, Signature, StackedKind, Tried, Unknown};
 use crate::device::DevicePath;
+use seen::{Device, SeenDevices, devices};
 use serde::Serialize;
 use std::fmt;
 
@@ -72,67 +74,31 @@ impl fmt::Display for OpaqueObject {
     }
 }
 
-/// Disk, partition or stacked device with its content and users.
-struct Device<'a> {
-    path: &'a DevicePath,
-    signatures: &'a [Signature],
-    uses: &'a [Use],
-}
-
 impl Inventory {
     /// Returns every object whose content was not seen.
     pub fn opaque_objects(&self) -> Vec<OpaqueObject> {
-        let groups = self.groups.iter().flat_map(|group| self.opaque_volumes(group));
-        let arrays = self.arrays.iter().filter_map(|array| self.opaque_array(array)).chain(self.lost_arrays());
-        let components = self.devices().flat_map(|device| self.opaque_components(&device));
+        let seen = SeenDevices::new(self);
+        let groups = self.groups.iter().flat_map(|group| seen.opaque_volumes(group));
+        let arrays = self.arrays.iter().filter_map(|array| seen.opaque_array(array)).chain(seen.lost_arrays());
+        let components = devices(self).flat_map(|device| seen.opaque_components(&device));
         let unassigned = self.unknown.iter().map(unassigned);
-        let filesystems = self.devices().filter_map(|device| self.opaque_filesystem(&device));
+        let filesystems = devices(self).filter_map(|device| seen.opaque_filesystem(&device));
         let unreadable = self.disks.iter().filter_map(unreadable_region);
         groups.chain(arrays).chain(components).chain(unassigned).chain(filesystems).chain(unreadable).collect()
     }
+}
 
-    fn devices(&self) -> impl Iterator<Item = Device<'_>> {
-        let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.uses, &disk.table));
-        let stacked = self.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
-        disks.chain(stacked).flat_map(|(path, signatures, uses, table)| {
-            let partitions = table.iter().flat_map(|table| &table.partitions);
-            let partitions =
-                partitions.map(|part| Device { path: &part.device, signatures: &part.signatures, uses: &part.uses });
-            std::iter::once(Device { path, signatures, uses }).chain(partitions)
-        })
-    }
-
-    /// Returns the running devices that lie directly on a device. An overlay shows what it lies on, so that its holders count as well.
-    fn holders(&self, device: &DevicePath) -> Vec<&Stacked> {
-        let name = self.kernel_name(device);
-        let uses = self.devices().find(|other| other.path == device).map(|other| other.uses).unwrap_or_default();
-        let holds = |other: &&Stacked| {
-            other.below.contains(&name) || uses.iter().any(|usage| *usage == Use::Holder(other.name.clone()))
-        };
-        let direct = self.stacked.iter().filter(holds);
-        direct
-            .flat_map(|holder| match holder.is_overlay() {
-                true => self.stacked.iter().filter(|other| other.below.contains(&holder.name)).collect(),
-                false => vec![holder],
-            })
-            .collect()
-    }
-
-    /// Returns whether a device of this kind lies on the device and has a size. An inactive array has none.
-    fn is_held_by(&self, device: &DevicePath, kind: StackedKind) -> bool {
-        self.holders(device).iter().any(|holder| holder.kind == kind && holder.size_bytes > 0)
-    }
-
+impl SeenDevices<'_> {
     fn opaque_array(&self, array: &Array) -> Option<OpaqueObject> {
-        let device = |stacked: &&Stacked| array.running.as_ref() == Some(&stacked.name);
-        let runs = self.stacked.iter().filter(device).any(|stacked| stacked.size_bytes > 0);
-        if runs || array.members.iter().any(|member| self.is_held_by(&member.device, StackedKind::Array)) {
+        if array.running.as_ref().is_some_and(|name| self.has_size(name))
+            || array.members.iter().any(|member| self.is_held_by(&member.device, StackedKind::Array))
+        {
             return None;
         }
         let failure = self.failure(&Tried::Array(array.uuid));
         let is_firmware = array.level == "container";
         let is_whole = array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_)));
-        let untried = !self.explored && failure.is_none() && is_whole && !is_firmware;
+        let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
         let reason = match failure {
             Some(why) => format!("it does not start: {why}"),
             None if is_firmware => format!("RAID of the firmware ({}) is not started", array.metadata),
@@ -156,9 +122,9 @@ impl Inventory {
     }
 
     /// Returns arrays that did not start and whose members can no longer be read.
-    fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> {
-        self.failed.iter().filter_map(|failed| match &failed.tried {
-            Tried::Array(uuid) if self.arrays.iter().all(|array| array.uuid != *uuid) => Some(OpaqueObject {
+    fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
+        self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
+            Tried::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
@@ -172,7 +138,7 @@ impl Inventory {
 
     fn opaque_filesystem(&self, device: &Device) -> Option<OpaqueObject> {
         let format = device.signatures.iter().find(|found| ROOT_FORMATS.contains(&found.kind.as_str()))?;
-        let seen = self.filesystems.iter().find(|filesystem| filesystem.device == *device.path);
+        let seen = self.filesystem(device.path);
         if !device.uses.is_empty() && seen.is_none() {
             return None;
         }
@@ -196,7 +162,7 @@ impl Inventory {
             devices: vec![device.path.clone()],
             reason,
             remedy: remedy.to_owned(),
-            untried: !self.explored && seen.is_none() && failure.is_none() && !is_ambiguous,
+            untried: !self.inventory.explored && seen.is_none() && failure.is_none() && !is_ambiguous,
         })
     }
 }

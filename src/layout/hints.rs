@@ -129,7 +129,14 @@ pub fn reported_candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk
 }
 
 fn candidates_by<'a>(hints: &Hints, disks: &'a [Disk], identifiers: Identifiers) -> Vec<&'a Disk> {
-    let mut found: Vec<&Disk> = disks.iter().filter(|disk| differs_by(hints, disk, identifiers).is_empty()).collect();
+    let read: Option<Vec<(&str, Condition)>> =
+        hints.iter().map(|(hint, text)| Some((hint.as_str(), Condition::read(hint, text).ok()?))).collect();
+    let Some(read) = read else { return Vec::new() };
+    let matches = |disk: &&Disk| {
+        read.iter().all(|(hint, condition)| condition.holds(hint, disk, identifiers))
+            && (!is_portable(disk) || differs_by(hints, disk, identifiers).is_empty())
+    };
+    let mut found: Vec<&Disk> = disks.iter().filter(matches).collect();
     if hints.get("size").is_some_and(|text| expression::smallest(text).is_some()) {
         let least = found.iter().map(|disk| u128::from(disk.size_bytes)).min().unwrap_or_default();
         let about_least = least * (100 + SMALLEST_TOLERANCE_PERCENT);
@@ -209,6 +216,7 @@ impl Condition {
             Condition::Size(number) => number.as_ref().is_none_or(|number| size_holds(number, disk.size_bytes)),
             Condition::Flag(Flag(wanted)) if hint == REMOVABLE => disk.removable == *wanted,
             Condition::Flag(Flag(wanted)) => disk.rotational == *wanted,
+            Condition::Text(word) if is_evidently_other(word, hint, disk) => false,
             Condition::Text(word) => {
                 let values = attributes(hint, disk, identifiers);
                 let values: Vec<String> = values.iter().map(|value| value.to_lowercase()).collect();
@@ -220,6 +228,19 @@ impl Condition {
             }
         }
     }
+}
+
+/// Returns whether the only spelling of the attribute differs from the wanted one. Most disks differ, and need no copy of their attributes.
+fn is_evidently_other(word: &Word, hint: &str, disk: &Disk) -> bool {
+    let value = match hint {
+        "serial" => &disk.serial,
+        "wwn_with_extension" => &disk.wwn,
+        "by_path" => &disk.by_path,
+        "wwn" if wwn_parts(&disk.wwn).1.is_none() => &disk.wwn,
+        _ => return false,
+    };
+    let Word::Compared(Comparison::Equal, wanted) = word else { return false };
+    value.is_ascii() && !value.eq_ignore_ascii_case(wanted)
 }
 
 /// Exact, without rounding to GiB: a disk of 894.25 GiB is none of 894.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::carried::Moving;
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{self, Inventory, Signature};
+use crate::inventory::{self, ComparableDisks, Inventory, Signature};
 use crate::layout::{self, Format, Layout};
 use crate::marker::attempt::created_tables;
 use crate::marker::{MarkedDisk, Marker, lineage};
@@ -51,14 +51,17 @@ pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Mar
         let marker = filesystem.marker.as_ref().filter(is_it)?;
         Some(Marked { device: &filesystem.device, marker })
     });
-    let root = |marked: &Marked| {
+    let comparable = ComparableDisks::new(&inventory.disks);
+    let is_root = |marked: &Marked| {
         let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
-        let now = root.and_then(|root| by_marker(layout, inventory, marked.marker).now(&root.device));
+        let now = root.and_then(|root| by_marker(layout, inventory, &comparable, marked.marker).now(&root.device));
         now.as_ref() == Some(marked.device)
     };
     let mut found: Vec<Marked> = found.collect();
-    if found.iter().any(root) {
-        found.retain(root);
+    let roots: Vec<bool> = found.iter().map(is_root).collect();
+    if roots.contains(&true) {
+        let mut roots = roots.into_iter();
+        found.retain(|_| roots.next() == Some(true));
     }
     let markers: Vec<&Marker> = found.iter().map(|marked| marked.marker).collect();
     let newest = lineage::find_newest(&markers).unwrap_or_default();
@@ -152,7 +155,9 @@ fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Ve
     let (root, root_uuid) = look(inventory, marked.device, "/")?;
     let mut mounts = vec![root];
     if let Some(boot) = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot")) {
-        let Some(device) = by_marker(layout, inventory, marked.marker).now(&boot.device) else {
+        let Some(device) =
+            by_marker(layout, inventory, &ComparableDisks::new(&inventory.disks), marked.marker).now(&boot.device)
+        else {
             return Err(format!("/boot is on {}, which is not there or does not run", boot.device));
         };
         mounts.push(look(inventory, &device, "/boot")?.0);
@@ -195,25 +200,34 @@ fn signatures<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Signatu
 }
 
 /// A disk is the one that the marker records, whatever the kernel calls it today.
-pub fn by_marker<'a>(layout: &'a Layout, inventory: &'a Inventory, marker: &Marker) -> Match<'a> {
-    Match::by(layout, inventory, |listed| disk_now(listed, inventory, marker))
+pub fn by_marker<'a>(
+    layout: &'a Layout,
+    inventory: &'a Inventory,
+    comparable: &ComparableDisks<'a>,
+    marker: &Marker,
+) -> Match<'a> {
+    Match::by(layout, inventory, |listed| disk_now(listed, inventory, comparable, marker))
 }
 
-fn disk_now<'a>(listed: &layout::Disk, inventory: &'a Inventory, marker: &Marker) -> Option<&'a inventory::Disk> {
+fn disk_now<'a>(
+    listed: &layout::Disk,
+    inventory: &'a Inventory,
+    comparable: &ComparableDisks<'a>,
+    marker: &Marker,
+) -> Option<&'a inventory::Disk> {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let names = recorded.map(|disk| (disk.comparable_serial(), disk.comparable_wwn()));
     let Some((serial, wwn)) = names.filter(|(serial, wwn)| serial.is_some() || wwn.is_some()) else {
         return find::disk(listed, inventory).ok();
     };
-    let is = |recorded: &Option<String>, found: Option<String>| recorded.is_none() || *recorded == found;
-    let is_it = |disk: &&inventory::Disk| is(&serial, disk.comparable_serial()) && is(&wwn, disk.comparable_wwn());
-    inventory.disks.iter().find(is_it)
+    comparable.find(serial.as_ref(), wwn.as_ref())
 }
 
 /// The disks of the plan. None of them is wiped or made.
 fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
     let stack = Stack::new(inventory);
-    let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));
+    let comparable = ComparableDisks::new(&inventory.disks);
+    let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, &comparable, marker));
     let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).gather();
     let running = Running::new(inventory, &stack).trees();
     let plans = inventory.disks.iter().zip(running).map(|(disk, running)| {

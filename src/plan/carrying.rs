@@ -13,7 +13,7 @@ use super::already::{self, Marked};
 use super::{Claim, FromDevice, arrays, display, identity::whose};
 use crate::carried::{Carried, CarriedArray, CarriedFilesystem, CarriedNic, CarriedPartition};
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::{self, Inventory, Tried};
+use crate::inventory::{self, ComparableDisks, Inventory, Tried};
 use crate::layout::{Filesystem, Format, Layout, Raid, VolumeGroup};
 use crate::marker::{self, Marker};
 use crate::problem::Problem;
@@ -36,7 +36,7 @@ pub fn carry(
 ) -> Result<(Carried, Vec<FromDevice>), Vec<Problem>> {
     let found = already::latest(layout, inventory, |marker| claim.is_ours(marker));
     let marker = found.as_ref().map(|found| found.marker.clone()).unwrap_or_default();
-    let meant = already::by_marker(layout, inventory, &marker);
+    let meant = already::by_marker(layout, inventory, &ComparableDisks::new(&inventory.disks), &marker);
     let stack = Stack::new(inventory);
     let disks = (0..layout.disks.len()).filter_map(|listed| meant.disk(listed)).map(|disk| disk.name.clone());
     let disks = disks.collect();

@@ -18,8 +18,12 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{Disk, Part, Role, XFS_LOG, XFS_REALTIME};
 use crate::layout::Filesystem;
 use crate::order::Gather;
+use crate::text::few;
 use crate::topology::{self, names};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Filesystems that are named because they miss a device.
+const MAXIMUM_NAMED: usize = 16;
 
 /// Mount options whose value is a device that the filesystem writes to.
 const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
@@ -77,7 +81,7 @@ impl<'a> Deciding<'a> {
     fn named_devices(&self, value: &str) -> Vec<DevicePath> {
         let Some(wanted) = names::device_name(value) else { return Vec::new() };
         let units = topology::units(self.inventory);
-        let found = units.filter(|(device, unit)| names::answers(self.inventory, self.stack, device, *unit, &wanted));
+        let found = units.filter(|(device, unit)| names::answers(self.stack, device, *unit, &wanted));
         found.map(|(device, _)| device.clone()).collect()
     }
 
@@ -113,15 +117,15 @@ impl<'a> Deciding<'a> {
     /// Returns devices that belong to the same filesystem as this one, by the ids in their superblocks.
     fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
         let parts = || self.inventory.parts.iter();
-        let own = parts().filter(|part| part.device == *device);
-        let same = own.flat_map(|own| parts().filter(|part| (&part.whole, &part.id) == (&own.whole, &own.id)));
-        let own = signatures(self.inventory)
-            .filter(|(on, found)| *on == device && SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty());
-        let spanning = own.flat_map(|(_, own)| {
-            let others = signatures(self.inventory);
-            others.filter(move |(_, found)| found.kind == own.kind && found.uuid == own.uuid)
-        });
-        let all = same.map(|part| &part.device).chain(spanning.map(|(on, _)| on));
+        let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole).gather();
+        let same = parts().filter(|part| own.contains(&whole(part)));
+        let spanning: BTreeSet<(&str, &str)> = signatures(self.inventory)
+            .filter(|(on, found)| *on == device && SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty())
+            .map(|(_, found)| (found.kind.as_str(), found.uuid.as_str()))
+            .gather();
+        let spanned = signatures(self.inventory)
+            .filter(|(_, found)| spanning.contains(&(found.kind.as_str(), found.uuid.as_str())));
+        let all = same.map(|part| &part.device).chain(spanned.map(|(on, _)| on));
         all.filter(|other| *other != device && !self.is_one_thing(device, other)).cloned().gather()
     }
 
@@ -133,12 +137,21 @@ impl<'a> Deciding<'a> {
             return;
         }
         let inventory = self.inventory;
-        for (part, option) in inventory.parts.iter().filter_map(|part| self.missed(part)).collect::<Vec<_>>() {
-            let found = inventory.disks.iter().map(|disk| (disk, self.nameless(&disk.name)));
-            let found =
-                found.filter(|(disk, nameless)| self.verdict(&disk.name) == Verdict::Wipe && !nameless.is_empty());
-            for (disk, nameless) in found.collect::<Vec<_>>() {
-                self.decide_nameless(part, option, disk, &nameless.join(", "));
+        let serving = inventory.parts.iter().filter(|part| part.role == Role::Serves);
+        let served: BTreeSet<(&str, &str)> = serving.map(whole).gather();
+        let missed: Vec<_> = inventory.parts.iter().filter_map(|part| self.missed(part, &served)).collect();
+        if missed.is_empty() {
+            return;
+        }
+        let nameless = self.nameless();
+        // Each of them is decided alike, so that some are enough for the operator.
+        for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
+            for disk in
+                inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe).collect::<Vec<_>>()
+            {
+                if let Some(devices) = nameless.get(&disk.name) {
+                    self.decide_nameless(part, option, disk, &few(devices, ", "));
+                }
             }
         }
     }
@@ -161,14 +174,13 @@ impl<'a> Deciding<'a> {
     }
 
     /// Returns a part of a kept xfs that misses the device of this mount option.
-    fn missed(&self, part: &'a Part) -> Option<(&'a Part, &'static str)> {
+    fn missed(&self, part: &'a Part, served: &BTreeSet<(&str, &str)>) -> Option<(&'a Part, &'static str)> {
         let option = match part.whole.as_str() {
             XFS_LOG => "logdev=",
             XFS_REALTIME => "rtdev=",
             _ => return None,
         };
         let is_kept = self.verdicts_on(&part.device).contains(&Verdict::Keep);
-        let serves = |other: &Part| other.role == Role::Serves && (&other.whole, &other.id) == (&part.whole, &part.id);
         let is_on_it = |filesystem: &&Filesystem| {
             self.devices.path(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
@@ -176,21 +188,31 @@ impl<'a> Deciding<'a> {
         // What the option names was judged with the filesystem.
         let is_named = filesystems.any(|filesystem| filesystem.options().any(|is| is.starts_with(option)));
         let is_missed = part.role == Role::NeedsAnother && is_kept && !is_named;
-        (is_missed && !self.inventory.parts.iter().any(serves)).then_some((part, option))
+        (is_missed && !served.contains(&whole(part))).then_some((part, option))
     }
 
-    /// Returns devices of a disk that hold data of no known kind.
-    fn nameless(&self, disk: &KernelName) -> Vec<DevicePath> {
+    /// Returns devices that hold data of no known kind, by their disks.
+    fn nameless(&self) -> BTreeMap<KernelName, Vec<String>> {
         let is_nameless = |(device, unit): &(&DevicePath, topology::Unit)| {
             unit.signatures().is_empty()
                 && !unit.is_blank()
                 && unit.table().is_none()
                 && !matches!(unit, topology::Unit::Partition(part) if display::is_extended(part))
-                && self.stack.holders(&self.stack.name(device)).is_empty()
-                && self.disks_below(device).contains(disk)
+                && !self.stack.is_held(&self.stack.name(device))
         };
-        topology::units(self.inventory).filter(is_nameless).map(|(device, _)| device.clone()).collect()
+        let mut nameless: BTreeMap<KernelName, Vec<String>> = BTreeMap::new();
+        for (device, _) in topology::units(self.inventory).filter(is_nameless) {
+            for disk in self.disks_below(device) {
+                nameless.entry(disk).or_default().push(device.to_string());
+            }
+        }
+        nameless
     }
+}
+
+/// Key that the parts of one whole share.
+fn whole(part: &Part) -> (&str, &str) {
+    (&part.whole, &part.id)
 }
 
 fn unlisted(disk: &KernelName) -> String {

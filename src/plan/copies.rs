@@ -12,7 +12,13 @@ use super::verdict::Deciding;
 use super::{Mode, Verdict, display};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, ArrayMember, MemberRole, Signature};
-use std::collections::BTreeMap;
+use crate::order::Gather;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pairs of a kept device and another one that are compared for one UUID, and copies that are listed for the machine. What has more is
+/// refused without being compared.
+const MAXIMUM_COMPARED: usize = 1 << 20;
+const MAXIMUM_COPIES: usize = 1000;
 
 /// A device, and what is on it.
 type Content<'a> = (&'a DevicePath, &'a Signature);
@@ -30,26 +36,58 @@ impl<'a> Deciding<'a> {
     }
 
     /// Filesystems, swap areas, physical volumes, LUKS containers: what is kept, and what has its UUID.
-    fn copied_contents(&self) -> Vec<(Content<'a>, Content<'a>)> {
+    fn copied_contents(&mut self) -> Vec<(Content<'a>, Content<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<Content>> = BTreeMap::new();
+        let (inside, members) = (self.inventory.inside_devices(), self.members());
         for (device, signature) in signatures(self.inventory) {
-            let counts = !signature.uuid.is_empty() && !self.inventory.is_inside(device);
-            if counts && !self.is_part_of_several(device, signature) {
+            let is_part = SPANNING.contains(&signature.kind.as_str()) || members.contains(device);
+            if !signature.uuid.is_empty() && !inside.contains(device) && !is_part {
                 by_uuid.entry(signature.uuid.to_lowercase()).or_default().push((device, signature));
             }
         }
         let mut copies = Vec::new();
-        for found in by_uuid.into_values() {
-            for (index, one) in found.iter().enumerate() {
-                let others = found[index + 1..].iter().filter(|other| !self.is_one_thing(one.0, other.0));
-                copies.extend(others.filter_map(|other| match (self.is_kept(one.0), self.is_kept(other.0)) {
-                    (true, _) => Some((*one, *other)),
-                    (false, true) => Some((*other, *one)),
-                    (false, false) => None,
-                }));
+        for (uuid, found) in by_uuid.into_iter().filter(|(_, found)| found.len() > 1) {
+            match self.copies_of(&found) {
+                Some(of_uuid) if copies.len() + of_uuid.len() <= MAXIMUM_COPIES => copies.extend(of_uuid),
+                _ => self.refuse_many_copies(&uuid, &found),
             }
         }
         copies
+    }
+
+    /// Pairs of which one is kept. `None`: there are too many to compare.
+    fn copies_of(&self, found: &[Content<'a>]) -> Option<Vec<(Content<'a>, Content<'a>)>> {
+        let kept: Vec<bool> = found.iter().map(|(device, _)| self.is_kept(device)).collect();
+        if kept.iter().filter(|kept| **kept).count() * found.len() > MAXIMUM_COMPARED {
+            return None;
+        }
+        let mut copies = Vec::new();
+        for (index, one) in found.iter().enumerate() {
+            let others = (index + 1..found.len()).filter(|other| kept[index] || kept[*other]);
+            for other in others.filter(|other| !self.is_one_thing(one.0, found[*other].0)) {
+                copies.push(if kept[index] { (*one, found[other]) } else { (found[other], *one) });
+            }
+        }
+        Some(copies)
+    }
+
+    fn refuse_many_copies(&mut self, uuid: &str, found: &[Content]) {
+        let Some((kept, _)) = found.iter().find(|(device, _)| self.is_kept(device)) else { return };
+        self.refuse(
+            "disks",
+            format!(
+                "{kept} will be preserved, and {} devices have its UUID {uuid}: they cannot all be compared; disconnect the copies, or give them UUIDs of their own",
+                found.len()
+            ),
+        );
+    }
+
+    /// Devices with a signature of a RAID member, and members of known arrays.
+    fn members(&self) -> BTreeSet<&'a DevicePath> {
+        let is_member = |found: &Signature| found.usage == "raid" && found.kind != "LVM2_member";
+        let signed = signatures(self.inventory).filter(|(_, found)| is_member(found)).map(|(device, _)| device);
+        let listed = self.inventory.arrays.iter().flat_map(|array| &array.members).map(|member| &member.device);
+        signed.chain(listed).gather()
     }
 
     fn decide_copy(&mut self, (kept, signature): Content, (copy, other): Content) {
@@ -88,10 +126,18 @@ impl<'a> Deciding<'a> {
         let is_active = |member: &&ArrayMember| matches!(member.role, MemberRole::Active(_));
         let members: Vec<&ArrayMember> = array.members.iter().filter(is_active).collect();
         let mut messages = Vec::new();
+        let mut by_place: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (index, member) in members.iter().enumerate() {
-            let copy = members[index + 1..].iter().find(|other| other.role == member.role);
+            if let MemberRole::Active(place) = member.role {
+                by_place.entry(place).or_default().push(index);
+            }
+        }
+        for (index, member) in members.iter().enumerate() {
+            let MemberRole::Active(place) = member.role else { continue };
+            let next = by_place.get(&place).and_then(|all| all.get(all.binary_search(&index).ok()? + 1));
+            let copy = next.map(|next| &members[*next]);
             let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
-            if let (Some(copy), MemberRole::Active(place)) = (copy.filter(is_kept), member.role) {
+            if let Some(copy) = copy.filter(is_kept) {
                 messages.push(format!(
                     "{} and {} both say to be member {place} of the array {} \"{}\", which is to be kept: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or erase it",
                     self.with_disks(&member.device),
@@ -102,16 +148,6 @@ impl<'a> Deciding<'a> {
             }
         }
         messages
-    }
-
-    /// Members of arrays all have the array's UUID, and show the filesystem inside where its metadata is at the end. So have the
-    /// devices of filesystems that lie on several (`reaching` has them).
-    fn is_part_of_several(&self, device: &DevicePath, signature: &Signature) -> bool {
-        let mut members = self.inventory.arrays.iter().flat_map(|array| &array.members);
-        let is_member = |found: &Signature| found.usage == "raid" && found.kind != "LVM2_member";
-        SPANNING.contains(&signature.kind.as_str())
-            || signatures(self.inventory).any(|(on, found)| on == device && is_member(found))
-            || members.any(|member| member.device == *device)
     }
 
     /// Does one of them lie on the other, or something on both?

@@ -53,7 +53,7 @@ impl<'a> Deciding<'a> {
             Verdict::Keep if self.is_empty(disk, found) || self.was_made_anew(&disk.device, found) => Verdict::Make,
             verdict => verdict,
         };
-        self.verdicts.insert(found.name.clone(), verdict);
+        self.set_verdict(&found.name, verdict);
         self.decided.identities.push(DiskIdentity::of(found));
         match verdict {
             Verdict::Wipe => self.make_disk(place, disk, found, Fate::Wiped),

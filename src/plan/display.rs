@@ -5,6 +5,7 @@ mod disks;
 mod finish;
 mod firmware;
 mod kept;
+mod lines;
 mod opaque;
 mod operations;
 mod received;

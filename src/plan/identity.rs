@@ -146,8 +146,8 @@ impl<'a> Deciding<'a> {
     fn marked(&self) -> Vec<Marked<'a>> {
         let filesystems = self.inventory.filesystems.iter();
         let marked = filesystems.filter_map(|filesystem| {
-            let disks = self.disks_below(&filesystem.device);
-            Some(Marked { device: &filesystem.device, marker: filesystem.marker.as_ref()?, disks })
+            let marker = filesystem.marker.as_ref()?;
+            Some(Marked { device: &filesystem.device, marker, disks: self.disks_below(&filesystem.device) })
         });
         marked.collect()
     }

@@ -1,6 +1,7 @@
 //! What a reinstall keeps, and what identifies it: read before the first stage, and again after the last. Both readings
 //! go through the same function, so that they differ only where the machine does.
 
+use super::placed::FilesystemFate;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{Kept, KeptObject, LiesOn, Verdict, luks};
 use crate::device::{DevicePath, KernelName};
@@ -8,8 +9,8 @@ use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::Layout;
 use crate::order::{self, Gather};
-use crate::topology::Stack;
-use std::collections::BTreeMap;
+use crate::topology::{Combined, Stack, Unit};
+use std::collections::{BTreeMap, BTreeSet};
 
 type Identity = BTreeMap<String, String>;
 
@@ -32,15 +33,16 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
         added: keeping.added(group),
     });
     let objects = disks.chain(arrays).chain(groups).chain(keeping.filesystems(layout));
-    objects.map(|object| Kept { identity: identity(&object, inventory), object }).collect()
+    objects.map(|object| Kept { identity: identity(&object, inventory, &keeping.stack), object }).collect()
 }
 
 /// What identified each kept object then, and what does now.
 pub fn compare(kept: &[Kept], now: &Inventory) -> Vec<KeptProof> {
+    let stack = Stack::new(now);
     let proof = |kept: &Kept| KeptProof {
         object: kept.object.to_string(),
         before: kept.identity.clone(),
-        after: identity(&kept.object, now),
+        after: identity(&kept.object, now, &stack),
     };
     kept.iter().map(proof).collect()
 }
@@ -79,14 +81,16 @@ impl std::fmt::Display for KeptObject {
 }
 
 /// Empty when the object is not there.
-fn identity(object: &KeptObject, inventory: &Inventory) -> Identity {
+fn identity(object: &KeptObject, inventory: &Inventory, stack: &Stack) -> Identity {
     let found = match object {
         KeptObject::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk),
         KeptObject::Array { uuid, .. } => inventory.arrays.iter().find(|array| array.uuid == *uuid).map(array),
         KeptObject::Group { uuid, added, .. } => {
             inventory.groups.iter().find(|group| group.uuid == *uuid).map(|found| group(found, added))
         }
-        KeptObject::Filesystem { on, .. } => content(inventory, on).map(|(_, signatures)| filesystem(signatures)),
+        KeptObject::Filesystem { on, .. } => {
+            content(inventory, stack, on).map(|(_, signatures)| filesystem(signatures))
+        }
     };
     found.unwrap_or_default()
 }
@@ -153,51 +157,66 @@ fn signatures(signatures: &[Signature]) -> String {
 }
 
 /// Where a device of a plan is in an inventory, and what is on it; `None` when it is not there or does not run.
-pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a DevicePath, &'a [Signature])> {
+pub fn content<'a>(
+    inventory: &'a Inventory,
+    stack: &Stack<'a>,
+    on: &LiesOn,
+) -> Option<(&'a DevicePath, &'a [Signature])> {
     let running = match on {
         LiesOn::Device(device) => {
-            let disks = inventory.disks.iter();
-            let whole = disks.clone().find(|disk| disk.device == *device);
-            let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-            let part = || parts.into_iter().find(|part| part.device == *device);
-            return whole
-                .map(|disk| (&disk.device, disk.signatures.as_slice()))
-                .or_else(|| part().map(|part| (&part.device, part.signatures.as_slice())));
+            let unit = stack.unit_at(device)?;
+            let is_of_disk = match unit {
+                Unit::Disk(_) => true,
+                Unit::Partition(_) => matches!(stack.whole_of(device), Some(Unit::Disk(_))),
+                Unit::Stacked(_) | Unit::Unknown => false,
+            };
+            return unit.device().filter(|_| is_of_disk).map(|device| (device, unit.signatures()));
         }
-        LiesOn::Mapping(device) => &inventory.stacked.iter().find(|stacked| stacked.device == *device)?.name,
+        LiesOn::Mapping(device) => &stack.name(device),
         LiesOn::Array(uuid) => inventory.arrays.iter().find(|array| array.uuid == *uuid)?.running.as_ref()?,
         LiesOn::Volume { group, name } => {
             let group = inventory.groups.iter().find(|is| is.uuid == *group)?;
             group.volumes.iter().find(|volume| volume.name == *name)?.running.as_ref()?
         }
     };
-    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == *running)?;
+    let stacked = stack.stacked(running)?;
     Some((&stacked.device, &stacked.signatures))
+}
+
+/// A disk that a volume of Kubernetes has already is kept as well.
+fn stays(decided: &Decided, disk: &super::DiskPlan) -> bool {
+    match disk.verdict {
+        Verdict::Keep => true,
+        Verdict::Volumes => !decided.persistent.written.contains(&disk.name),
+        Verdict::Wipe | Verdict::Make | Verdict::NotOurs => false,
+    }
 }
 
 /// What lies on kept disks alone.
 pub struct Keeping<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,
-    stack: Stack<'a>,
+    pub stack: Stack<'a>,
+    /// Values of each device: whether disks below it are kept, and whether others are.
+    below: Combined,
+    kept: BTreeSet<&'a KernelName>,
 }
+
+/// Values of a disk for [`Keeping::below`].
+const KEPT: u8 = 1;
+const OTHER: u8 = 2;
 
 impl<'a> Keeping<'a> {
     pub fn new(inventory: &'a Inventory, decided: &'a Decided) -> Keeping<'a> {
-        Keeping { inventory, decided, stack: Stack::new(inventory) }
+        let stack = Stack::new(inventory);
+        let kept: BTreeSet<&KernelName> =
+            decided.disks.iter().filter(|disk| stays(decided, disk)).map(|disk| &disk.name).gather();
+        let below = stack.combined(|disk| if kept.contains(disk) { KEPT } else { OTHER });
+        Keeping { inventory, decided, stack, below, kept }
     }
 
     fn is_kept(&self, disk: &KernelName) -> bool {
-        self.decided.disks.iter().any(|is| is.name == *disk && self.stays(is))
-    }
-
-    /// A disk that a volume of Kubernetes has already is kept as well.
-    fn stays(&self, disk: &super::DiskPlan) -> bool {
-        match disk.verdict {
-            Verdict::Keep => true,
-            Verdict::Volumes => !self.decided.persistent.written.contains(&disk.name),
-            Verdict::Wipe | Verdict::Make | Verdict::NotOurs => false,
-        }
+        self.kept.contains(disk)
     }
 
     /// Volumes that this plan makes in a kept group.
@@ -208,9 +227,12 @@ impl<'a> Keeping<'a> {
     }
 
     fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
-        let mut disks = devices.flat_map(|device| self.stack.disks(&self.stack.name(device)));
-        let first = disks.next();
-        first.is_some_and(|first| self.is_kept(&first)) && disks.all(|disk| self.is_kept(&disk))
+        let values = devices.map(|device| {
+            let name = self.stack.name(device);
+            let unknown = if self.is_kept(&name) { KEPT } else { OTHER };
+            self.stack.value_of(&self.below, &name).unwrap_or(unknown)
+        });
+        values.fold(0, |all, value| all | value) == KEPT
     }
 
     fn disks(&self) -> impl Iterator<Item = &'a inventory::Disk> {
@@ -260,8 +282,8 @@ impl<'a> Keeping<'a> {
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken = |device: &DevicePath| self.decided.filesystems.iter().any(|is| is.device() == Some(device));
-        let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
+        let taken: BTreeSet<&DevicePath> = self.decided.filesystems.iter().filter_map(FilesystemFate::device).gather();
+        let theirs = used.filter(|part| !taken.contains(&part.device)).map(|part| KeptObject::Filesystem {
             device: part.device.clone(),
             path: None,
             on: LiesOn::Device(part.device.clone()),

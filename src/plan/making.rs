@@ -7,7 +7,7 @@ use super::devices::Device;
 use super::verdict::{ArrayFate, Decided, Deciding, GroupFate};
 use super::{Request, Verdict, marking};
 use crate::device::{KernelName, LayoutPath};
-use crate::inventory::{self, Inventory};
+use crate::inventory::{self, Inventory, OwnIdentifiers};
 use crate::marker::{Making, MarkedDisk};
 use crate::topology::{Match, find};
 
@@ -40,11 +40,12 @@ pub fn recorded(meant: &Match, request: &Request, decided: &Decided, disks: &[Ma
 
 /// The same of disks that only volumes of Kubernetes name, and that are written for them.
 pub fn of_volumes(inventory: &Inventory, decided: &Decided) -> Vec<MarkedDisk> {
+    let identifiers = OwnIdentifiers::of(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
     let marked = decided.beginning.iter().filter_map(|(name, uid)| {
         let disk = disk(name)?;
         let making = vec![Making::filesystem(DISK.to_owned(), uid.to_string())];
-        Some(MarkedDisk { device: disk.device.to_string(), making, ..marking::of_disk(disk, inventory) })
+        Some(MarkedDisk { device: disk.device.to_string(), making, ..marking::of_disk(disk, &identifiers) })
     });
     marked.collect()
 }

@@ -3,7 +3,7 @@
 use super::receiving;
 use super::verdict::Decided;
 use super::{Claim, Request};
-use crate::inventory::{self, Inventory};
+use crate::inventory::{self, Inventory, OwnIdentifiers};
 use crate::layout;
 use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::topology::Match;
@@ -12,6 +12,7 @@ use crate::topology::Match;
 pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Marker> {
     let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
+    let identifiers = OwnIdentifiers::of(&meant.inventory.disks);
     // A disk that is missing keeps its record: it may come back.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
@@ -19,7 +20,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         match meant.disk(index) {
             Some(disk) => {
                 let guid = guid(listed, disk, decided);
-                Some(MarkedDisk { device: listed.device.to_string(), guid, promise, ..of_disk(disk, meant.inventory) })
+                Some(MarkedDisk { device: listed.device.to_string(), guid, promise, ..of_disk(disk, &identifiers) })
             }
             None => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
@@ -66,11 +67,11 @@ pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
 
 /// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
 /// that one is gone some day. A placeholder tells nothing either.
-pub fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
+pub fn of_disk(disk: &inventory::Disk, identifiers: &OwnIdentifiers) -> MarkedDisk {
     let named = named(disk);
     MarkedDisk {
-        serial: if disk.has_own_serial(&inventory.disks) { named.serial } else { String::new() },
-        wwn: if disk.has_own_wwn(&inventory.disks) { named.wwn } else { String::new() },
+        serial: if identifiers.has_serial(disk) { named.serial } else { String::new() },
+        wwn: if identifiers.has_wwn(disk) { named.wwn } else { String::new() },
         ..named
     }
 }

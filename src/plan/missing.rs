@@ -8,7 +8,8 @@ use super::{Mode, Verdict, Waiver, arrays, lvm};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Disk, MemberRole, Part, Role};
 use crate::order::Gather;
-use std::collections::BTreeSet;
+use crate::text::few;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl<'a> Deciding<'a> {
     /// | on disks that stay, kept or not ours | on a disk that a reinstall wipes | |
@@ -32,7 +33,7 @@ impl<'a> Deciding<'a> {
             let device = &disk.device;
             let said = format!(
                 "{device} will be wiped, and the content of {objects} was not seen, but {}",
-                missing.join("; ")
+                few(&missing, "; ")
             );
             if self.is_given_up(&disk.name) {
                 self.warn(format!("{said}. The operator gives up what is on {device}"));
@@ -57,13 +58,17 @@ impl<'a> Deciding<'a> {
         };
         let all: Vec<OpaqueOnDisks> =
             self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
+        let mut parts: BTreeMap<&DevicePath, &Part> = BTreeMap::new();
+        for part in &self.inventory.parts {
+            parts.entry(&part.device).or_insert(part);
+        }
         let wholes = |wiped: bool| -> BTreeSet<String> {
             let of_fate = all.iter().filter(|it| if wiped { is_wiped(it).0 } else { is_wiped(it).1 });
-            of_fate.filter_map(|it| self.whole_of(it)).gather()
+            of_fate.filter_map(|it| self.whole_of(&parts, it)).gather()
         };
         let (wiped, staying) = (wholes(true), wholes(false));
         let is_torn = |it: &OpaqueOnDisks| {
-            let whole = self.whole_of(it);
+            let whole = self.whole_of(&parts, it);
             is_wiped(it) == (true, true)
                 || whole.is_some_and(|whole| wiped.contains(&whole) && staying.contains(&whole))
         };
@@ -72,10 +77,10 @@ impl<'a> Deciding<'a> {
     }
 
     /// Returns what ties the components of a whole together, if the object is one of them.
-    fn whole_of(&self, it: &OpaqueOnDisks) -> Option<String> {
+    fn whole_of(&self, parts: &BTreeMap<&DevicePath, &Part>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
-        let part = self.inventory.parts.iter().find(|part| part.device == *device);
-        let (_, found) = self.inventory.all_signatures().find(|(path, _)| *path == device)?;
+        let part = parts.get(device);
+        let found = self.stack.unit_at(device)?.signatures();
         let spanning = found.iter().find(|found| SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty());
         part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
@@ -107,9 +112,19 @@ impl<'a> Deciding<'a> {
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
             is_short.then(|| format!("{} {fate}, and misses physical volumes", lvm::in_words(group)))
         });
+        let mut wholes: BTreeMap<(&str, &str), Whole> = BTreeMap::new();
+        for part in &self.inventory.parts {
+            let whole = wholes.entry((&part.whole, &part.id)).or_default();
+            whole.devices.push(self.stack.name(&part.device));
+            whole.is_served |= part.role == Role::Serves;
+        }
+        for whole in wholes.values_mut() {
+            whole.count = self.stack.count_apart(&whole.devices);
+        }
         let parts = self.inventory.parts.iter().filter_map(|part| {
             let fate = self.fate(std::iter::once(&part.device))?;
-            Some(format!("{} on {} {fate}, and {}", part.kind, part.device, self.misses(part)?))
+            let missed = misses(part, wholes.get(&(part.whole.as_str(), part.id.as_str()))?)?;
+            Some(format!("{} on {} {fate}, and {missed}", part.kind, part.device))
         });
         arrays.chain(groups).chain(parts).collect()
     }
@@ -125,38 +140,6 @@ impl<'a> Deciding<'a> {
         stay.collect()
     }
 
-    /// Returns what a part misses, in words.
-    ///
-    /// | the part says | it misses something |
-    /// |---|---|
-    /// | that it needs another one | when no other serves it |
-    /// | how many there are | when fewer are there |
-    /// | that it is one of several, and not of how many | nobody can tell: for all that is known |
-    fn misses(&self, part: &Part) -> Option<String> {
-        let whole = self.inventory.parts.iter().filter(|other| (&other.whole, &other.id) == (&part.whole, &part.id));
-        match part.role {
-            Role::Serves => None,
-            Role::NeedsAnother if whole.clone().any(|other| other.role == Role::Serves) => None,
-            Role::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
-            Role::Peer => Some(format!("does not say of how many parts it is one ({} {})", part.whole, part.id)),
-            Role::OneOf(count) => {
-                let there = self.different(whole.map(|other| &other.device));
-                ((there as u64) < count).then(|| format!("{there} of its {count} devices are there ({})", part.id))
-            }
-        }
-    }
-
-    /// How many of these devices are others than those before: what is in an array shows on the array, and may on its members.
-    fn different<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> usize {
-        let mut different: Vec<&DevicePath> = Vec::new();
-        for device in devices {
-            if !different.iter().any(|seen| self.is_one_thing(seen, device)) {
-                different.push(device);
-            }
-        }
-        different.len()
-    }
-
     /// Returns the disks that will be wiped with objects that were not seen, and these in words.
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a Disk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
@@ -165,6 +148,33 @@ impl<'a> Deciding<'a> {
             here.map(|it| format!("{} ({})", it.object, it.object.reason)).collect()
         };
         let opaque = wiped.map(|disk| (disk, on(&disk.name))).filter(|(_, objects)| !objects.is_empty());
-        opaque.map(|(disk, objects)| (disk, objects.join(" and "))).collect()
+        opaque.map(|(disk, objects)| (disk, few(&objects, " and "))).collect()
+    }
+}
+
+/// All parts of one whole.
+#[derive(Default)]
+struct Whole {
+    devices: Vec<KernelName>,
+    is_served: bool,
+    /// Devices that are others than those before: what is in an array shows on the array, and may on its members.
+    count: usize,
+}
+
+/// Returns what a part misses, in words.
+///
+/// | the part says | it misses something |
+/// |---|---|
+/// | that it needs another one | when no other serves it |
+/// | how many there are | when fewer are there |
+/// | that it is one of several, and not of how many | nobody can tell: for all that is known |
+fn misses(part: &Part, whole: &Whole) -> Option<String> {
+    match part.role {
+        Role::Serves => None,
+        Role::NeedsAnother if whole.is_served => None,
+        Role::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
+        Role::Peer => Some(format!("does not say of how many parts it is one ({} {})", part.whole, part.id)),
+        Role::OneOf(count) => ((whole.count as u64) < count)
+            .then(|| format!("{} of its {count} devices are there ({})", whole.count, part.id)),
     }
 }

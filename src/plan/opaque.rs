@@ -22,7 +22,8 @@ impl Deciding<'_> {
     pub fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
         let objects = self.inventory.opaque_objects().into_iter();
         let on_disks = objects.map(|object| {
-            let disks = object.devices.iter().flat_map(|device| self.disks_below(device)).gather();
+            let names: Vec<KernelName> = object.devices.iter().map(|device| self.stack.name(device)).collect();
+            let disks = self.stack.disks_of(&names);
             OpaqueOnDisks { object, disks }
         });
         on_disks.collect()
@@ -79,6 +80,7 @@ impl Deciding<'_> {
 
     /// Returns how the operator gives up the content of these disks.
     fn how_to_discard(&self, names: &[KernelName]) -> String {
+        let names: BTreeSet<&KernelName> = names.iter().gather();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));
         let (named, nameless): (Vec<&Disk>, Vec<&Disk>) = disks.partition(|disk| self.give_up_name(disk).is_some());
         if nameless.is_empty() {

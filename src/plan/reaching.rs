@@ -5,7 +5,6 @@ use super::verdict::Deciding;
 use super::{Mode, Torn, Verdict, arrays, display, lvm};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Part, Signature, StackedKind};
-use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
@@ -44,7 +43,7 @@ impl Deciding<'_> {
     }
 
     fn say_torn(&mut self, thing: &Thing, wiped: &[KernelName], staying: &[KernelName]) {
-        let disks: BTreeSet<KernelName> = staying.iter().flat_map(|member| self.stack.disks(member)).gather();
+        let disks = self.stack.disks_of(staying);
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
             "TAKES {} OUT OF {}, whose other members on {} are not ours and stay as they are: {}",
@@ -86,11 +85,7 @@ impl Deciding<'_> {
             members: names(&mut group.devices()),
         });
         // Arrays and volumes that their superblocks do not tell of, and all that is neither.
-        let told = |name: &KernelName| {
-            let volumes = self.inventory.groups.iter().flat_map(|group| &group.volumes);
-            self.inventory.arrays.iter().any(|array| array.running.as_ref() == Some(name))
-                || volumes.into_iter().any(|volume| volume.running.as_ref() == Some(name))
-        };
+        let told = |name: &KernelName| self.stack.array(name).is_some() || self.stack.volume(name).is_some();
         let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| Thing {
             name: device.name.to_string(),
             whole: format!("{} {}", kind(device.kind), device.device),

@@ -1,7 +1,7 @@
 //! Are these the disks that the machine was installed on? Each listed disk is compared with its record.
 
 use super::identity_words::{disk_in_words, is_now, record_in_words};
-use super::same::{self, Likeness, Shared};
+use super::same::{self, Candidates, Likeness, Shared};
 use super::verdict::Deciding;
 use super::{Verdict, display};
 use crate::device::{KernelName, LayoutPath};
@@ -19,6 +19,8 @@ pub struct Known<'a> {
     /// The disks that carry the marker itself.
     proven: BTreeSet<KernelName>,
     shared: Shared,
+    /// Disks of the machine, and [`Known::disks`], by their identifiers.
+    candidates: (Candidates, Candidates),
 }
 
 impl<'a> Known<'a> {
@@ -28,8 +30,10 @@ impl<'a> Known<'a> {
         begun_on: &'a [MarkedDisk],
         proven: BTreeSet<KernelName>,
     ) -> Known<'a> {
-        let shared = Shared::new(inventory, if begun_on.is_empty() { finished } else { begun_on });
-        Known { finished, begun_on, proven, shared }
+        let records = if begun_on.is_empty() { finished } else { begun_on };
+        let shared = Shared::new(inventory, records);
+        let candidates = (Candidates::of_disks(&inventory.disks), Candidates::of_records(records));
+        Known { finished, begun_on, proven, shared, candidates }
     }
 
     fn disks(&self) -> &'a [MarkedDisk] {
@@ -171,10 +175,13 @@ impl Deciding<'_> {
         known: &Known,
     ) -> Option<String> {
         let is_found = |disk: &&inventory::Disk| found.is_some_and(|found| found.name == disk.name);
-        let mut others = self.inventory.disks.iter().filter(|disk| !is_found(disk));
+        let (disks, records) = &known.candidates;
+        let alike = disks.like_record(record).into_iter().filter_map(|index| self.inventory.disks.get(index));
+        let mut others = alike.filter(|disk| !is_found(disk));
         let now = others.find(|disk| same::may_be(record, disk, &known.shared));
         let then = found.and_then(|found| {
-            let mut others = known.disks().iter().filter(|record| same::may_be(record, found, &known.shared));
+            let alike = records.like_disk(found).into_iter().filter_map(|index| known.disks().get(index));
+            let mut others = alike.filter(|record| same::may_be(record, found, &known.shared));
             others.find(|other| !self.is_harmless_copy(other, found, known))
         });
         if now.is_none() && then.is_none() {

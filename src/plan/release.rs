@@ -6,6 +6,9 @@ use crate::inventory::{Disk, Stacked, StackedKind, Use};
 use crate::topology::Stack;
 use std::collections::BTreeSet;
 
+/// Unknown holders of one device that are named.
+const MAXIMUM_NAMED: usize = 16;
+
 /// Collects holders in the order in which they are taken down, each once.
 pub struct Release<'a> {
     stack: &'a Stack<'a>,
@@ -31,7 +34,7 @@ impl<'a> Release<'a> {
 
     fn take_down(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let mut refused = Vec::new();
-        for name in self.stack.topmost_first(name) {
+        for name in self.stack.topmost_first_but(&self.seen, name) {
             if self.seen.insert(name.clone()) {
                 refused.extend(self.unit(&name, bottom));
             }
@@ -53,7 +56,12 @@ impl<'a> Release<'a> {
             }
         }
         let unknown = self.stack.holders(name).into_iter().filter(|holder| self.stack.stacked(holder).is_none());
-        refused.extend(unknown.map(|holder| in_use(device, bottom, &Use::Holder(holder))));
+        let unknown: Vec<KernelName> = unknown.collect();
+        let named = unknown.iter().take(MAXIMUM_NAMED).cloned();
+        refused.extend(named.map(|holder| in_use(device, bottom, &Use::Holder(holder))));
+        if unknown.len() > MAXIMUM_NAMED {
+            refused.push(format!("{device} is in use by {} more devices", unknown.len() - MAXIMUM_NAMED));
+        }
         self.holders.extend(self.stack.stacked(name).map(|stacked| self.holder(stacked)));
         refused
     }

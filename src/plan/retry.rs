@@ -96,7 +96,11 @@ fn devices_of_volume(layout: &Layout, request: &Request, name: &str) -> Vec<Layo
 fn holds_only_recorded(inventory: &Inventory, disk: &Disk, making: &Making) -> bool {
     let is_recorded = |id: &str| making.contents.iter().any(|recorded| recorded.eq_ignore_ascii_case(id));
     let stack = Stack::new(inventory);
-    let is_on_it = |device: &DevicePath| stack.disks(&stack.name(device)).contains(&disk.name);
+    let below = stack.combined(|name| u8::from(*name == disk.name));
+    let is_on_it = |device: &DevicePath| {
+        let name = stack.name(device);
+        stack.value_of(&below, &name).map_or(name == disk.name, |value| value != 0)
+    };
     let has_recorded_table = disk.table.is_none() || table_guid(disk).is_some_and(|guid| is_recorded(&guid));
     let tables = units(inventory).filter(|(device, _)| is_on_it(device)).filter_map(|(_, unit)| unit.table());
     let mut partitions = tables.flat_map(|table| &table.partitions);

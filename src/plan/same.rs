@@ -5,7 +5,7 @@ use crate::device::identifiers::{is_same_serial, is_same_wwn};
 use crate::inventory::{Disk, Inventory};
 use crate::marker::MarkedDisk;
 use crate::order::Gather;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,55 @@ impl Shared {
 
     fn has_wwn(&self, disk: &Disk) -> bool {
         disk.comparable_wwn().is_some_and(|wwn| self.wwns.contains(&wwn))
+    }
+}
+
+/// Disks or records by identifiers, to find those that [`may_be`] the same without comparing all of them.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    by_serial: BTreeMap<String, Vec<usize>>,
+    by_wwn: BTreeMap<String, Vec<usize>>,
+    by_guid: BTreeMap<String, Vec<usize>>,
+}
+
+impl Candidates {
+    pub fn of_disks(disks: &[Disk]) -> Candidates {
+        let mut all = Candidates::default();
+        for (index, disk) in disks.iter().enumerate() {
+            all.note(index, [disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)]);
+        }
+        all
+    }
+
+    pub fn of_records(records: &[MarkedDisk]) -> Candidates {
+        let mut all = Candidates::default();
+        for (index, record) in records.iter().enumerate() {
+            all.note(index, [record.comparable_serial(), record.comparable_wwn(), record.guid.clone()]);
+        }
+        all
+    }
+
+    fn note(&mut self, index: usize, [serial, wwn, guid]: [Option<String>; 3]) {
+        for (all, key) in [(&mut self.by_serial, serial), (&mut self.by_wwn, wwn), (&mut self.by_guid, guid)] {
+            if let Some(key) = key {
+                all.entry(key).or_default().push(index);
+            }
+        }
+    }
+
+    /// Returns the places of those that share an identifier with the disk, in their order.
+    pub fn like_disk(&self, disk: &Disk) -> BTreeSet<usize> {
+        self.like([disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)])
+    }
+
+    /// The same for a record.
+    pub fn like_record(&self, record: &MarkedDisk) -> BTreeSet<usize> {
+        self.like([record.comparable_serial(), record.comparable_wwn(), record.guid.clone()])
+    }
+
+    fn like(&self, [serial, wwn, guid]: [Option<String>; 3]) -> BTreeSet<usize> {
+        let all = [(&self.by_serial, serial), (&self.by_wwn, wwn), (&self.by_guid, guid)];
+        all.into_iter().filter_map(|(all, key)| all.get(&key?)).flatten().copied().gather()
     }
 }
 

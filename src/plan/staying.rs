@@ -4,22 +4,22 @@
 use super::{DiskPlan, Verdict};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Signature, Table};
+use crate::order::Gather;
 use crate::topology::Stack;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// UUIDs of disks, partitions and what is in them, in lower case, and the device that has each.
 pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = Stack::new(inventory);
-    let is_made = |name: &KernelName| {
-        let mut made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
-        made.any(|disk| disk.name == *name)
-    };
+    let made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+    let made: BTreeSet<&KernelName> = made.map(|disk| &disk.name).gather();
+    let below = stack.combined(|disk| u8::from(made.contains(disk)));
     let disks = inventory.disks.iter().map(|disk| (&disk.name, &disk.device, &disk.table, &disk.signatures));
     let stacked = inventory.stacked.iter().map(|is| (&is.name, &is.device, &is.table, &is.signatures));
     let mut found = BTreeMap::new();
     for (name, device, table, signatures) in disks.chain(stacked) {
-        if !stack.disks(name).iter().any(is_made) {
+        if stack.value_of(&below, name) == Some(0) {
             note(&mut found, device, signatures);
             table.iter().for_each(|table| note_table(&mut found, device, table));
         }

@@ -114,6 +114,10 @@ pub enum Verdict {
     Volumes,
 }
 
+impl Verdict {
+    pub const ALL: [Verdict; 5] = [Verdict::Wipe, Verdict::Keep, Verdict::Make, Verdict::NotOurs, Verdict::Volumes];
+}
+
 /// One disk of the machine and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskPlan {

@@ -14,7 +14,7 @@ use super::verdict::Deciding;
 use super::{Memory, Verdict, display};
 use crate::inventory::Disk;
 use crate::layout::{self, hints};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::Marker;
 use std::collections::BTreeSet;
 
 const BY_ID: &str = "/dev/disk/by-id/";
@@ -26,11 +26,14 @@ impl Deciding<'_> {
         let Some(claim) = request.claim.as_ref().filter(|claim| claim.memory == Memory::DisksOnly) else { return };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let own: Vec<&Marker> = markers.filter(|marker| claim.is_of_this_machine(marker)).collect();
+        let begun = Known::new(self.inventory, &[], &claim.begun_on, BTreeSet::new());
+        let own = own.into_iter().map(|marker| Known::new(self.inventory, &marker.disks, &[], BTreeSet::new()));
+        let own: Vec<Known> = own.collect();
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
             let is_lost = self.verdict(&found.name) == Verdict::Wipe && !found.blank;
-            let is_known = is_identified(listed, found) || self.is_recorded(listed, found, &own, &claim.begun_on);
+            let is_known = is_identified(listed, found) || is_recorded(listed, found, &own, &begun);
             if !is_lost || is_known {
                 continue;
             }
@@ -53,19 +56,8 @@ impl Deciding<'_> {
         }
     }
 
-    /// Returns whether a record of this machine has the disk under the name that the layout has for it.
-    fn is_recorded(&self, listed: &layout::Disk, found: &Disk, own: &[&Marker], begun_on: &[MarkedDisk]) -> bool {
-        let begun = Known::new(self.inventory, &[], begun_on, BTreeSet::new());
-        let has_begun = begun.of(&listed.device).is_some_and(|record| begun.is_still(record, found));
-        has_begun
-            || own.iter().any(|marker| {
-                let known = Known::new(self.inventory, &marker.disks, &[], BTreeSet::new());
-                known.of(&listed.device).is_some_and(|record| known.is(record, found))
-            })
-    }
-
     fn remedy_of_unremembered(&self, found: &Disk) -> String {
-        let hint = match (found.has_own_serial(&self.inventory.disks), found.has_own_wwn(&self.inventory.disks)) {
+        let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => format!("add the hint `serial: {}` to the layout's disk if this disk is meant", found.serial),
             (false, true) => format!("add the hint `wwn: {}` to the layout's disk if this disk is meant", found.wwn),
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
@@ -80,6 +72,12 @@ impl Deciding<'_> {
             ),
         }
     }
+}
+
+/// Returns whether a record of this machine has the disk under the name that the layout has for it.
+fn is_recorded(listed: &layout::Disk, found: &Disk, own: &[Known], begun: &Known) -> bool {
+    let has_begun = begun.of(&listed.device).is_some_and(|record| begun.is_still(record, found));
+    has_begun || own.iter().any(|known| known.of(&listed.device).is_some_and(|record| known.is(record, found)))
 }
 
 /// Returns whether the layout selects the disk by an identifier of its hardware.

@@ -10,20 +10,24 @@ use super::lvm::Group;
 use super::persistent::Decisions;
 use super::placed::FilesystemFate;
 use super::release::Release;
+use super::same::Shared;
 use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Received, Request,
     Torn, TryArray, Verdict, WipeDisk, ZeroProof, display,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::inventory::{self, Inventory};
+use crate::inventory::{self, Inventory, OwnIdentifiers};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Layout};
-use crate::marker::{AttemptSecret, Making};
+use crate::marker::{AttemptSecret, Making, MarkedDisk};
 use crate::order::Gather;
 use crate::problem::Problem;
-use crate::topology::Stack;
+use crate::topology::{Combined, Stack};
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
+
+const TOO_ENTANGLED: &str = "the devices of this machine lie on one another in too many ways: the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
 /// Everything that was decided. `stages` puts it into an order.
 #[derive(Default)]
@@ -93,8 +97,13 @@ pub struct Deciding<'a> {
     pub remade: &'a BTreeSet<LayoutPath>,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
-    /// Of each listed disk.
+    pub identifiers: OwnIdentifiers,
+    /// Verdicts of the listed disks; changed by `set_verdict` alone.
     pub verdicts: BTreeMap<KernelName, Verdict>,
+    /// Verdicts of all disks below each device, a bit each, until a verdict changes.
+    combined: RefCell<Option<Combined>>,
+    /// Recorded disks of this installation, and the identifiers that do not tell them apart.
+    pub records: OnceCell<Vec<(&'a [MarkedDisk], Shared)>>,
     /// Index in `Layout::disks` to the disk that is meant.
     pub found: BTreeMap<usize, &'a inventory::Disk>,
     /// Index in `Layout::disks` to why there is no such disk.
@@ -120,7 +129,7 @@ pub fn decide(
     remade: &BTreeSet<LayoutPath>,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Decided {
-    let (graph, stack) = (Graph::of(layout), Stack::new(inventory));
+    let (graph, stack) = (Graph::of(layout), Stack::bounded(inventory));
     let mut deciding = Deciding {
         layout,
         graph: &graph,
@@ -129,7 +138,10 @@ pub fn decide(
         remade,
         stack: &stack,
         ids,
+        identifiers: OwnIdentifiers::of(&inventory.disks),
         verdicts: BTreeMap::new(),
+        combined: RefCell::default(),
+        records: OnceCell::new(),
         found: BTreeMap::new(),
         absent: BTreeMap::new(),
         devices: Devices::default(),
@@ -159,6 +171,10 @@ pub fn decide(
     deciding.finish()
 }
 
+fn bit(verdict: Verdict) -> u8 {
+    1 << verdict as u8
+}
+
 /// The verdict of a disk. `listed` is its entry in the layout.
 pub fn of_disk(mode: Mode, listed: Option<&layout::Disk>) -> Verdict {
     match (mode, listed) {
@@ -182,9 +198,18 @@ impl<'a> Deciding<'a> {
         self.verdicts.get(disk).copied().unwrap_or(Verdict::NotOurs)
     }
 
+    /// Returns the verdict that the disk had before.
+    pub fn set_verdict(&mut self, disk: &KernelName, verdict: Verdict) -> Option<Verdict> {
+        self.combined.take();
+        self.verdicts.insert(disk.clone(), verdict)
+    }
+
     /// The verdicts of all disks at the bottom of a device that the inventory knows.
     pub fn verdicts_below(&self, name: &KernelName) -> BTreeSet<Verdict> {
-        self.stack.disks(name).iter().map(|disk| self.verdict(disk)).gather()
+        let mut combined = self.combined.borrow_mut();
+        let combined = combined.get_or_insert_with(|| self.stack.combined(|disk| bit(self.verdict(disk))));
+        let bits = self.stack.value_of(combined, name).unwrap_or_else(|| bit(self.verdict(name)));
+        Verdict::ALL.into_iter().filter(|verdict| bits & bit(*verdict) != 0).gather()
     }
 
     /// The same by its path.
@@ -257,6 +282,10 @@ impl<'a> Deciding<'a> {
         // Unknown devices are reported only without other problems, from which they follow unless the layout was not valid.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
+        }
+        // A decision that is made with an incomplete answer must not be carried out.
+        if self.stack.steps().is_exhausted() {
+            self.refuse("disks", TOO_ENTANGLED);
         }
         let running = display::Running::new(self.inventory, self.stack).trees();
         let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));

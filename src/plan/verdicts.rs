@@ -6,12 +6,13 @@
 
 mod disks;
 
+use disks::DiskNames;
 pub use disks::DiskVerdict;
 
 use super::verdict::{ArrayFate, Decided, GroupFate, of_disk};
 use super::{FilesystemFate, Mode, PersistentVerdict, PersistentVolume, Request, Verdict, finishing, receiving, steps};
 use crate::device::LayoutPath;
-use crate::inventory::{self, Inventory};
+use crate::inventory::{self, Inventory, OwnIdentifiers};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Format, Layout};
 use crate::order;
@@ -73,17 +74,18 @@ impl Verdicts {
 /// What the plan that was decided means. Nothing of it may have been refused.
 pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Verdicts {
     let meant = Match::new(layout, inventory);
+    let identifiers = OwnIdentifiers::of(&inventory.disks);
     let disk = |listed: usize| {
         let disk = meant.disk(listed)?;
         let verdict = decided.disks.iter().find(|is| is.name == disk.name)?.verdict;
-        Some(DiskVerdict::new(&layout.disks[listed], disk, &inventory.disks, verdict))
+        Some(DiskVerdict::new(&layout.disks[listed], disk, &identifiers, verdict))
     };
     let head = Head { layout, request, disks: (0..layout.disks.len()).map(disk).collect() };
     let kind = |is_kept: bool| Some(if is_kept { Kind::Kept } else { Kind::Made });
     let is_made = |volume: &layout::LogicalVolume| {
         decided.volumes.iter().any(|made| made.name == volume.name && made.group == volume.volumegroup)
     };
-    let volumes = persistent(inventory, decided);
+    let volumes = persistent(inventory, &identifiers, decided);
     let verdicts = head.verdicts(Fates {
         array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Kept { .. }))),
         group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Kept { .. }))),
@@ -99,14 +101,15 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
     });
     let mut things = [verdicts.things, volumes].concat();
     order::sort(&mut things);
-    let mut torn: Vec<String> = decided.torn.iter().map(|torn| disks::torn(torn, &inventory.disks)).collect();
+    let names = DiskNames::new(&inventory.disks, &identifiers);
+    let mut torn: Vec<String> = decided.torn.iter().map(|torn| names.describe(torn)).collect();
     order::sort(&mut torn);
     Verdicts { things, torn, ..verdicts }
 }
 
 /// Volumes of Kubernetes.
-fn persistent(inventory: &Inventory, decided: &Decided) -> Vec<Thing> {
-    let name = |disk: &inventory::Disk| DiskVerdict::identity("a disk", disk, &inventory.disks).name();
+fn persistent(inventory: &Inventory, identifiers: &OwnIdentifiers, decided: &Decided) -> Vec<Thing> {
+    let name = |disk: &inventory::Disk| DiskVerdict::identity("a disk", disk, identifiers).name();
     let thing = |volume: &PersistentVolume| {
         let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
         let mut on: Vec<String> = disks.map(name).collect();
@@ -135,6 +138,7 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
         let why = "what becomes of volumes of Kubernetes is not known before the disks are read again: start the machine into the ramdisk";
         problems.push(Problem::new("volumes", why));
     }
+    let identifiers = OwnIdentifiers::of(&inventory.disks);
     let mut seen: Vec<&inventory::Disk> = Vec::new();
     let mut disks = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {
@@ -147,7 +151,7 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
             Ok(disk) => {
                 seen.push(disk);
                 let verdict = of_disk(request.mode, Some(listed));
-                let verdict = DiskVerdict::new(listed, disk, &inventory.disks, verdict);
+                let verdict = DiskVerdict::new(listed, disk, &identifiers, verdict);
                 // Their contents have changed since and were not read again.
                 disks.push(Some(DiskVerdict { contents: None, ..verdict }));
             }

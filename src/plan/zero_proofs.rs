@@ -22,7 +22,7 @@ use crate::inventory::Disk;
 use crate::layout;
 use crate::marker::MarkedDisk;
 
-impl Deciding<'_> {
+impl<'a> Deciding<'a> {
     /// Requires that all of a kept device is zero, on which a filesystem is made.
     pub fn require_zeros_on(&mut self, device: &Device) {
         self.require_zeros(&device.now.clone(), device.size_bytes.unwrap_or_default());
@@ -67,17 +67,21 @@ impl Deciding<'_> {
 
     /// Returns whether every record of the listed disk contradicts the disk that is found.
     fn is_replaced(&self, listed: &layout::Disk, found: &Disk) -> bool {
-        let Some(claim) = &self.request.claim else { return false };
-        let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-        let finished = markers.filter(|marker| claim.is_ours(marker)).chain(&claim.installed);
-        let records = finished.map(|marker| marker.disks.as_slice()).chain([claim.begun_on.as_slice()]);
-        let likenesses: Vec<Likeness> = records.flat_map(|disks| self.likenesses(disks, listed, found)).collect();
+        let all = self.records.get_or_init(|| self.own_records()).iter();
+        let records = all.flat_map(|(disks, shared)| {
+            let records = disks.iter().filter(|record| record.device == listed.device);
+            records.map(move |record| compare(record, &[], found, shared))
+        });
+        let likenesses: Vec<Likeness> = records.collect();
         !likenesses.is_empty() && likenesses.iter().all(|is| *is == Likeness::Contradicting)
     }
 
-    fn likenesses(&self, disks: &[MarkedDisk], listed: &layout::Disk, found: &Disk) -> Vec<Likeness> {
-        let shared = Shared::new(self.inventory, disks);
-        let records = disks.iter().filter(|record| record.device == listed.device);
-        records.map(|record| compare(record, &[], found, &shared)).collect()
+    /// Returns the disks of each record of this installation: of its markers, of the control plane, of the attempt that has begun.
+    fn own_records(&self) -> Vec<(&'a [MarkedDisk], Shared)> {
+        let Some(claim) = &self.request.claim else { return Vec::new() };
+        let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        let finished = markers.filter(|marker| claim.is_ours(marker)).chain(&claim.installed);
+        let records = finished.map(|marker| marker.disks.as_slice()).chain([claim.begun_on.as_slice()]);
+        records.map(|disks| (disks, Shared::new(self.inventory, disks))).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::KernelName;
 use crate::error::{Error, Phase, Result};
-use crate::inventory::{Inventory, OpaqueObject};
+use crate::inventory::{Inventory, OpaqueObject, OwnIdentifiers};
 use crate::topology::Stack;
 
 /// Refuses while an object of the machine was not looked into. Objects that lie only on disks that `give_up` names do not
@@ -11,10 +11,10 @@ use crate::topology::Stack;
 /// # Errors
 /// Each such object with reason and remedy.
 pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
-    let stack = Stack::new(inventory);
+    let (stack, identifiers) = (Stack::new(inventory), OwnIdentifiers::of(&inventory.disks));
     let is_given_up = |name: &KernelName| {
         let disk = inventory.disks.iter().find(|disk| disk.name == *name);
-        disk.is_some_and(|disk| give_up.iter().any(|given| disk.is_named_by(given, &inventory.disks)))
+        disk.is_some_and(|disk| give_up.iter().any(|given| identifiers.is_named_by(disk, given)))
     };
     let counts = |object: &OpaqueObject| {
         let mut disks = object.devices.iter().flat_map(|device| stack.disks(&stack.name(device))).peekable();

@@ -3,7 +3,7 @@
 use crate::control::wire::ErrorBody;
 use crate::error::Error;
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// An answer that is not 2xx.
@@ -38,6 +38,16 @@ impl ApiError {
     }
 }
 
+/// Seconds after which a client asks a busy server again.
+const RETRY_AFTER: &str = "5";
+
+/// Tells the client of a busy server when to ask again.
+pub fn set_retry_after(response: &mut Response) {
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+    }
+}
+
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
@@ -48,6 +58,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body =
             ErrorBody { statuscode: self.status.as_u16(), message: self.message, code: self.code.map(str::to_owned) };
-        (self.status, Json(body)).into_response()
+        let mut response = (self.status, Json(body)).into_response();
+        set_retry_after(&mut response);
+        response
     }
 }

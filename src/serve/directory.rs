@@ -357,10 +357,8 @@ fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, S
 fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing, String> {
     let Some(allocation) = &machine.allocation else { return Ok(Standing::default()) };
     let standing = state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    let inventory = match wanted::needs_inventory(allocation, known) {
-        true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
-        false => None,
-    };
+    let generated = wanted::generate_blocking(state, &machine.id, allocation, known);
+    let generated = generated.map_err(|error| error.to_string())?;
     let approved = match known.approvals.of_other(&machine.id, &allocation.id) {
         Some(other) => {
             let other = state.standing_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
@@ -368,7 +366,7 @@ fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing,
         }
         None => known.approvals.in_force(&machine.id, &standing),
     };
-    Ok(Standing { inventory, approved, ..standing })
+    Ok(Standing { generated, approved, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

@@ -150,7 +150,7 @@ pub async fn two_machines(app: &App, id: &str, macs: &[String]) -> Result<Option
 /// one of its file.
 pub async fn blank_only(app: &App, directory: &Directory, id: &str) -> Result<Option<String>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
-    let Some(inventory) = app.state.inventory(id).await? else { return Ok(None) };
+    let Some(inventory) = app.inventory(id).await? else { return Ok(None) };
     let reported = inventory.system.uuid.as_deref().and_then(parse_usable_uuid);
     Ok(match prove_uuid(&known(app, machine).await?, reported) {
         UuidProof::Proven => None,

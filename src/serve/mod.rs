@@ -51,6 +51,7 @@ mod options;
 mod page;
 mod patient;
 mod peers;
+pub mod planner;
 pub mod power;
 pub mod preview;
 mod promise;
@@ -94,6 +95,7 @@ use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use notify::{HeartbeatSource, ServiceManager};
 use peers::Peers;
+use planner::Planner;
 use proof::SourcePorts;
 use pxe::{Pxe, PxeOptions};
 use state::State;
@@ -144,6 +146,7 @@ pub struct App {
     https: Option<Https>,
     templates: Writing,
     page: page::Page,
+    planner: Planner,
     looks: moves::looks::Looks,
 }
 
@@ -302,6 +305,7 @@ impl Server {
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
             page: page::Page::default(),
+            planner: Planner::start().context(Phase::Serve, || "start the planner's threads")?,
             looks: moves::looks::Looks::default(),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));

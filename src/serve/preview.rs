@@ -9,7 +9,7 @@ use super::moves::agents;
 use super::moves::handing::Foreseen;
 use super::operator::Operator;
 use super::resolve::resolve;
-use super::state::{Registered as Row, State as Database};
+use super::state::Registered as Row;
 use super::wanted;
 use crate::allocation;
 use crate::control::wire::Register;
@@ -90,16 +90,18 @@ pub async fn preview(
     if let Some(allocation) = &mut preview.machine.allocation {
         allocation.blank_only = identity::blank_only(&app, &directory, &id).await?;
     }
-    preview.registered = registered(&app.state, &id, is_installed).await?;
+    preview.registered = registered(&app, &id, is_installed).await?;
     if described.is_none() && preview.registered.is_none() {
         return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
     }
     Ok(Json(preview))
 }
 
-pub async fn registered(state: &Database, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
-    let Some(row) = state.registered(id).await? else { return Ok(None) };
-    of_row(row, id, is_installed).map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
+async fn registered(app: &App, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
+    let Some(row) = app.state.registered(id).await? else { return Ok(None) };
+    let machine = id.to_owned();
+    let read = app.planner.compute(id, move || of_row(row, &machine, is_installed)).await?;
+    read.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
 }
 
 /// # Errors
@@ -111,6 +113,11 @@ pub fn of_row(row: Row, id: &str, is_installed: bool) -> Result<Option<Registere
         format!("{what}. It registers again when it boots the ramdisk")
     })?;
     let Some(inventory) = register.inventory else { return Ok(None) };
+    if let Some(why) = inventory.exceeded() {
+        return Err(format!(
+            "what machine {id} has registered is not supported: {why}, and boot it into the ramdisk again"
+        ));
+    }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
     // Of what was registered before times were noted only this is certain: the installation came later.

@@ -227,9 +227,7 @@ impl Rack {
 
     fn standing(&self, id: &str, allocation: &Allocation) -> Result<Standing> {
         let mut standing = self.state.standing_blocking(id, &allocation.id)?;
-        if wanted::needs_inventory(allocation, &self.directory.known) {
-            standing.inventory = self.state.inventory_blocking(id)?;
-        }
+        standing.generated = wanted::generate_blocking(&self.state, id, allocation, &self.directory.known)?;
         Ok(standing)
     }
 

@@ -152,12 +152,10 @@ fn layout(
     if let Some(kept) = kept {
         return Ok(Some((id_of(kept), kept.clone())));
     }
-    let layout = match &merged.arrays {
-        Some(arrays) => match &standing.inventory {
-            Some(inventory) => arrays.layout(inventory)?,
-            None => return Ok(None),
-        },
-        None => by_the_files(machine, allocation, standing, known)?.clone(),
+    let layout = match (&merged.arrays, &standing.generated) {
+        (Some(_), Some(generated)) => generated.clone()?,
+        (Some(_), None) => return Ok(None),
+        (None, _) => by_the_files(machine, allocation, standing, known)?.clone(),
     };
     let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
     match (&standing.marker, &standing.order) {

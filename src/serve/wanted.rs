@@ -5,7 +5,7 @@ use super::App;
 use super::api_error::ApiError;
 use super::input::{Allocation, at};
 use super::resolve::Known;
-use super::state::Standing;
+use super::state::{Standing, State};
 use super::templates::{Stored, Templates};
 use crate::inventory::Inventory;
 use crate::layout::Layout;
@@ -88,11 +88,40 @@ pub fn needs_inventory(allocation: &Allocation, known: &Known) -> bool {
 /// The database's.
 pub async fn standing(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Standing, ApiError> {
     let standing = app.state.standing(machine, &allocation.id).await?;
-    let inventory = match needs_inventory(allocation, known) {
-        true => app.state.inventory(machine).await?,
-        false => None,
-    };
-    approved(app, machine, &allocation.id, Standing { inventory, ..standing }, known).await
+    let generated = generate(app, machine, allocation, known).await?;
+    approved(app, machine, &allocation.id, Standing { generated, ..standing }, known).await
+}
+
+/// The layout that the templates of the allocation make of what the machine has registered, if both are there.
+///
+/// # Errors
+/// The database's, and those of the planner.
+pub async fn generate(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Generated, ApiError> {
+    let Some(arrays) = requested_arrays(allocation, known) else { return Ok(None) };
+    let Some(registered) = app.state.registered(machine).await? else { return Ok(None) };
+    let generate = move || Some(arrays.layout(&registered.inventory()?));
+    app.planner.compute(machine, generate).await
+}
+
+/// The same for threads.
+///
+/// # Errors
+/// The database's.
+pub fn generate_blocking(
+    state: &State,
+    machine: &str,
+    allocation: &Allocation,
+    known: &Known,
+) -> crate::error::Result<Generated> {
+    let Some(arrays) = requested_arrays(allocation, known) else { return Ok(None) };
+    Ok(state.inventory_blocking(machine)?.map(|inventory| arrays.layout(&inventory)))
+}
+
+/// A layout, or why there is none. `None`: no template makes one, or the machine has not registered.
+pub type Generated = Option<Result<Layout, String>>;
+
+fn requested_arrays(allocation: &Allocation, known: &Known) -> Option<Arrays> {
+    needs_inventory(allocation, known).then(|| merged(allocation, known).ok()?.arrays).flatten()
 }
 
 /// The standing with the approval that is in force for the machine.

@@ -43,8 +43,9 @@ struct Superblock {
 
 /// All arrays with at least one member here, and the members that mdadm cannot read.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
+    let inside = inventory.inside_devices();
     let devices: Vec<&DevicePath> =
-        inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inventory.is_inside(device)).collect();
+        inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inside.contains(device)).collect();
     let (found, unknown) = examined(&devices, &mdadm_examine);
     let mut arrays = grouped(found);
     for array in &mut arrays {

@@ -37,8 +37,9 @@ const REPORT_BYTES: usize = 64 << 20;
 /// All groups, and the physical volumes of which lvm cannot tell what they belong to. On a machine without physical
 /// volumes lvm is not asked.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
+    let inside = inventory.inside_devices();
     let devices: Vec<&DevicePath> =
-        inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inventory.is_inside(device)).collect();
+        inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inside.contains(device)).collect();
     if devices.is_empty() {
         return (Vec::new(), Vec::new());
     }

@@ -82,7 +82,8 @@ const BCACHE_BACKING: [u64; 3] = [1, 4, 6];
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Part> {
     let mut parts = Vec::new();
     // What is inside the disk of a virtual machine is that machine's business.
-    for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inventory.is_inside(device)) {
+    let inside = inventory.inside_devices();
+    for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inside.contains(device)) {
         let file = File::open(node(roots, &inventory.kernel_name(device)));
         let bytes = |at: u64, length: usize| {
             let mut bytes = vec![0; length];

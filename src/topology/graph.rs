@@ -1,5 +1,6 @@
 //! What lies on what, wherever that was read: things with names, and for each what it is made of and what is made of it.
 
+pub mod reach;
 pub mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,11 +20,13 @@ pub struct Node<N, T> {
 pub struct Graph<N, T> {
     pub nodes: Vec<Node<N, T>>,
     named: BTreeMap<N, usize>,
+    /// Every pair of `below` and `above`.
+    links: BTreeSet<(usize, usize)>,
 }
 
 impl<N, T> Default for Graph<N, T> {
     fn default() -> Self {
-        Graph { nodes: Vec::new(), named: BTreeMap::new() }
+        Graph { nodes: Vec::new(), named: BTreeMap::new(), links: BTreeSet::new() }
     }
 }
 
@@ -47,7 +50,7 @@ impl<N: Ord + Clone, T> Graph<N, T> {
 
     /// `upper` is made of `lower`.
     pub fn link(&mut self, lower: usize, upper: usize) {
-        if !self.nodes[lower].above.contains(&upper) {
+        if self.links.insert((lower, upper)) {
             self.nodes[lower].above.push(upper);
             self.nodes[upper].below.push(lower);
         }

@@ -110,12 +110,14 @@ impl<'a> Match<'a> {
 
 /// Arrays with one of these devices as a member, running or not.
 pub fn arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a Array> {
+    let devices: BTreeSet<&DevicePath> = devices.iter().gather();
     let is = |array: &&Array| array.members.iter().any(|member| devices.contains(&member.device));
     inventory.arrays.iter().filter(is).collect()
 }
 
 /// Groups with one of these devices as a physical volume, active or not.
 pub fn groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a VolumeGroup> {
+    let devices: BTreeSet<&DevicePath> = devices.iter().gather();
     let is = |group: &&VolumeGroup| group.devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
 }

@@ -4,10 +4,12 @@
 
 pub mod find;
 pub mod graph;
+mod index;
 mod matching;
 pub mod multipath;
 pub mod names;
 mod stack;
+pub mod steps;
 
 pub use matching::{Match, arrays_on, groups_on, opened_on};
-pub use stack::{Stack, Unit, units};
+pub use stack::{Combined, Stack, Unit, units};

@@ -2,7 +2,7 @@
 
 use super::{Stack, Unit};
 use crate::device::DevicePath;
-use crate::inventory::{Inventory, array_uuid_text};
+use crate::inventory::array_uuid_text;
 
 /// Tags of fstab, and the directories of udev with the same names.
 const TAGS: [(&str, &str); 5] = [
@@ -49,7 +49,7 @@ fn unescaped(text: &str) -> String {
 }
 
 /// Returns whether the device answers to this path, which [`device_name`] has returned.
-pub fn answers(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit, wanted: &str) -> bool {
+pub fn answers(stack: &Stack, device: &DevicePath, unit: Unit, wanted: &str) -> bool {
     let matches = |name: String| match wanted.starts_with("/dev/disk/by-uuid/") || wanted.contains("/by-partuuid/") {
         true => name.eq_ignore_ascii_case(wanted),
         false => name == wanted,
@@ -58,8 +58,8 @@ pub fn answers(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: 
         let (uuid, label) = (link("by-uuid", &found.uuid), link("by-label", &found.label));
         uuid.into_iter().chain(label)
     });
-    let own = [device.to_string(), inventory.kernel_name(device).path().to_string()];
-    own.into_iter().chain(signatures).chain(links(inventory, stack, device, unit)).any(matches)
+    let own = [device.to_string(), stack.name(device).path().to_string()];
+    own.into_iter().chain(signatures).chain(links(stack, device, unit)).any(matches)
 }
 
 fn link(directory: &str, name: &str) -> Option<String> {
@@ -67,7 +67,7 @@ fn link(directory: &str, name: &str) -> Option<String> {
 }
 
 /// Links that depend on the kind of the device.
-fn links(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit) -> Vec<String> {
+fn links(stack: &Stack, device: &DevicePath, unit: Unit) -> Vec<String> {
     match unit {
         Unit::Disk(disk) => {
             let path = Some(disk.by_path.clone()).filter(|path| !path.is_empty());
@@ -76,16 +76,13 @@ fn links(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit) 
         Unit::Partition(part) => {
             let guid = part.guid.and_then(|guid| link("by-partuuid", &guid.to_string()));
             let names = guid.into_iter().chain(link("by-partlabel", &part.label));
-            let mut disks = inventory.disks.iter();
-            let is_on = |part_of: &&crate::inventory::Disk| {
-                part_of.table.iter().flat_map(|table| &table.partitions).any(|other| other.device == *device)
-            };
-            let disk = disks.find(is_on).map(|disk| links(inventory, stack, &disk.device, Unit::Disk(disk)));
+            let disk = stack.whole_of(device).filter(|whole| matches!(whole, Unit::Disk(_)));
+            let disk = disk.and_then(|disk| Some(links(stack, disk.device()?, disk)));
             names.chain(disk.into_iter().flatten().map(|link| format!("{link}-part{}", part.number))).collect()
         }
         Unit::Stacked(stacked) => {
             let volume = stack.volume_name(stacked).map(|name| format!("/dev/{name}"));
-            let arrays = inventory.arrays.iter().filter(|array| array.running.as_ref() == Some(&stacked.name));
+            let arrays = stack.array(&stacked.name).into_iter();
             let arrays = arrays.flat_map(|array| {
                 let by_id = format!("{LINKS}by-id/md-uuid-{}", array_uuid_text(array.uuid));
                 [format!("/dev/md/{}", array.name), by_id]
@@ -99,6 +96,7 @@ fn links(inventory: &Inventory, stack: &Stack, device: &DevicePath, unit: Unit) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Inventory;
     use crate::topology::units;
 
     #[test]
@@ -129,7 +127,7 @@ mod tests {
             serde_json::from_str(include_str!("../../testdata/inventories/raid-lvm.json")).unwrap();
         let stack = Stack::new(&inventory);
         let found = |wanted: &str| -> Vec<&str> {
-            let found = units(&inventory).filter(|(device, unit)| answers(&inventory, &stack, device, *unit, wanted));
+            let found = units(&inventory).filter(|(device, unit)| answers(&stack, device, *unit, wanted));
             found.map(|(device, _)| device.as_str()).collect()
         };
         let array = array_uuid_text(inventory.arrays[1].uuid);

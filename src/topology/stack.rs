@@ -1,9 +1,13 @@
 //! What lies on what in a machine at this moment: disks, partitions and the devices made of them, by kernel name.
 
+use super::graph::reach::{Met, Reach};
 use super::graph::{Graph, Node, walk};
+use super::index::Index;
+use super::steps::Steps;
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{Disk, Inventory, Partition, Signature, Stacked, Table, Use};
+use crate::inventory::{Array, Disk, Inventory, LogicalVolume, Partition, Signature, Stacked, Table, Use, VolumeGroup};
 use crate::order::Gather;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 /// What a node of the machine is.
@@ -73,13 +77,33 @@ pub fn units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, Unit<'
 }
 
 pub struct Stack<'a> {
-    inventory: &'a Inventory,
+    index: Index<'a>,
     graph: Graph<KernelName, Unit<'a>>,
+    /// Disks and unknown devices at the bottom of each node.
+    bottoms: OnceCell<Reach>,
+    /// Topmost holders of each node, partitions left out.
+    tops: OnceCell<Reach>,
+    steps: Steps,
 }
 
 impl<'a> Stack<'a> {
     pub fn new(inventory: &'a Inventory) -> Stack<'a> {
-        let mut stack = Stack { inventory, graph: Graph::default() };
+        Stack::with(inventory, Steps::unlimited())
+    }
+
+    /// A stack whose answers may be incomplete once its steps are exhausted.
+    pub fn bounded(inventory: &'a Inventory) -> Stack<'a> {
+        Stack::with(inventory, Steps::bounded())
+    }
+
+    fn with(inventory: &'a Inventory, steps: Steps) -> Stack<'a> {
+        let mut stack = Stack {
+            index: Index::new(inventory),
+            graph: Graph::default(),
+            bottoms: OnceCell::new(),
+            tops: OnceCell::new(),
+            steps,
+        };
         let disks = inventory.disks.iter().map(|disk| (&disk.name, Unit::Disk(disk)));
         let stacked = inventory.stacked.iter().map(|device| (&device.name, Unit::Stacked(device)));
         for (name, unit) in disks.chain(stacked) {
@@ -112,13 +136,28 @@ impl<'a> Stack<'a> {
         self.graph.find(name).unwrap_or_else(|| self.graph.provide(name.clone(), Unit::Unknown))
     }
 
+    /// Steps that answers about disks and pairs of devices have cost so far.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
     /// Kernel name of a device path as the inventory writes it: `/dev/sda1` → `sda1`, `/dev/mapper/vg00-root` → `dm-0`.
     pub fn name(&self, device: &DevicePath) -> KernelName {
-        self.inventory.kernel_name(device)
+        self.index.kernel_name(device)
     }
 
     pub fn unit(&self, name: &KernelName) -> Unit<'a> {
         self.graph.find(name).map_or(Unit::Unknown, |node| self.graph.nodes[node].item)
+    }
+
+    /// The first disk, partition or stacked device with that path.
+    pub fn unit_at(&self, device: &DevicePath) -> Option<Unit<'a>> {
+        self.index.unit(device)
+    }
+
+    /// Disk or stacked device that has the partition in its table.
+    pub fn whole_of(&self, partition: &DevicePath) -> Option<Unit<'a>> {
+        self.index.whole_of(partition)
     }
 
     pub fn stacked(&self, name: &KernelName) -> Option<&'a Stacked> {
@@ -128,12 +167,30 @@ impl<'a> Stack<'a> {
         }
     }
 
+    /// Array that runs under that name.
+    pub fn array(&self, name: &KernelName) -> Option<&'a Array> {
+        self.index.array(name)
+    }
+
+    /// Logical volume that is active under that name, and its group.
+    pub fn volume(&self, name: &KernelName) -> Option<(&'a VolumeGroup, &'a LogicalVolume)> {
+        self.index.volume(name)
+    }
+
+    /// Arrays with the device as a member, running or not.
+    pub fn arrays_on(&self, device: &DevicePath) -> &[&'a Array] {
+        self.index.arrays_on(device)
+    }
+
+    /// Groups with the device as a physical volume, active or not.
+    pub fn groups_on(&self, device: &DevicePath) -> &[&'a VolumeGroup] {
+        self.index.groups_on(device)
+    }
+
     /// `GROUP/VOLUME` of a logical volume. LVM tells it, or the name of the mapping, in which LVM writes each dash of a name
     /// twice.
     pub fn volume_name(&self, device: &Stacked) -> Option<String> {
-        let groups = self.inventory.groups.iter();
-        let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
-        match volumes.find(|(_, volume)| volume.running.as_ref() == Some(&device.name)) {
+        match self.volume(&device.name) {
             Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
             None => mapping_name(device.device.as_str().strip_prefix("/dev/mapper/")?),
         }
@@ -141,50 +198,99 @@ impl<'a> Stack<'a> {
 
     /// What holds the device directly. Its partitions are parts of it, and do not.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
-        self.above(name, |unit| !matches!(unit, Unit::Partition(_)))
+        let nodes = self.graph.find(name).into_iter().flat_map(|node| self.holding(node));
+        nodes.map(|node| self.graph.nodes[node].name.clone()).gather()
     }
 
-    fn above(&self, name: &KernelName, is: impl Fn(Unit) -> bool) -> BTreeSet<KernelName> {
-        let nodes = self.graph.find(name).into_iter().flat_map(|node| &self.graph.nodes[node].above);
-        nodes.map(|node| &self.graph.nodes[*node]).filter(|node| is(node.item)).map(|node| node.name.clone()).gather()
+    /// Returns whether anything holds the device directly.
+    pub fn is_held(&self, name: &KernelName) -> bool {
+        self.graph.find(name).is_some_and(|node| self.holding(node).next().is_some())
     }
 
-    /// The device and all that is made of it as a whole.
-    pub fn with_holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
-        walk::reach([name.clone()], |name| self.holders(name).into_iter().collect())
+    fn holding(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        let above = self.graph.nodes[node].above.iter().copied();
+        above.filter(|upper| !matches!(self.graph.nodes[*upper].item, Unit::Partition(_)))
     }
 
     /// The device and all that is made of it or of its partitions, in the order in which it is taken down: itself last.
     pub fn topmost_first(&self, name: &KernelName) -> Vec<KernelName> {
-        walk::farthest_first(name.clone(), |name| {
+        self.topmost_first_but(&BTreeSet::new(), name)
+    }
+
+    /// [`Stack::topmost_first`] without `known` devices, of which all that is made of them is known too.
+    pub fn topmost_first_but(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
+        walk::farthest_first_but(known, name.clone(), |name| {
             let partitions = self.unit(name).table().into_iter().flat_map(|table| &table.partitions);
             self.holders(name).into_iter().chain(partitions.map(|part| part.device.kernel_name())).collect()
         })
     }
 
-    /// Names of the disks at the bottom of a device. What nobody knows stands for itself.
-    pub fn disks(&self, name: &KernelName) -> BTreeSet<KernelName> {
-        let below = |node: &usize| match &self.graph.nodes[*node] {
-            // Whatever is said of it, a disk is the bottom.
-            Node { item: Unit::Disk(_), .. } => Vec::new(),
-            node => node.below.clone(),
+    fn bottoms(&self) -> &Reach {
+        let below = |node: &Node<KernelName, Unit>| match node.item {
+            // A disk is the bottom, even if it is listed above another device.
+            Unit::Disk(_) => Vec::new(),
+            _ => node.below.clone(),
         };
-        match self.graph.find(name) {
-            Some(node) => {
-                let bottoms = walk::ends([node], below).into_iter();
-                bottoms.map(|node| self.graph.nodes[node].name.clone()).gather()
-            }
-            None => [name.clone()].into(),
-        }
+        self.bottoms.get_or_init(|| Reach::new(self.graph.nodes.iter().map(below).collect()))
     }
 
-    /// Does one of them lie on the other, or something on both?
+    fn tops(&self) -> &Reach {
+        let nodes = 0..self.graph.nodes.len();
+        self.tops.get_or_init(|| Reach::new(nodes.map(|node| self.holding(node).collect()).collect()))
+    }
+
+    /// Names of the disks at the bottom of a device. An unknown device stands for itself.
+    pub fn disks(&self, name: &KernelName) -> BTreeSet<KernelName> {
+        self.disks_of([name])
+    }
+
+    /// Names of the disks at the bottom of any of these devices.
+    pub fn disks_of<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> BTreeSet<KernelName> {
+        let (mut nodes, mut disks) = (Vec::new(), BTreeSet::new());
+        for name in names {
+            match self.graph.find(name) {
+                Some(node) => nodes.push(node),
+                None => drop(disks.insert(name.clone())),
+            }
+        }
+        let ends = self.bottoms().ends_of(nodes);
+        if self.steps.take(ends.len()) {
+            disks.extend(ends.into_iter().map(|node| self.graph.nodes[node].name.clone()));
+        }
+        disks
+    }
+
+    /// Combines the values that `value` has for the disks at the bottom of each device.
+    pub fn combined(&self, value: impl Fn(&KernelName) -> u8) -> Combined {
+        Combined(self.bottoms().combine(|end| value(&self.graph.nodes[end].name)))
+    }
+
+    /// The combined value of a device; `None` for one that is in no inventory.
+    pub fn value_of(&self, combined: &Combined, name: &KernelName) -> Option<u8> {
+        combined.0.get(self.graph.find(name)?).copied()
+    }
+
+    /// Returns whether one of them lies on the other, or a third device on both.
     pub fn is_one_thing(&self, name: &KernelName, other: &KernelName) -> bool {
-        self.disks(name).contains(other)
-            || self.disks(other).contains(name)
-            || !self.with_holders(name).is_disjoint(&self.with_holders(other))
+        let (Some(one), Some(two)) = (self.graph.find(name), self.graph.find(other)) else { return name == other };
+        self.steps.take(1);
+        let bottoms = self.bottoms();
+        bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().meet(one, two)
+    }
+
+    /// Counts the devices that share nothing with those before them.
+    pub fn count_apart<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
+        let (mut met, mut unknown) = (Met::default(), BTreeSet::new());
+        let mut is_apart = |name: &&KernelName| match self.graph.find(name) {
+            Some(node) => met.is_apart(self.bottoms(), self.tops(), node),
+            None => unknown.insert((*name).clone()),
+        };
+        names.into_iter().filter(|name| is_apart(name)).count()
     }
 }
+
+/// A value for each device, by the disks at its bottom.
+pub struct Combined(Vec<u8>);
 
 /// `vg0-lv--0` → `vg0/lv-0`.
 fn mapping_name(mapping: &str) -> Option<String> {
@@ -195,54 +301,4 @@ fn mapping_name(mapping: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn inventory(disks: &str, stacked: &str) -> Inventory {
-        let (disks, stacked) = (serde_json::from_str(disks).unwrap(), serde_json::from_str(stacked).unwrap());
-        Inventory { disks, stacked, ..Inventory::default() }
-    }
-
-    /// sysfs has an exclamation mark where `/dev` has a directory.
-    #[test]
-    fn what_lies_on_a_disk_with_a_directory_of_its_own_is_found() {
-        let inventory = inventory(
-            r#"[{"name": "cciss!c0d0", "device": "/dev/cciss/c0d0", "size_bytes": 0, "sector_bytes": 512, "table": {"kind": "gpt",
-                "partitions": [{"number": 1, "device": "/dev/cciss/c0d0p1", "start_bytes": 0, "size_bytes": 0}]}}]"#,
-            r#"[{"name": "dm-0", "device": "/dev/mapper/vg00-root", "kind": "volume", "below": ["cciss!c0d0p1"], "size_bytes": 0}]"#,
-        );
-        let stack = Stack::new(&inventory);
-        let part = DevicePath::from("/dev/cciss/c0d0p1");
-        assert_eq!(stack.name(&part), "cciss!c0d0p1");
-        assert_eq!(stack.disks(&"dm-0".into()), ["cciss!c0d0".into()].into());
-        assert_eq!(stack.holders(&stack.name(&part)), ["dm-0".into()].into());
-        assert_eq!(stack.topmost_first(&"cciss!c0d0".into()), ["dm-0", "cciss!c0d0p1", "cciss!c0d0"]);
-    }
-
-    #[test]
-    fn both_sides_say_who_lies_on_whom() {
-        let inventory = inventory(
-            r#"[{"name": "sda", "device": "/dev/sda", "size_bytes": 0, "sector_bytes": 512, "uses": [{"holder": "md9"}]},
-                {"name": "sdb", "device": "/dev/sdb", "size_bytes": 0, "sector_bytes": 512, "uses": [{"holder": "sda"}]}]"#,
-            r#"[{"name": "md9", "device": "/dev/md9", "kind": "array", "below": ["sdb", "sdx"], "size_bytes": 0}]"#,
-        );
-        let stack = Stack::new(&inventory);
-        let disks = |name: &str| stack.disks(&name.into()).iter().map(KernelName::to_string).collect::<Vec<_>>();
-        assert_eq!(disks("md9"), ["sda", "sdb", "sdx"]);
-        assert_eq!(disks("sda"), ["sda"], "a disk lies on nothing");
-        assert_eq!(disks("nobody"), ["nobody"]);
-    }
-
-    #[test]
-    fn a_mapping_is_called_as_its_volume() {
-        for (mapping, name) in [
-            ("vg0-lv--0", Some("vg0/lv-0")),
-            ("csi--lvm-varlib", Some("csi-lvm/varlib")),
-            ("a--b--c-d", Some("a-b-c/d")),
-            ("mpatha", None),
-            ("", None),
-        ] {
-            assert_eq!(mapping_name(mapping).as_deref(), name, "{mapping}");
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! Encrypted containers, and components of pools and RAIDs that neither md nor LVM assembles.
 
-use super::{Device, OpaqueKind, OpaqueObject, signature_name};
+use super::seen::{Device, SeenDevices};
+use super::{OpaqueKind, OpaqueObject, signature_name};
 use crate::device::DevicePath;
-use crate::inventory::{Inventory, Signature, StackedKind, Tried};
+use crate::inventory::{Signature, StackedKind, Tried};
 
 /// Kinds of libblkid's usage `raid` that mdadm and lvm report: they are listed as arrays, groups or unassigned.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
@@ -15,7 +16,7 @@ const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 /// Kinds of firmware RAIDs end so in libblkid.
 const RAID_SUFFIX: &str = "_raid_member";
 
-impl Inventory {
+impl SeenDevices<'_> {
     /// Returns the components on a device. An array that runs on the device shows under its own name what lies inside.
     pub(super) fn opaque_components(&self, device: &Device) -> Vec<OpaqueObject> {
         if self.is_held_by(device.path, StackedKind::Array) {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::inventory::{
-    ArrayMember, Failed, HAS_SNAPSHOT, Health, LogicalVolume, Partition, PhysicalVolume, Table, VolumeGroup,
+    ArrayMember, Failed, HAS_SNAPSHOT, Health, LogicalVolume, Partition, PhysicalVolume, Stacked, Table, Use,
+    VolumeGroup,
 };
 use crate::marker::Marker;
 use uuid::Uuid;

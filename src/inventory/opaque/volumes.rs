@@ -1,12 +1,13 @@
 //! Volume groups and logical volumes that are not active.
 
+use super::seen::SeenDevices;
 use super::{OpaqueKind, OpaqueObject};
-use crate::inventory::{HAS_SNAPSHOT, Health, Inventory, LogicalVolume, Tried, VolumeGroup};
+use crate::inventory::{HAS_SNAPSHOT, Health, LogicalVolume, Tried, VolumeGroup};
 
 /// Segment types whose content the agent can show without a write.
 const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
 
-impl Inventory {
+impl SeenDevices<'_> {
     /// Returns the volumes of a group that are not shown; of a closed group as one object.
     pub(super) fn opaque_volumes(&self, group: &VolumeGroup) -> Vec<OpaqueObject> {
         let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
@@ -27,13 +28,13 @@ impl Inventory {
             devices: group.devices().cloned().collect(),
             reason: reason.to_owned(),
             remedy: remedy.to_owned(),
-            untried: !self.explored && idle.iter().all(|volume| is_showable_in_closed_group(volume)),
+            untried: !self.inventory.explored && idle.iter().all(|volume| is_showable_in_closed_group(volume)),
         }
     }
 
     fn opaque_volume(&self, group: &VolumeGroup, volume: &LogicalVolume) -> OpaqueObject {
         let failure = self.failure(&Tried::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
-        let untried = !self.explored && failure.is_none() && is_showable(volume);
+        let untried = !self.inventory.explored && failure.is_none() && is_showable(volume);
         let path = format!("{}/{}", group.name, volume.name);
         let elsewhere = |what: &str| format!("{what} in the system that uses it");
         let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {

@@ -1,8 +1,10 @@
 //! Compares the disks of a plan with those of the approved one.
 
 use super::paired;
+use crate::order::Gather;
 use crate::plan::Verdict;
 use crate::plan::verdicts::DiskVerdict;
+use std::collections::BTreeSet;
 
 /// Ends of lines about a device on which an attempt may make something meanwhile.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
@@ -54,9 +56,11 @@ fn other_disk(name: &str, then: &DiskVerdict, now: &DiskVerdict, has_begun: bool
         return None;
     }
     let may_change = |line: &str| has_begun && NOTHING_YET.iter().any(|end| line.ends_with(end));
-    let gone: Vec<&str> = before.iter().filter(|line| !after.contains(line)).map(String::as_str).collect();
+    let known = |lines: &'_ [String]| -> BTreeSet<String> { lines.iter().cloned().gather() };
+    let (then, now) = (known(before), known(after));
+    let gone: Vec<&str> = before.iter().filter(|line| !now.contains(*line)).map(String::as_str).collect();
     let gone: Vec<&str> = gone.into_iter().filter(|line| !may_change(line)).collect();
-    let new: Vec<&str> = after.iter().filter(|line| !has_begun && !before.contains(line)).map(String::as_str).collect();
+    let new: Vec<&str> = after.iter().filter(|line| !has_begun && !then.contains(*line)).map(String::as_str).collect();
     let listed = |lines: &[&str]| if lines.is_empty() { "nothing else".to_owned() } else { lines.join("; ") };
     let differs = !gone.is_empty() || !new.is_empty();
     differs.then(|| format!("disk {name}: approved with {}, found with {}", listed(&gone), listed(&new)))

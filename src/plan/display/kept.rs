@@ -1,8 +1,9 @@
 //! What is on a kept disk and stays there, as a tree for a person: sizes, labels, UUIDs, how full, mounted where.
 
+use super::lines::Lines;
 use super::{bytes, nothing_known, short, signature};
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, StackedKind, VolumeGroup};
+use crate::inventory::{self, Array, LogicalVolume, Partition, Signature, StackedKind, VolumeGroup};
 use crate::layout::{Layout, OnReinstall};
 use crate::order::Gather;
 use crate::plan::Verdict;
@@ -11,7 +12,7 @@ use crate::plan::luks::{self, LuksFate};
 use crate::plan::placed::FilesystemFate;
 use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
-use crate::topology::{Match, Stack, arrays_on, groups_on};
+use crate::topology::{Match, Stack};
 use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";
@@ -30,7 +31,7 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
             | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
         };
         let is_locked = luks::is_locked(decided, device);
-        let (device, _) = content(inventory, &keeping.lies_on(device))?;
+        let (device, _) = content(inventory, &keeping.stack, &keeping.lies_on(device))?;
         if is_locked {
             return Some((device, "stays locked".to_owned()));
         }
@@ -39,17 +40,18 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
     });
     let locked = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Locked && luks.group.is_some());
-    let locked = locked.filter_map(|luks| content(inventory, &keeping.lies_on(&luks.container.device)));
+    let locked = locked.filter_map(|luks| content(inventory, &keeping.stack, &keeping.lies_on(&luks.container.device)));
     let places = places.chain(locked.map(|(device, _)| (device, "stays locked".to_owned())));
     let mut tree = Tree {
         meant,
         stack: Stack::new(inventory),
         layout,
-        inventory,
         decided,
         places: places.gather(),
+        // The first of a device counts.
+        inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).gather(),
         drawn: BTreeSet::new(),
-        lines: Vec::new(),
+        lines: Lines::default(),
     };
     let kept = decided.disks.iter().map(|disk| disk.verdict == Verdict::Keep);
     let drawn: Vec<Option<Vec<String>>> =
@@ -63,13 +65,13 @@ struct Tree<'a> {
     meant: &'a Match<'a>,
     stack: Stack<'a>,
     layout: &'a Layout,
-    inventory: &'a Inventory,
     decided: &'a Decided,
     /// Devices of the inventory to where their filesystem is mounted.
     places: BTreeMap<&'a DevicePath, String>,
+    inside: BTreeMap<&'a DevicePath, &'a inventory::Filesystem>,
     /// Arrays and groups, by UUID, which may lie on several disks.
     drawn: BTreeSet<String>,
-    lines: Vec<String>,
+    lines: Lines,
 }
 
 impl<'a> Tree<'a> {
@@ -77,16 +79,17 @@ impl<'a> Tree<'a> {
         if let Some(table) = &disk.table {
             let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
             self.line(0, &format!("{}{guid}", table.kind.to_uppercase()), &[]);
-            table.partitions.iter().for_each(|part| self.partition(disk, part));
+            let foreign = foreign_partitions(self.meant, disk).into_iter().gather();
+            table.partitions.iter().for_each(|part| self.partition(&foreign, part));
         }
         self.device(&disk.device, &disk.signatures, 0);
-        std::mem::take(&mut self.lines)
+        self.lines.take()
     }
 
-    fn partition(&mut self, disk: &inventory::Disk, part: &'a Partition) {
+    fn partition(&mut self, foreign: &BTreeSet<u32>, part: &'a Partition) {
         let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
         let mut parts = vec![bytes(part.size_bytes)];
-        if foreign_partitions(self.meant, disk).contains(&part.number) {
+        if foreign.contains(&part.number) {
             parts.push(NOT_LISTED.to_owned());
         }
         parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));
@@ -96,10 +99,12 @@ impl<'a> Tree<'a> {
 
     /// What lies on a device: an array, a group, or filesystems and the like.
     fn device(&mut self, device: &'a DevicePath, signatures: &'a [Signature], depth: usize) {
-        let one = std::slice::from_ref(device);
-        if let Some(array) = arrays_on(self.inventory, one).first() {
+        if self.lines.is_full(depth) {
+            return;
+        }
+        if let Some(array) = self.stack.arrays_on(device).first() {
             self.array(array, depth);
-        } else if let Some(group) = groups_on(self.inventory, one).first() {
+        } else if let Some(group) = self.stack.groups_on(device).first() {
             self.group(group, depth);
         } else {
             self.content(device, signatures, depth);
@@ -108,7 +113,7 @@ impl<'a> Tree<'a> {
 
     fn content(&mut self, device: &DevicePath, signatures: &[Signature], depth: usize) {
         let place = self.places.get(device).cloned();
-        let inside = self.inventory.filesystems.iter().find(|is| is.device == *device);
+        let inside = self.inside.get(device);
         let used = inside.map(|is| format!("{} of {} used", bytes(is.used_bytes), bytes(is.size_bytes)));
         for found in signatures {
             let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
@@ -117,7 +122,9 @@ impl<'a> Tree<'a> {
         }
         // What is in an open container.
         for holder in self.stack.holders(&self.stack.name(device)) {
-            if let Some(open) = self.stack.stacked(&holder).filter(|is| is.kind == StackedKind::Crypt) {
+            let open = self.stack.stacked(&holder).filter(|is| is.kind == StackedKind::Crypt);
+            // A container lies on one device; one that is listed on several is drawn once for each.
+            if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
                 self.device(&open.device, &open.signatures, depth + 1);
             }
         }
@@ -186,7 +193,6 @@ impl<'a> Tree<'a> {
     }
 
     fn line(&mut self, depth: usize, what: &str, parts: &[String]) {
-        let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
-        self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+        self.lines.push(depth, what, parts);
     }
 }

@@ -1,10 +1,11 @@
 //! What runs on each disk now, as a tree for a person.
 
+use super::lines::Lines;
 use super::{nothing_known, short, signature};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, Disk, Inventory, LogicalVolume, Stacked, StackedKind, Table, Use};
 use crate::plan::{arrays, lvm};
-use crate::topology::{Stack, arrays_on, groups_on};
+use crate::topology::Stack;
 use std::collections::BTreeSet;
 
 /// Draws the trees; what lies on several disks is drawn once.
@@ -12,12 +13,12 @@ pub struct Running<'a> {
     inventory: &'a Inventory,
     stack: &'a Stack<'a>,
     drawn: BTreeSet<&'a KernelName>,
-    lines: Vec<String>,
+    lines: Lines,
 }
 
 impl<'a> Running<'a> {
     pub fn new(inventory: &'a Inventory, stack: &'a Stack<'a>) -> Running<'a> {
-        Running { inventory, stack, drawn: BTreeSet::new(), lines: Vec::new() }
+        Running { inventory, stack, drawn: BTreeSet::new(), lines: Lines::default() }
     }
 
     /// One tree for each disk of the inventory, in its order.
@@ -26,19 +27,15 @@ impl<'a> Running<'a> {
         for disk in &self.inventory.disks {
             self.whole(disk);
             self.partitions(&disk.table, 0);
-            trees.push(std::mem::take(&mut self.lines));
+            trees.push(self.lines.take());
         }
         trees
     }
 
     /// The disk itself, whose name is in the line above the tree.
     fn whole(&mut self, disk: &'a Disk) {
-        let said = self.lines.len();
         self.unit(&disk.name, &disk.device, &disk.uses, 0);
-        if self.lines.get(said).is_some_and(|line| line == short(&disk.device)) {
-            self.lines.remove(said);
-            self.lines.iter_mut().skip(said).for_each(|line| drop(line.drain(..2)));
-        }
+        self.lines.lift(short(&disk.device));
     }
 
     fn partitions(&mut self, table: &'a Option<Table>, depth: usize) {
@@ -65,8 +62,14 @@ impl<'a> Running<'a> {
         let Some(device) = self.stack.stacked(name) else {
             return self.line(depth, name, &["which nothing is known about".to_owned()]);
         };
+        if self.lines.is_full(depth) {
+            return;
+        }
         // What the agent has put over a device to look inside is not worth a line.
         if device.is_overlay() {
+            if !self.drawn.insert(&device.name) {
+                return;
+            }
             return self.stack.holders(name).iter().for_each(|holder| self.holder(holder, depth));
         }
         let what = self.in_words(device);
@@ -87,17 +90,15 @@ impl<'a> Running<'a> {
 
     /// An array or group on a device that nothing holds.
     fn dormant(&self, device: &DevicePath) -> Vec<String> {
-        let one = std::slice::from_ref(device);
-        let arrays = arrays_on(self.inventory, one).into_iter().filter(|array| array.running.is_none());
-        let groups = groups_on(self.inventory, one).into_iter();
+        let arrays = self.stack.arrays_on(device).iter().filter(|array| array.running.is_none());
+        let groups = self.stack.groups_on(device).iter();
         let arrays = arrays.map(|array| format!("{}, not running", arrays::in_words(array)));
         arrays.chain(groups.map(|group| format!("{}, not active", lvm::in_words(group)))).collect()
     }
 
     fn in_words(&self, device: &Stacked) -> String {
-        let array = self.inventory.arrays.iter().find(|array| array.running.as_ref() == Some(&device.name));
-        let volumes = self.inventory.groups.iter().flat_map(|group| &group.volumes);
-        let volume = volumes.into_iter().find(|volume| volume.running.as_ref() == Some(&device.name));
+        let array = self.stack.array(&device.name);
+        let volume = self.stack.volume(&device.name).map(|(_, volume)| volume);
         let known = match (array, volume) {
             (Some(Array { level, metadata, name, .. }), _) if name.is_empty() => {
                 format!(" {level} metadata {metadata}")
@@ -111,8 +112,7 @@ impl<'a> Running<'a> {
     }
 
     fn line(&mut self, depth: usize, what: &str, parts: &[String]) {
-        let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
-        self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+        self.lines.push(depth, what, parts);
     }
 }
 

@@ -8,6 +8,9 @@ use crate::topology::{Unit, units};
 use crate::volume::{Content, Volume};
 use uuid::Uuid;
 
+/// Devices with one UUID that are compared with each other.
+const MAXIMUM_COMPARED: usize = 32;
+
 /// A device that has the UUID of a volume.
 #[derive(Clone, Copy)]
 pub(super) struct Carrier<'a> {
@@ -22,6 +25,10 @@ impl<'a> Deciding<'a> {
     pub(super) fn carriers(&self, volume: &Volume) -> Vec<Carrier<'a>> {
         let all: Vec<Carrier> =
             units(self.inventory).filter_map(|(device, unit)| carrier(volume, device, unit)).collect();
+        // Several devices are refused, whatever they lie on.
+        if all.len() > MAXIMUM_COMPARED {
+            return all;
+        }
         let shown_above = |lower: &Carrier| {
             all.iter().any(|upper| {
                 upper.is_plain && upper.device != lower.device && self.is_below(lower.device, upper.device)
@@ -94,10 +101,8 @@ impl<'a> Deciding<'a> {
     /// Returns whether the upper device is assembled from the lower one, or from the disk that the lower one is a partition of.
     fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
         let (lower, upper) = (self.stack.name(lower), self.stack.name(upper));
-        let is_part = |unit: &Unit| {
-            unit.table().is_some_and(|table| table.partitions.iter().any(|part| part.device.kernel_name() == lower))
-        };
-        let whole = units(self.inventory).find(|(_, unit)| is_part(unit)).map(|(device, _)| self.stack.name(device));
+        let whole = self.stack.whole_of(&lower.path()).and_then(|unit| unit.device());
+        let whole = whole.map(|device| self.stack.name(device));
         let holders = [Some(lower), whole].into_iter().flatten().flat_map(|name| self.stack.holders(&name));
         holders.into_iter().any(|holder| self.stack.topmost_first(&holder).contains(&upper))
     }

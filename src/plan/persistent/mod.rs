@@ -203,7 +203,7 @@ impl<'a> Deciding<'a> {
 
     /// A disk that no layout names belongs to the allocation from here on.
     fn take_name(&mut self, disk: &Disk) {
-        if self.verdicts.insert(disk.name.clone(), Verdict::Volumes).is_none() {
+        if self.set_verdict(&disk.name, Verdict::Volumes).is_none() {
             self.decided.identities.push(super::DiskIdentity::of(disk));
         }
     }

@@ -42,9 +42,7 @@ impl<'a> Deciding<'a> {
     ) -> Decision {
         let disks = self.disks_below(device);
         // A block volume is named by the device of which it is a partition.
-        let is_part =
-            |unit: &Unit| unit.table().is_some_and(|table| table.partitions.iter().any(|part| part.device == *device));
-        let whole = units(self.inventory).find(|(_, unit)| is_part(unit)).map_or(device, |(whole, _)| whole);
+        let whole = self.stack.whole_of(device).and_then(|whole| whole.device()).unwrap_or(device);
         if let Some(path) = path {
             let is_there = |device: &DevicePath| match self.inventory.disk(path.as_str()) {
                 Some(disk) => disk.device == *device,

@@ -29,7 +29,7 @@ impl Deciding<'_> {
         let inventory = self.inventory;
         let disk = |name: &KernelName| {
             let disk = inventory.disks.iter().find(|disk| disk.name == *name)?;
-            Some(MarkedDisk { device: disk.device.to_string(), ..marking::of_disk(disk, inventory) })
+            Some(MarkedDisk { device: disk.device.to_string(), ..marking::of_disk(disk, &self.identifiers) })
         };
         RecordedVolume {
             uid: uid.to_string(),

@@ -18,6 +18,7 @@ mod clocks;
 mod companions;
 mod concealed;
 mod copies;
+mod cost;
 mod defining;
 mod degraded;
 mod disabled;

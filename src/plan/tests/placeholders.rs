@@ -163,7 +163,7 @@ fn a_new_marker_records_no_placeholder() {
         Claim { waiver: Some(Waiver::Operator), give_up: vec!["0x5000c500a1b2c3d7".to_owned()], ..claim() },
     );
     let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
-    let record = super::super::marking::of_disk(&inventory.disks[0], &inventory);
+    let record = super::super::marking::of_disk(&inventory.disks[0], &inventory::OwnIdentifiers::of(&inventory.disks));
     assert_eq!((record.serial.as_str(), record.wwn.as_str()), ("", "0x5000c500a1b2c3d7"));
     assert_eq!(verdicts(&plan)[0], Verdict::Wipe);
 }

@@ -1,13 +1,14 @@
 //! Disks in the verdicts: which disk it is, what is on it, and what becomes of it. Names that the kernel assigns are not in it.
 
-use crate::inventory::{Disk, Partition, Signature};
+use crate::inventory::{Disk, OwnIdentifiers, Partition, Signature};
 use crate::layout;
-use crate::order;
+use crate::order::{self, Gather};
 use crate::plan::display::nothing_known;
 use crate::plan::{Torn, Verdict};
 use crate::text::{bytes, clean};
 use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields stand in the order of their names, as those of [`super::Verdicts`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,21 +46,26 @@ impl Ord for DiskVerdict {
 }
 
 impl DiskVerdict {
-    /// `disks` are all of the machine.
-    pub(super) fn new(listed: &layout::Disk, disk: &Disk, disks: &[Disk], verdict: Verdict) -> DiskVerdict {
+    /// `identifiers` are those of all disks of the machine.
+    pub(super) fn new(
+        listed: &layout::Disk,
+        disk: &Disk,
+        identifiers: &OwnIdentifiers,
+        verdict: Verdict,
+    ) -> DiskVerdict {
         DiskVerdict {
             contents: Some(contents(disk)),
             model: printed(&disk.model),
             partitions: partitions(listed),
             verdict,
-            ..DiskVerdict::identity(listed.device.as_str(), disk, disks)
+            ..DiskVerdict::identity(listed.device.as_str(), disk, identifiers)
         }
     }
 
-    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if it has no identifier of its own.
-    pub(super) fn identity(device: &str, disk: &Disk, disks: &[Disk]) -> DiskVerdict {
+    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if no identifier is its own.
+    pub(super) fn identity(device: &str, disk: &Disk, identifiers: &OwnIdentifiers) -> DiskVerdict {
         let is_identified =
-            if disk.serial.trim().is_empty() { disk.has_own_wwn(disks) } else { disk.has_own_serial(disks) };
+            if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
         let place = if disk.by_path.is_empty() { &disk.hctl } else { &disk.by_path };
         let unless_identified = |text: &str| if is_identified { String::new() } else { printed(text) };
         DiskVerdict {
@@ -73,8 +79,11 @@ impl DiskVerdict {
     }
 
     /// Returns whether the verdict is about this disk of the inventory.
-    pub fn is_of(&self, disk: &Disk, disks: &[Disk]) -> bool {
-        let found = DiskVerdict::identity(&self.device, disk, disks);
+    pub fn is_of(&self, disk: &Disk, identifiers: &OwnIdentifiers) -> bool {
+        if self.size_bytes != disk.size_bytes {
+            return false;
+        }
+        let found = DiskVerdict::identity(&self.device, disk, identifiers);
         let key = |is: &DiskVerdict| (is.serial.clone(), is.wwn.clone(), is.place.clone(), is.size_bytes);
         key(self) == key(&found) && self.device == found.device
     }
@@ -145,14 +154,42 @@ fn of_signature(signature: &Signature) -> String {
     format!("{kind} {label:?} UUID {uuid}")
 }
 
-/// Describes an object that loses members, with its disks by their identifiers.
-pub(super) fn torn(torn: &Torn, disks: &[Disk]) -> String {
-    let mut named: Vec<&Disk> = disks.iter().collect();
-    // No path is the beginning of one that is replaced later.
-    order::by_key(&mut named, |disk| Reverse(disk.device.as_str().len()));
-    let whole = named.into_iter().fold(torn.whole.clone(), |text, disk| {
-        let name = DiskVerdict::identity("a disk", disk, disks).name();
-        text.replace(disk.device.as_str(), &format!("({name})"))
-    });
-    printed(&whole)
+/// Common beginning of the paths of all disks.
+const PATHS: &str = "/dev/";
+
+/// Names of disks in place of their paths.
+pub(super) struct DiskNames<'a> {
+    names: BTreeMap<&'a str, String>,
+    /// Lengths of the paths, the longest first: no path is the beginning of one that is looked for later.
+    lengths: BTreeSet<Reverse<usize>>,
+}
+
+impl<'a> DiskNames<'a> {
+    pub(super) fn new(disks: &'a [Disk], identifiers: &OwnIdentifiers) -> DiskNames<'a> {
+        let name = |disk: &Disk| DiskVerdict::identity("a disk", disk, identifiers).name();
+        let names = disks.iter().filter(|disk| disk.device.as_str().starts_with(PATHS));
+        let names: BTreeMap<&str, String> = names.map(|disk| (disk.device.as_str(), name(disk))).gather();
+        let lengths = names.keys().map(|path| Reverse(path.len())).gather();
+        DiskNames { names, lengths }
+    }
+
+    /// Describes an object that loses members, with its disks by their identifiers.
+    pub(super) fn describe(&self, torn: &Torn) -> String {
+        let (mut text, mut rest) = (String::new(), torn.whole.as_str());
+        while let Some((before, after)) = rest.find(PATHS).map(|at| rest.split_at(at)) {
+            text += before;
+            let starts = |length: &usize| after.get(..*length).and_then(|path| self.names.get_key_value(path));
+            rest = match self.lengths.iter().find_map(|Reverse(length)| starts(length)) {
+                Some((path, name)) => {
+                    text += &format!("({name})");
+                    &after[path.len()..]
+                }
+                None => {
+                    text += PATHS;
+                    &after[PATHS.len()..]
+                }
+            };
+        }
+        printed(&(text + rest))
+    }
 }

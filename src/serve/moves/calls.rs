@@ -181,7 +181,7 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
     if let Some(allocation) = &b.allocation {
         problems.push(format!("the file of machine {to} gives it allocation {}: take it out first", *allocation.id));
     }
-    let inventory = app.state.inventory(&to).await?;
+    let inventory = app.inventory(&to).await?;
     if inventory.is_none() {
         problems.push(format!("machine {to} has not registered what it has: boot it over PXE once"));
     }

@@ -96,8 +96,8 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
     if standing.unconfirmed {
         return Err(ApiError::new(StatusCode::CONFLICT, confirmed::explain(&id)));
     }
-    if machine.allocation.as_ref().is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
-        standing.inventory = app.state.inventory(&id).await?;
+    if let Some(allocation) = &machine.allocation {
+        standing.generated = wanted::generate(app, &id, allocation, &directory.known).await?;
     }
     if !standing.succeeded {
         return Err(invalid(not_installed(&id, &allocation)));

@@ -14,6 +14,7 @@ use crate::serve::base::Base;
 use crate::serve::input::Machine;
 use crate::serve::moves::approval::CertificateTrust;
 use crate::serve::operator::{self, Order};
+use crate::serve::state::Registered;
 use crate::serve::v1;
 use crate::serve::wanted;
 use crate::text::bytes;
@@ -42,9 +43,13 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
     let directory = app.directory();
     let machine = directory.machine(id);
     let registered = app.state.registered(id).await?;
-    let register =
-        registered.as_ref().and_then(|registered| serde_json::from_str::<Register>(&registered.document).ok());
-    if machine.is_none() && registered.is_none() {
+    let is_registered = registered.is_some();
+    let has_begun_since = registered.as_ref().is_some_and(|registered| registered.has_begun_since);
+    let register = match registered {
+        Some(row) => app.planner.compute(id, move || read_registration(&row)).await?,
+        None => None,
+    };
+    if machine.is_none() && !is_registered {
         return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
     }
     let history = history::events(&app.state.events(id, EVENTS).await?, &history::Log::of(app, id).await?);
@@ -73,7 +78,7 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
     let main = html! {
         div data-machine=(id) { (head(person, machine, &row)) }
         @if let Some(register) = &register { (hardware(register)) }
-        @if let Some(inventory) = inventory { (of_disks(inventory, registered.as_ref().is_some_and(|registered| registered.has_begun_since), verdict)) }
+        @if let Some(inventory) = inventory { (of_disks(inventory, has_begun_since, verdict)) }
         (volumes::volumes(&of_kubernetes))
         @match &plan {
             None => {}
@@ -89,6 +94,13 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
         (history)
     };
     Ok((directory.name(id).to_owned(), main))
+}
+
+/// The registration as this version understands it, without an inventory that is not supported.
+fn read_registration(row: &Registered) -> Option<Register> {
+    let register: Register = serde_json::from_str(&row.document).ok()?;
+    let is_supported = register.exceeded().is_none();
+    Some(Register { inventory: register.inventory.filter(|_| is_supported), ..register })
 }
 
 async fn report(app: &App, machine: &Machine) -> Result<Option<Report>, ApiError> {

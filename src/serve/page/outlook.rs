@@ -9,10 +9,11 @@ use crate::serve::api::told::on_the_wire;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
 use crate::serve::input::Machine;
-use crate::serve::preview::{Registered, WAITS, registered};
+use crate::serve::preview::{Registered, WAITS, of_row};
 use crate::serve::resolve::resolve;
-use crate::serve::state::{Order, Standing};
+use crate::serve::state::{Order, Registered as Row, Standing};
 use crate::text::bytes;
+use axum::http::StatusCode;
 use maud::{Markup, html};
 
 pub enum Outlook {
@@ -32,13 +33,7 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
         Ok(None) => return Ok(Outlook::Unknown(WAITS.to_owned())),
         Err(why) => return Ok(Outlook::Refused(why)),
     };
-    let Some(registered) = registered(&app.state, &machine.id, is_installed).await? else {
-        let why = "it has never registered, so that nobody knows its disks: boot it over PXE once";
-        return Ok(Outlook::Unknown(why.to_owned()));
-    };
-    if let Some(why) = registered.inventory.impossible() {
-        return Ok(Outlook::Unknown(format!("what it has registered is no inventory: {why}")));
-    }
+    let Some(row) = app.state.registered(&machine.id).await? else { return Ok(Outlook::unregistered()) };
     let told = on_the_wire(&assigned, if now { unbegun(standing) } else { standing }, &base.calls, false);
     let told = allocation::Machine {
         id: machine.id.clone(),
@@ -47,13 +42,35 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
         allocation: Some(told),
         newest_move: None,
     };
+    let computed = app.planner.compute(&machine.id, move || by_registration(&told, row, is_installed, now)).await;
+    match computed.map_err(ApiError::parts) {
+        Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
+        // The rest of the page is worth to be shown.
+        Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(Outlook::Unknown(why)),
+        Err((status, why)) => Err(ApiError::new(status, why)),
+    }
+}
+
+/// Plans with the inventory of a registration.
+fn by_registration(told: &allocation::Machine, row: Row, is_installed: bool, now: bool) -> Result<Outlook, String> {
+    let Some(registered) = of_row(row, &told.id, is_installed)? else { return Ok(Outlook::unregistered()) };
+    if let Some(why) = registered.inventory.impossible() {
+        return Ok(Outlook::Unknown(format!("its inventory cannot be used: {why}")));
+    }
     let inventory = registered.inventory.clone();
     let allocation = told.allocation.clone().unwrap_or_default();
     let is_outdated = registered.outdated && !now;
-    Ok(match planned(&told, allocation, inventory, is_outdated) {
+    Ok(match planned(told, allocation, inventory, is_outdated) {
         Ok(planned) => Outlook::Planned(Box::new(planned), Box::new(registered)),
         Err(refused) => Outlook::Refused(refused.printed),
     })
+}
+
+impl Outlook {
+    fn unregistered() -> Outlook {
+        let why = "it has never registered, so that its disks are not known: boot it over PXE once";
+        Outlook::Unknown(why.to_owned())
+    }
 }
 
 /// As it was when the agent made its plan: the attempt that runs is the first one.

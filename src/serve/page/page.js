@@ -17,10 +17,34 @@
     };
   };
 
-  // Our own server's HTML, in which everything is escaped.
+  // One request at a time, however often something changes meanwhile; after a failure, pauses that double up to a minute. `work` returns
+  // null when it has failed.
+  const SHORTEST = 2000;
+  const LONGEST = 60000;
+  const oneByOne = (work) => {
+    const waiting = new Map();
+    let pause = SHORTEST;
+    let runs = false;
+    const next = async () => {
+      if (runs || waiting.size === 0) return;
+      runs = true;
+      const key = waiting.keys().next().value;
+      waiting.delete(key);
+      const failed = await work(key).catch(() => null) === null;
+      if (failed) waiting.set(key, true);
+      const rest = failed ? pause : 0;
+      pause = failed ? Math.min(2 * pause, LONGEST) : SHORTEST;
+      setTimeout(() => { runs = false; next(); }, rest);
+    };
+    return (key) => { waiting.set(key, true); next(); };
+  };
+
+  // Our own server's HTML, in which everything is escaped. Null when the server is busy or does not answer; nothing else is worth another
+  // try.
   const fetched = async (path) => {
     const answer = await fetch(path, { headers: { Accept: "text/html" }, redirect: "error" });
-    return answer.ok ? answer.text() : null;
+    if (answer.ok) return answer.text();
+    return answer.status >= 500 || answer.status === 429 ? null : "";
   };
 
   // --- the filter, while one types
@@ -51,11 +75,11 @@
   // --- the page as it is now
   const again = async () => {
     const within = document.activeElement && document.activeElement.closest("#main form");
-    if (within || document.hidden) return renew();
-    const text = await fetched(location.href).catch(() => null);
+    if (within || document.hidden) { renew(); return ""; }
+    const text = await fetched(location.href);
     const page = text && new DOMParser().parseFromString(text, "text/html");
     const fresh = page && find("#main", page);
-    if (!fresh) return;
+    if (!fresh) return text;
     const open = [...main.querySelectorAll("details")].map((one) => one.open);
     const scrolled = tops();
     main.replaceChildren(...fresh.childNodes);
@@ -63,15 +87,17 @@
     main.querySelectorAll("details").forEach((one, index) => { if (open[index] !== undefined) one.open = open[index]; });
     guard();
     filterAll();
+    return text;
   };
-  const renew = seldom(2000, again);
+  const load = oneByOne(again);
+  const renew = seldom(2000, () => load("page"));
 
   // --- a row of the list
   const row = (id) => body && body.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
-  const renewRow = async (id) => {
-    const text = await fetched(`/machines/${encodeURIComponent(id)}/row`).catch(() => null);
+  const renewRow = oneByOne(async (id) => {
+    const text = await fetched(`/machines/${encodeURIComponent(id)}/row`);
     const old = row(id);
-    if (!text || !old) return;
+    if (!text || !old) return text;
     const template = document.createElement("template");
     template.innerHTML = text;
     const fresh = find("tr", template.content);
@@ -80,7 +106,8 @@
     if (fresh && filter) matches(fresh);
     if (fresh && focused) find("a", fresh).focus();
     if (!location.search) recount();
-  };
+    return text;
+  });
   const show = (at, moved) => {
     const set = (selector, text) => { const cell = find(selector, at); if (cell && cell.textContent !== text) cell.textContent = text; };
     at.classList.remove("idle", "good", "bad");

@@ -3,7 +3,7 @@
 use super::form::TOKEN;
 use super::session::Person;
 use crate::serve::App;
-use crate::serve::api_error::ApiError;
+use crate::serve::api_error::{ApiError, set_retry_after};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
@@ -78,6 +78,7 @@ pub fn refused(app: &App, person: Option<&Person>, error: ApiError) -> Response 
         None => html(status, &whole("Refused", &html! { main #main.narrow { (main) } })),
     };
     *response.status_mut() = status;
+    set_retry_after(&mut response);
     response
 }
 

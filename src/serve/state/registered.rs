@@ -72,15 +72,7 @@ impl State {
         })
     }
 
-    /// The inventory of the last registration, where there is one that this version understands.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn inventory(&self, machine: &str) -> Result<Option<Inventory>> {
-        Ok(self.registered(machine).await?.and_then(|registered| registered.inventory()))
-    }
-
-    /// [`State::inventory`] for threads.
+    /// Inventory of the last registration, if this version understands and supports it.
     ///
     /// # Errors
     /// The database's.
@@ -91,8 +83,10 @@ impl State {
 }
 
 impl Registered {
-    fn inventory(&self) -> Option<Inventory> {
-        serde_json::from_str::<Register>(&self.document).ok()?.inventory
+    /// Inventory, if this version understands and supports it. Parsing may take long, so it does not run on a thread that answers requests.
+    pub fn inventory(&self) -> Option<Inventory> {
+        let register = serde_json::from_str::<Register>(&self.document).ok()?;
+        register.inventory.filter(|inventory| inventory.exceeded().is_none())
     }
 }
 

@@ -4,7 +4,7 @@ use super::proof::BegunAttempt;
 use super::{Hash, State, confirmed, epoch, moves, now, strangers, unremembered};
 use crate::error::Result;
 use crate::facts::PreparedVolume;
-use crate::inventory::Inventory;
+use crate::layout::Layout;
 use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker};
 use crate::serve::approved::Approval;
 use rusqlite::types::Type;
@@ -56,8 +56,8 @@ pub struct Standing {
     pub former: Vec<String>,
     /// An installation on the machine may have been forgotten with a lost database.
     pub unremembered: bool,
-    /// What the machine has registered, where its layout is made of that.
-    pub inventory: Option<Inventory>,
+    /// The layout that a template makes of what the machine has registered, or why it cannot.
+    pub generated: Option<Result<Layout, String>>,
     /// The approval of the machine's next installation, or why it cannot be used.
     pub approved: Option<Result<Arc<Approval>, String>>,
 }

@@ -9,6 +9,7 @@ mod boot_digest;
 mod choice;
 mod connections;
 mod costs;
+mod crowded;
 mod database;
 mod defined;
 mod files;

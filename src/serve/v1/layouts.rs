@@ -167,7 +167,7 @@ async fn matches(app: &App, asked: &Match) -> Answered {
         }
         None => Refused::unknown("machine", &machine),
     };
-    let inventory = app.state.inventory(&machine).await?.ok_or_else(unknown)?;
+    let inventory = app.inventory(&machine).await?.ok_or_else(unknown)?;
     let mut problems = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {
         let place = format!("disks[{index}]");

@@ -23,6 +23,14 @@ pub fn ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N)
 
 /// The order in which a tower is taken down: all of [`reach`] from `from`, each after everything that is reached from it.
 pub fn farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
+    farthest_first_but(&BTreeSet::new(), from, next)
+}
+
+/// [`farthest_first`] without `known` and what is reached through it.
+pub fn farthest_first_but<N: Ord + Clone>(known: &BTreeSet<N>, from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
+    if known.contains(&from) {
+        return Vec::new();
+    }
     let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
     // A node, and what of it was not looked at yet, the last first.
     let open = |node: N| {
@@ -32,7 +40,7 @@ pub fn farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> V
     let mut path = vec![open(from)];
     while let Some((_, rest)) = path.last_mut() {
         match rest.pop() {
-            Some(node) if seen.insert(node.clone()) => path.push(open(node)),
+            Some(node) if !known.contains(&node) && seen.insert(node.clone()) => path.push(open(node)),
             Some(_) => {}
             None => order.extend(path.pop().map(|(node, _)| node)),
         }

@@ -1,0 +1,207 @@
+//! Inventories with very many devices, links or signatures, for tests and measurements of what they cost.
+
+use super::{
+    Array, ArrayMember, Disk, Failed, Filesystem, Inventory, LogicalVolume, MemberRole, Nic, Part, Partition,
+    PhysicalVolume, Role, Signature, Stacked, StackedKind, Table, Tried, Unknown, Use, VolumeGroup,
+};
+use crate::device::KernelName;
+use crate::marker::Marker;
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+/// A disk that is neither blank nor partitioned.
+pub fn disk(name: &str) -> Disk {
+    Disk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        size_bytes: 40_000 * MIB,
+        sector_bytes: 512,
+        serial: format!("S-{name}"),
+        ..Disk::default()
+    }
+}
+
+fn disks(names: &[&str]) -> Inventory {
+    Inventory { disks: names.iter().map(|name| disk(name)).collect(), explored: true, ..Inventory::default() }
+}
+
+pub fn signature(kind: &str, usage: &str, uuid: &str) -> Signature {
+    Signature { kind: kind.to_owned(), usage: usage.to_owned(), uuid: uuid.to_owned(), ..Signature::default() }
+}
+
+fn partition(disk: &str, number: u32) -> Partition {
+    Partition {
+        number,
+        device: format!("/dev/{disk}p{number}").into(),
+        start_bytes: u64::from(number) * MIB,
+        size_bytes: MIB,
+        guid: Some(Uuid::from_u128(u128::from(number) + 77)),
+        ..Partition::default()
+    }
+}
+
+pub fn mapping(number: usize, below: Vec<KernelName>) -> Stacked {
+    Stacked {
+        name: format!("dm-{number}").as_str().into(),
+        device: format!("/dev/mapper/m{number}").into(),
+        below,
+        size_bytes: MIB,
+        ..Stacked::default()
+    }
+}
+
+/// `count` mappings, each on top of all before it and of a disk.
+pub fn towers(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    for number in 0..count {
+        let below = (0..number).map(|lower| format!("dm-{lower}").into());
+        inventory.stacked.push(mapping(number, below.chain(["sdb".into()]).collect()));
+    }
+    inventory
+}
+
+/// `count` mappings, each on top of the one before it. All show the same filesystem.
+pub fn chain(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    for number in 0..count {
+        let below = number.checked_sub(1).map_or_else(|| "sdb".to_owned(), |lower| format!("dm-{lower}"));
+        let signatures = vec![signature("ext4", "filesystem", "one")];
+        inventory.stacked.push(Stacked { signatures, ..mapping(number, vec![below.into()]) });
+    }
+    inventory
+}
+
+/// An array that has a partition of each of `count` disks, and `sdb` as a spare.
+pub fn array(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    let mut members = vec![ArrayMember { device: "/dev/sdb".into(), role: MemberRole::Spare }];
+    let uuid = Uuid::from_u128(5);
+    for number in 0..count {
+        let name = format!("nvme{number}n1");
+        let raid = signature("linux_raid_member", "raid", "5");
+        let part = Partition { signatures: vec![raid], uses: vec![Use::Holder("md0".into())], ..partition(&name, 1) };
+        members.push(ArrayMember { device: part.device.clone(), role: MemberRole::Active(number as u32) });
+        let table = Some(Table { kind: "gpt".into(), guid: Some(uuid), partitions: vec![part] });
+        inventory.disks.push(Disk { table, ..disk(&name) });
+    }
+    let names = members.iter().map(|member| member.device.kernel_name());
+    let md = Stacked { kind: StackedKind::Array, device: "/dev/md0".into(), ..mapping(0, names.collect()) };
+    inventory.stacked.push(Stacked { name: "md0".into(), ..md });
+    inventory.arrays.push(Array {
+        uuid,
+        name: "0".into(),
+        level: "raid6".into(),
+        metadata: "1.2".into(),
+        raid_devices: count as u32,
+        members,
+        running: Some("md0".into()),
+        ..Array::default()
+    });
+    inventory
+}
+
+/// A disk with `count` holders that are not listed.
+pub fn holders(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    inventory.disks[1].uses = (0..count).map(|number| Use::Holder(format!("x{number}").into())).collect();
+    inventory
+}
+
+/// `count` mappings on each of `count` others.
+pub fn layers(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    inventory.stacked = (0..count).map(|number| mapping(number, vec!["sdb".into()])).collect();
+    for number in 0..count {
+        let below = (0..count).map(|lower| format!("dm-{lower}").into()).collect();
+        inventory.stacked.push(mapping(count + number, below));
+    }
+    inventory
+}
+
+/// `count` partitions on each of four disks, all with one UUID.
+pub fn partitions(count: u32) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb", "nvme0n1", "nvme1n1"]);
+    for disk in &mut inventory.disks[2..] {
+        let partitions = (1..=count).map(|number| Partition {
+            signatures: vec![signature("ext4", "filesystem", "one")],
+            ..partition(&disk.name, number)
+        });
+        disk.table = Some(Table { kind: "gpt".into(), guid: None, partitions: partitions.collect() });
+    }
+    inventory
+}
+
+/// `groups` volume groups, each on a disk of its own and on `sdb`, with `volumes` active volumes each.
+pub fn volumes(groups: usize, volumes: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    for group in 0..groups {
+        let name = format!("nvme{group}n1");
+        inventory.disks.push(Disk { signatures: vec![signature("LVM2_member", "raid", &name)], ..disk(&name) });
+        let physical = |device: &str| PhysicalVolume { device: Some(device.into()), uuid: name.clone(), size_bytes: 9 };
+        let mut found = VolumeGroup {
+            name: format!("vg{group}"),
+            uuid: format!("uuid-{group}"),
+            physical: vec![physical(&format!("/dev/{name}")), physical("/dev/sdb")],
+            ..VolumeGroup::default()
+        };
+        for volume in 0..volumes {
+            let number = group * volumes + volume;
+            let uuid = format!("fs-{number}");
+            let signatures = vec![signature("ext4", "filesystem", &uuid)];
+            let active = mapping(number, vec![name.as_str().into()]);
+            let running = Some(active.name.clone());
+            let (kind, name) = ("linear".to_owned(), format!("lv{number}"));
+            found.volumes.push(LogicalVolume { name, uuid, kind, running, ..LogicalVolume::default() });
+            inventory.stacked.push(Stacked { kind: StackedKind::Volume, signatures, ..active });
+        }
+        inventory.groups.push(found);
+    }
+    inventory
+}
+
+/// `count` disks with a filesystem, a marker, a read error and failed attempts each, which belong together.
+pub fn markers(count: usize) -> Inventory {
+    let mut inventory = disks(&["sda", "sdb"]);
+    for number in 0..count {
+        let name = format!("nvme{number}n1");
+        let uuid = format!("fs-{number}");
+        let signatures = vec![signature("btrfs", "filesystem", "same"), signature("ext4", "filesystem", &uuid)];
+        let device = disk(&name).device;
+        inventory.disks.push(Disk { signatures, unreadable: Some("I/O error".to_owned()), ..disk(&name) });
+        let text = |text: &str| text.to_owned();
+        let order = Some(number.to_string());
+        let marker = Marker { machine: text("m-1"), allocation: text("a-1"), order, ..Marker::default() };
+        let filesystem = Filesystem { device: device.clone(), marker: Some(marker), ..Filesystem::default() };
+        inventory.filesystems.push(filesystem);
+        for tried in [Tried::Filesystem(device.clone()), Tried::Container(device.clone())] {
+            inventory.failed.push(Failed { tried, why: "it failed".to_owned() });
+        }
+        inventory.parts.push(Part {
+            device: device.clone(),
+            kind: text("xfs"),
+            whole: text("a whole"),
+            id: text("one"),
+            role: Role::OneOf(1 << 20),
+        });
+        inventory.unknown.push(Unknown { devices: vec![device], reason: text("unknown") });
+        inventory.nics.push(Nic { name: format!("eth{number}"), mac: format!("02:00:{number:08x}"), ..Nic::default() });
+    }
+    inventory
+}
+
+/// Every shape, as large as a registration may be.
+pub fn all() -> Vec<(&'static str, Inventory)> {
+    vec![
+        ("300 stacked devices", towers(300)),
+        ("700 stacked devices", towers(700)),
+        ("1,000 nested devices", chain(1000)),
+        ("800 array members", array(800)),
+        ("250,000 holders", holders(250_000)),
+        ("500 devices on each of 500", layers(500)),
+        ("8,000 partitions", partitions(4000)),
+        ("8,000 logical volumes", volumes(8, 1000)),
+        ("2,000 volume groups", volumes(2000, 2)),
+        ("2,000 markers", markers(2000)),
+    ]
+}

@@ -1,0 +1,245 @@
+//! Largest inventory that a server accepts and that is planned with. Everything that is computed from an inventory takes little time
+//! within these limits; they are above what storage servers have.
+
+mod nesting;
+
+use super::{Disk, Inventory, Signature, Table, Use};
+use std::collections::BTreeSet;
+
+/// Disks, each path to a multipath device included.
+const DISKS: usize = 4096;
+/// Disks, partitions, arrays, logical volumes and other mappings.
+const BLOCK_DEVICES: usize = 16_384;
+/// Statements that one device lies on another, is a member of an array or a physical volume of a group.
+const LINKS: usize = 262_144;
+/// Devices that something lies on or is held by, and that are not listed.
+const UNLISTED: usize = 4096;
+/// Devices on top of each other.
+const NESTED: usize = 1024;
+const GROUPS: usize = 2048;
+const LOGICAL_VOLUMES: usize = 16_384;
+/// Logical volumes of a group times its physical volumes, summed over all groups.
+const ALLOCATIONS: usize = 1 << 20;
+const SIGNATURES: usize = 65_536;
+const SIGNATURES_OF_ONE: usize = 64;
+/// Filesystems, parts of filesystems on several devices, failed attempts: about one for each device and kind of attempt.
+const FINDINGS: usize = 32_768;
+const MARKERS: usize = 64;
+/// Disks, volumes and digests that markers list.
+const RECORDS: usize = 16_384;
+const SPARSE_FILES: usize = 65_536;
+const NICS: usize = 1024;
+const NEIGHBOURS: usize = 4096;
+const CPUS: usize = 4096;
+/// Bytes of a name, serial number, label or link.
+const NAME_BYTES: usize = 1024;
+const LINKS_OF_ONE_DISK: usize = 64;
+
+impl Inventory {
+    /// Returns the first limit that the inventory exceeds, with its remedy; or why its devices cannot lie on each other as it says.
+    pub fn exceeded(&self) -> Option<String> {
+        let counts = self.device_counts().into_iter().chain(self.finding_counts());
+        let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
+        if let Some((what, remedy, count, maximum)) = over {
+            return Some(format!("the inventory has {count} {what}, and at most {maximum} are supported: {remedy}"));
+        }
+        let long = self.names().find(|name| name.len() > NAME_BYTES);
+        if let Some(long) = long {
+            let start: String = long.chars().filter(|c| !c.is_control()).take(32).collect();
+            let length = long.len();
+            return Some(format!(
+                "the inventory has a name of {length} bytes ({start}…), and at most {NAME_BYTES} are supported: shorten it on the device"
+            ));
+        }
+        nesting::problem(self, NESTED)
+    }
+
+    fn device_counts(&self) -> [Count; 8] {
+        let disconnect = "disconnect disks that the machine does not need";
+        let stop = "stop or remove arrays, volumes and mappings that are not needed";
+        let tables = || self.tables();
+        let parts: usize = tables().map(|table| table.partitions.len()).sum();
+        let members: usize = self.arrays.iter().map(|array| array.members.len()).sum();
+        let physical: usize = self.groups.iter().map(|group| group.physical.len()).sum();
+        let below: usize = self.stacked.iter().map(|stacked| stacked.below.len()).sum();
+        let held = self.uses().filter(|usage| matches!(usage, Use::Holder(_))).count();
+        let volumes: usize = self.groups.iter().map(|group| group.volumes.len()).sum();
+        let allocations = self.groups.iter().map(|group| group.volumes.len().saturating_mul(group.physical.len()));
+        [
+            ("disks", disconnect, self.disks.len(), DISKS),
+            ("block devices", stop, self.disks.len() + self.stacked.len() + parts, BLOCK_DEVICES),
+            ("links between block devices", stop, below + held + members + physical, LINKS),
+            ("arrays", stop, self.arrays.len(), GROUPS),
+            ("volume groups", stop, self.groups.len(), GROUPS),
+            ("logical volumes", stop, volumes, LOGICAL_VOLUMES),
+            (
+                "combinations of logical and physical volumes",
+                stop,
+                allocations.fold(0, usize::saturating_add),
+                ALLOCATIONS,
+            ),
+            ("devices that are in use and not listed", stop, self.unlisted().len(), UNLISTED),
+        ]
+    }
+
+    fn finding_counts(&self) -> [Count; 14] {
+        let erase = "erase what is not needed (wipefs)";
+        let markers = || self.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        let records = markers()
+            .map(|marker| marker.disks.len() + marker.supersedes.len() + marker.volumes.as_ref().map_or(0, Vec::len));
+        let sparse = self.filesystems.iter().map(|filesystem| filesystem.sparse.len());
+        let unknown = self.unknown.iter().map(|unknown| unknown.devices.len() + 1);
+        let neighbours = self.nics.iter().map(|nic| nic.neighbours.len());
+        let links = self.disks.iter().map(|disk| disk.by_id.len().max(disk.erase.len()));
+        [
+            ("signatures", erase, self.signatures().map(<[_]>::len).sum(), SIGNATURES),
+            (
+                "signatures on one device",
+                erase,
+                self.signatures().map(<[_]>::len).max().unwrap_or_default(),
+                SIGNATURES_OF_ONE,
+            ),
+            ("filesystems", erase, self.filesystems.len(), FINDINGS),
+            ("parts of filesystems", erase, self.parts.len(), FINDINGS),
+            ("devices that cannot be assigned", erase, unknown.sum(), FINDINGS),
+            ("failed attempts", erase, self.failed.len(), FINDINGS),
+            ("install markers", erase, markers().count(), MARKERS),
+            ("entries in install markers", erase, records.sum(), RECORDS),
+            ("files of sparse volumes", "delete volumes that are not needed", sparse.sum(), SPARSE_FILES),
+            ("links to one disk", "disconnect the disk", links.max().unwrap_or_default(), LINKS_OF_ONE_DISK),
+            ("NICs", "remove virtual functions that are not needed", self.nics.len(), NICS),
+            ("LLDP neighbours", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
+            ("CPUs", "report this", self.cpus.len(), CPUS),
+            ("physical volumes with free space", erase, self.free_spaces(), LINKS),
+        ]
+    }
+
+    fn free_spaces(&self) -> usize {
+        let allocations = self.groups.iter().filter_map(|group| group.allocation.as_ref());
+        allocations.map(|allocation| allocation.free.len()).sum()
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &Table> {
+        let stacked = self.stacked.iter().filter_map(|stacked| stacked.table.as_ref());
+        self.disks.iter().filter_map(|disk| disk.table.as_ref()).chain(stacked)
+    }
+
+    fn uses(&self) -> impl Iterator<Item = &Use> {
+        let parts = self.tables().flat_map(|table| &table.partitions).flat_map(|part| &part.uses);
+        let stacked = self.stacked.iter().flat_map(|stacked| &stacked.uses);
+        self.disks.iter().flat_map(|disk| &disk.uses).chain(stacked).chain(parts)
+    }
+
+    fn signatures(&self) -> impl Iterator<Item = &[Signature]> {
+        self.all_signatures().map(|(_, signatures)| signatures)
+    }
+
+    /// Names of devices that others refer to, and that the inventory does not list.
+    fn unlisted(&self) -> BTreeSet<&str> {
+        let parts = self.tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
+        let parts: BTreeSet<_> = parts.collect();
+        let wholes = self.disks.iter().map(|disk| disk.name.as_str());
+        let listed: BTreeSet<&str> = wholes.chain(self.stacked.iter().map(|stacked| stacked.name.as_str())).collect();
+        let holders = self.uses().filter_map(|usage| match usage {
+            Use::Holder(name) => Some(name),
+            Use::Mounted(_) | Use::Swap => None,
+        });
+        let below = self.stacked.iter().flat_map(|stacked| &stacked.below);
+        let named = holders.chain(below).filter(|name| !listed.contains(name.as_str()) && !parts.contains(*name));
+        named.map(|name| name.as_str()).collect()
+    }
+
+    /// Texts that are compared, looked up or printed in lists.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let disks = self.disks.iter().flat_map(disk_names);
+        let stacked = self.stacked.iter().flat_map(|stacked| {
+            let below = stacked.below.iter().map(|name| name.as_str());
+            [stacked.name.as_str(), stacked.device.as_str()].into_iter().chain(below)
+        });
+        let parts = self.tables().flat_map(|table| &table.partitions);
+        let parts = parts.flat_map(|part| [part.device.as_str(), &part.label, &part.kind]);
+        let signatures = self.signatures().flatten();
+        let signatures = signatures.flat_map(|found| [found.kind.as_str(), &found.usage, &found.label, &found.uuid]);
+        let arrays = self.arrays.iter().flat_map(|array| {
+            let members = array.members.iter().map(|member| member.device.as_str());
+            [array.name.as_str(), &array.level, &array.metadata].into_iter().chain(members)
+        });
+        let groups = self.groups.iter().flat_map(|group| {
+            let volumes = group.volumes.iter();
+            let volumes = volumes.flat_map(|volume| [volume.name.as_str(), &volume.uuid, &volume.kind]);
+            let tags = group.tags.iter().map(String::as_str);
+            [group.name.as_str(), &group.uuid].into_iter().chain(volumes).chain(tags)
+        });
+        let holders = self.uses().filter_map(|usage| match usage {
+            Use::Holder(name) => Some(name.as_str()),
+            Use::Mounted(_) | Use::Swap => None,
+        });
+        let system = &self.system;
+        let system = [system.vendor.as_str(), &system.product, &system.serial];
+        let nics = self.nics.iter().flat_map(|nic| [nic.name.as_str(), &nic.mac, &nic.driver]);
+        let all = disks.chain(stacked).chain(parts).chain(signatures).chain(arrays).chain(groups);
+        all.chain(holders).chain(system).chain(nics)
+    }
+}
+
+/// Name of the counted objects, remedy of the operator, number found, and number supported.
+type Count = (&'static str, &'static str, usize, usize);
+
+fn disk_names(disk: &Disk) -> impl Iterator<Item = &str> {
+    let Disk { model, vendor, serial, wwn, transport, by_path, hctl, .. } = disk;
+    let own = [disk.name.as_str(), disk.device.as_str()];
+    let known = [model, vendor, serial, wwn, transport, by_path, hctl];
+    own.into_iter().chain(known.into_iter().chain(&disk.by_id).map(String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{LogicalVolume, Nic, PhysicalVolume, Stacked, VolumeGroup, crowded};
+
+    #[test]
+    fn storage_servers_are_within_the_limits() {
+        for inventory in [crowded::array(800), crowded::chain(1000), crowded::towers(300), crowded::volumes(8, 1000)] {
+            assert_eq!(inventory.exceeded(), None);
+        }
+        let multipath = Inventory {
+            disks: (0..DISKS).map(|number| crowded::disk(&format!("sd{number}"))).collect(),
+            ..Inventory::default()
+        };
+        assert_eq!(multipath.exceeded(), None);
+    }
+
+    #[test]
+    fn each_limit_is_named() {
+        let with = |change: &dyn Fn(&mut Inventory)| {
+            let mut inventory = crowded::chain(3);
+            change(&mut inventory);
+            inventory
+        };
+        let group = |volumes: usize, physical: usize| VolumeGroup {
+            physical: vec![PhysicalVolume::default(); physical],
+            volumes: vec![LogicalVolume::default(); volumes],
+            ..VolumeGroup::default()
+        };
+        for (inventory, words) in [
+            (with(&|all| all.disks = vec![crowded::disk("sda"); DISKS + 1]), "4097 disks, and at most 4096"),
+            (with(&|all| all.stacked = vec![Stacked::default(); BLOCK_DEVICES]), "16386 block devices"),
+            (crowded::towers(900), "links between block devices"),
+            (crowded::holders(5000), "5000 devices that are in use and not listed"),
+            (crowded::holders(250_000), "250000 devices that are in use and not listed"),
+            (crowded::holders(LINKS + 1), "links between block devices"),
+            (crowded::chain(1100), "1101 devices lie on top of each other"),
+            (crowded::markers(MARKERS + 1), "65 install markers"),
+            (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
+            (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),
+            (with(&|all| all.nics = vec![Nic::default(); NICS + 1]), "NICs"),
+            (with(&|all| all.disks[0].signatures = vec![Signature::default(); 65]), "65 signatures on one device"),
+            (with(&|all| all.disks[0].serial = "x".repeat(NAME_BYTES + 1)), "a name of 1025 bytes"),
+            (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "lies on itself"),
+        ] {
+            let found = inventory.exceeded().unwrap_or_default();
+            assert!(found.contains(words), "{words}: {found}");
+            assert_eq!(inventory.impossible(), Some(found));
+        }
+    }
+}

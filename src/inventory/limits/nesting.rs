@@ -1,0 +1,112 @@
+//! Depth of devices on top of each other, and cycles among them.
+
+use crate::device::KernelName;
+use crate::inventory::{Inventory, Partition, Table, Use};
+use std::collections::BTreeMap;
+
+/// Devices with those on top of them, by kernel name.
+#[derive(Default)]
+struct Levels {
+    numbers: BTreeMap<KernelName, usize>,
+    names: Vec<KernelName>,
+    above: Vec<Vec<usize>>,
+    /// Number of devices without a level that each device lies on.
+    waits_for: Vec<usize>,
+    disks: Vec<bool>,
+}
+
+impl Levels {
+    fn number(&mut self, name: &KernelName) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len();
+        self.numbers.insert(name.clone(), number);
+        self.names.push(name.clone());
+        self.above.push(Vec::new());
+        self.waits_for.push(0);
+        self.disks.push(false);
+        number
+    }
+
+    /// Notes that `upper` lies on `lower`. A disk never lies on another device.
+    fn link(&mut self, lower: usize, upper: usize) {
+        if !self.disks[upper] {
+            self.above[lower].push(upper);
+            self.waits_for[upper] += 1;
+        }
+    }
+
+    fn hold(&mut self, lower: usize, uses: &[Use]) {
+        for usage in uses {
+            if let Use::Holder(holder) = usage {
+                let upper = self.number(holder);
+                self.link(lower, upper);
+            }
+        }
+    }
+
+    fn table(&mut self, whole: usize, table: Option<&Table>) {
+        for Partition { device, uses, .. } in table.into_iter().flat_map(|table| &table.partitions) {
+            let part = self.number(&device.kernel_name());
+            self.link(whole, part);
+            self.hold(part, uses);
+        }
+    }
+}
+
+/// Returns what is wrong with the way in which devices lie on each other: at most `maximum` do.
+pub fn problem(inventory: &Inventory, maximum: usize) -> Option<String> {
+    let mut levels = Levels::default();
+    for disk in &inventory.disks {
+        let number = levels.number(&disk.name);
+        levels.disks[number] = true;
+    }
+    for disk in &inventory.disks {
+        let number = levels.number(&disk.name);
+        levels.hold(number, &disk.uses);
+        levels.table(number, disk.table.as_ref());
+    }
+    for stacked in &inventory.stacked {
+        let number = levels.number(&stacked.name);
+        for below in &stacked.below {
+            let lower = levels.number(below);
+            levels.link(lower, number);
+        }
+        levels.hold(number, &stacked.uses);
+        levels.table(number, stacked.table.as_ref());
+    }
+    levels.judge(maximum)
+}
+
+impl Levels {
+    /// Gives each device its level, those that lie on nothing first. What never gets one lies on itself, or on such a device.
+    fn judge(mut self, maximum: usize) -> Option<String> {
+        let mut level = vec![1; self.names.len()];
+        let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();
+        let mut judged = 0;
+        while let Some(lower) = open.pop() {
+            judged += 1;
+            for upper in std::mem::take(&mut self.above[lower]) {
+                level[upper] = level[upper].max(level[lower] + 1);
+                self.waits_for[upper] -= 1;
+                if self.waits_for[upper] == 0 {
+                    open.push(upper);
+                }
+            }
+        }
+        if judged < self.names.len() {
+            let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
+            let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
+            return Some(format!(
+                "the inventory says that {name} lies on itself, or on a device that does: read it again on the machine"
+            ));
+        }
+        let highest = level.into_iter().max().unwrap_or_default();
+        (highest > maximum).then(|| {
+            format!(
+                "in the inventory {highest} devices lie on top of each other, and at most {maximum} are supported: stop or remove arrays, volumes and mappings that are not needed"
+            )
+        })
+    }
+}

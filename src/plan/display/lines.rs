@@ -1,0 +1,76 @@
+//! The lines of a tree, bounded in number and depth: a machine with very many devices has a tree that can be read and stored.
+
+/// Lines of one tree. A disk with 800 logical volumes has as many.
+const MAXIMUM_LINES: usize = 2000;
+/// Lines of all trees of a machine.
+const MAXIMUM_ALL_LINES: usize = 20_000;
+/// Levels below which nothing is drawn. It also bounds the recursion of those who draw.
+const MAXIMUM_DEPTH: usize = 64;
+
+#[derive(Debug, Default)]
+pub struct Lines {
+    lines: Vec<String>,
+    /// Lines of the trees before this one.
+    earlier: usize,
+    is_cut: bool,
+}
+
+impl Lines {
+    /// Returns whether nothing more is drawn at this depth, and notes that something is missing.
+    pub fn is_full(&mut self, depth: usize) -> bool {
+        let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
+        let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;
+        self.is_cut |= is_full;
+        is_full
+    }
+
+    /// Adds a line: a name and its details.
+    pub fn push(&mut self, depth: usize, what: &str, parts: &[String]) {
+        if !self.is_full(depth) {
+            let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
+            self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+        }
+    }
+
+    /// Removes the first line if it is just this name, and moves those below it one level up.
+    pub fn lift(&mut self, name: &str) {
+        if self.lines.first().is_some_and(|line| line == name) {
+            self.lines.remove(0);
+            self.lines.iter_mut().for_each(|line| drop(line.drain(..2)));
+        }
+    }
+
+    /// Ends the tree.
+    pub fn take(&mut self) -> Vec<String> {
+        self.earlier += self.lines.len();
+        if std::mem::take(&mut self.is_cut) {
+            self.lines.push("… and more devices, which are not shown".to_owned());
+        }
+        std::mem::take(&mut self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_bounded_in_depth_and_lines() {
+        let mut lines = Lines::default();
+        lines.push(0, "sda", &[]);
+        lines.push(1, "sda1", &["ext4".to_owned(), "mounted".to_owned()]);
+        lines.lift("sda");
+        assert_eq!(lines.take(), ["sda1: ext4 · mounted"]);
+        lines.push(MAXIMUM_DEPTH, "deep", &[]);
+        lines.push(MAXIMUM_DEPTH + 1, "too deep", &[]);
+        let taken = lines.take();
+        assert!(taken[0].ends_with("  deep") && taken[1].contains("and more devices") && taken.len() == 2);
+        let all: usize = (0..20)
+            .map(|_| {
+                (0..3 * MAXIMUM_LINES).for_each(|_| lines.push(0, "x", &[]));
+                lines.take().len()
+            })
+            .sum();
+        assert_eq!(all, MAXIMUM_ALL_LINES - 2 + 20, "one line more for each tree that is cut");
+    }
+}

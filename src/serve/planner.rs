@@ -1,0 +1,261 @@
+//! The threads that plan. Everything that is computed from the inventory of a machine runs here, never on the threads that answer
+//! requests: a machine whose inventory takes long to plan delays itself alone.
+//!
+//! | | |
+//! |---|---|
+//! | one machine | has one thread at most, and a few jobs in the queue |
+//! | the queue | is bounded; machines take turns |
+//! | a job that has waited too long | is not run, and answered with 503 and `Retry-After` |
+//! | a job that runs | ends by itself: inventories and the planner's steps are bounded |
+
+use super::App;
+use super::api_error::ApiError;
+use crate::inventory::Inventory;
+use axum::http::StatusCode;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Jobs of one machine, and of all, that wait for a thread.
+const WAITING_OF_ONE: usize = 4;
+const WAITING_OF_ALL: usize = 256;
+/// Time that a client waits for its answer.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// A thread that computes for so long does not come back: no inventory within the limits takes a tenth of it.
+const STUCK: Duration = Duration::from_secs(120);
+const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
+/// The planner bounds its recursion; this leaves room for debug builds.
+const STACK_BYTES: usize = 8 << 20;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads; cheap to clone. The threads end with the last clone.
+#[derive(Clone)]
+pub struct Planner {
+    shared: Arc<Shared>,
+    /// Counts the handles.
+    _owner: Arc<Owner>,
+}
+
+struct Shared {
+    deadline: Duration,
+    queue: Mutex<Queue>,
+    has_work: Condvar,
+    started: Instant,
+    /// Start of the job of each thread, in milliseconds since the start of the pool; 0 while it is idle.
+    busy_since: Vec<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Jobs by machine.
+    waiting: BTreeMap<String, VecDeque<Job>>,
+    /// Machines with jobs, in the order of their turns.
+    turns: VecDeque<String>,
+    /// Machines of which a job runs.
+    running: BTreeSet<String>,
+    count: usize,
+    is_closed: bool,
+}
+
+struct Job {
+    is_awaited: Box<dyn Fn() -> bool + Send>,
+    work: Work,
+}
+
+/// Ends the threads when the last handle is dropped.
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.queue().is_closed = true;
+        self.0.has_work.notify_all();
+    }
+}
+
+impl Planner {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn start() -> io::Result<Planner> {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Planner::with(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
+    }
+
+    fn with(threads: usize, deadline: Duration) -> io::Result<Planner> {
+        let shared = Arc::new(Shared {
+            deadline,
+            queue: Mutex::default(),
+            has_work: Condvar::new(),
+            started: Instant::now(),
+            busy_since: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+        });
+        let planner = Planner { shared: shared.clone(), _owner: Arc::new(Owner(shared.clone())) };
+        for thread in 0..threads {
+            let shared = shared.clone();
+            let builder = std::thread::Builder::new().name(format!("planner-{thread}")).stack_size(STACK_BYTES);
+            builder.spawn(move || shared.work(thread))?;
+        }
+        Ok(planner)
+    }
+
+    /// Computes something about a machine on one of the threads.
+    ///
+    /// # Errors
+    /// 503: the machine's jobs or all jobs are too many, or the answer takes too long. 500: the computation failed.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        machine: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (done, result) = oneshot::channel();
+        let done = Arc::new(Mutex::new(Some(done)));
+        let awaited = done.clone();
+        let job = Job {
+            is_awaited: Box::new(move || lock(&awaited).as_ref().is_some_and(|done| !done.is_closed())),
+            work: Box::new(move || {
+                let computed = work();
+                if let Some(done) = lock(&done).take() {
+                    // The client may have disconnected.
+                    drop(done.send(computed));
+                }
+            }),
+        };
+        self.shared.put(machine, job).map_err(|why| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why))?;
+        match tokio::time::timeout(self.shared.deadline, result).await {
+            Ok(Ok(computed)) => Ok(computed),
+            Ok(Err(_)) => {
+                let why =
+                    format!("machine {machine}: its plan cannot be computed: the planner failed; see the server's log");
+                Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))
+            }
+            Err(_) => {
+                let why = format!(
+                    "machine {machine}: its plan cannot be computed within {} s: the server is busy planning; try again later",
+                    self.shared.deadline.as_secs()
+                );
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why))
+            }
+        }
+    }
+
+    /// Returns whether a thread is idle, or has begun its job lately. A watchdog restarts a server whose planner is stuck.
+    pub fn is_responsive(&self) -> bool {
+        self.shared.is_responsive_at(self.shared.now())
+    }
+}
+
+impl App {
+    /// Inventory of the machine's last registration, if this version understands and supports it.
+    ///
+    /// # Errors
+    /// The database's, and those of [`Planner::compute`].
+    pub async fn inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
+        let Some(registered) = self.state.registered(machine).await? else { return Ok(None) };
+        self.planner.compute(machine, move || registered.inventory()).await
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    fn now(&self) -> u64 {
+        // 0 is for an idle thread.
+        self.started.elapsed().as_millis() as u64 + 1
+    }
+
+    fn is_responsive_at(&self, now: u64) -> bool {
+        let stuck = |since: u64| since != 0 && now.saturating_sub(since) > STUCK.as_millis() as u64;
+        self.busy_since.iter().any(|since| !stuck(since.load(Ordering::Relaxed)))
+    }
+
+    fn put(&self, machine: &str, job: Job) -> Result<(), String> {
+        let mut queue = self.queue();
+        queue.forget_abandoned(machine);
+        let own = queue.waiting.get(machine).map_or(0, VecDeque::len);
+        if own >= WAITING_OF_ONE || queue.count >= WAITING_OF_ALL {
+            let whose = if own >= WAITING_OF_ONE { "this machine" } else { "all machines" };
+            let count = if own >= WAITING_OF_ONE { own } else { queue.count };
+            return Err(format!(
+                "machine {machine}: its plan cannot be computed now: {count} requests of {whose} wait for the planner; try again later"
+            ));
+        }
+        if own == 0 {
+            queue.turns.push_back(machine.to_owned());
+        }
+        queue.waiting.entry(machine.to_owned()).or_default().push_back(job);
+        queue.count += 1;
+        drop(queue);
+        self.has_work.notify_one();
+        Ok(())
+    }
+
+    /// Runs jobs until the pool is closed.
+    fn work(&self, thread: usize) {
+        loop {
+            let mut queue = self.queue();
+            let (machine, job) = loop {
+                if queue.is_closed {
+                    return;
+                }
+                if let Some(next) = queue.next() {
+                    break next;
+                }
+                queue = self.has_work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(queue);
+            if (job.is_awaited)() {
+                self.busy_since[thread].store(self.now(), Ordering::Relaxed);
+                // A request that panics must not end the server; its client gets 500 because the channel is dropped.
+                drop(catch_unwind(AssertUnwindSafe(job.work)));
+                self.busy_since[thread].store(0, Ordering::Relaxed);
+            }
+            self.queue().running.remove(&machine);
+            // Another job of the machine may have waited for that.
+            self.has_work.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    /// The next job of the first machine of which none runs. The machine's next turn comes after all others'.
+    fn next(&mut self) -> Option<(String, Job)> {
+        let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
+        let machine = self.turns.remove(at)?;
+        let jobs = self.waiting.get_mut(&machine)?;
+        let job = jobs.pop_front()?;
+        self.count -= 1;
+        match jobs.is_empty() {
+            true => drop(self.waiting.remove(&machine)),
+            false => self.turns.push_back(machine.clone()),
+        }
+        self.running.insert(machine.clone());
+        Some((machine, job))
+    }
+
+    /// Drops jobs of a machine whose clients have gone.
+    fn forget_abandoned(&mut self, machine: &str) {
+        let Some(jobs) = self.waiting.get_mut(machine) else { return };
+        let before = jobs.len();
+        jobs.retain(|job| (job.is_awaited)());
+        self.count -= before - jobs.len();
+        if jobs.is_empty() {
+            self.waiting.remove(machine);
+            self.turns.retain(|turn| turn != machine);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
