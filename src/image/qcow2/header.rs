@@ -18,6 +18,9 @@ const COPIED: u64 = 1 << 63;
 const PACKED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 
+/// A disk has whole sectors.
+const SECTOR_BYTES: u64 = 512;
+
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 2;
 const ELSEWHERE: u64 = 4;
@@ -84,6 +87,11 @@ impl Header {
             Some(other) => return Err(wrong(format!("the qcow2 is compressed in a way that is not known: {other}"))),
         };
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
+        if size_bytes % SECTOR_BYTES != 0 {
+            return Err(wrong(format!(
+                "the qcow2 has {size_bytes} bytes, which are no whole sectors: readers round it"
+            )));
+        }
         let tables = size_bytes.div_ceil(1 << (2 * cluster_bits - 3));
         if tables > in_file {
             return Err(wrong(format!("the qcow2 has {in_file} tables, and its {size_bytes} bytes need {tables}")));

@@ -56,9 +56,13 @@ fn sparse(real_size: &str, map: &[u8]) -> Tar {
 
 /// A map in headers behind headers.
 fn chained() -> Tar {
-    let mut extension = [0; 512];
+    let mut extension = [b'0'; 512];
     extension[504] = 1;
-    let tar = Tar::new().raw("chained", b'S', b"", |header| header.as_gnu_mut().unwrap().set_is_extended(true));
+    let tar = Tar::new().raw("chained", b'S', b"", |header| {
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_is_extended(true);
+        gnu.sparse.iter_mut().for_each(|piece| (piece.offset, piece.numbytes) = ([b'0'; 12], [b'0'; 12]));
+    });
     Tar([tar.0, extension.repeat(1000)].concat())
 }
 

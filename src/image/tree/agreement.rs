@@ -125,6 +125,10 @@ impl Claims<'_> {
         if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
             return Some("it has records of a sparse file, and is not a plain file".to_owned());
         }
+        // Writers name version 1 alone; with 0 other readers follow no map, or another one.
+        if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
+            return Some("the version of its sparse map is unknown here".to_owned());
+        }
         let pieces = self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes");
         if pieces && self.has("GNU.sparse.map") {
             return Some("it has two sparse maps".to_owned());

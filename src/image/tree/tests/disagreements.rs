@@ -38,8 +38,7 @@ fn sparse_1(records: &[&[u8]]) -> Tar {
 }
 
 fn sparse_0(records: &[&[u8]]) -> Tar {
-    let version: [&[u8]; 3] = [b"GNU.sparse.major=0", b"GNU.sparse.minor=1", b"GNU.sparse.size=9000"];
-    Tar::new().pax(b'x', &[&version[..], records].concat()).file("s", b"datadata")
+    Tar::new().pax(b'x', &[&[&b"GNU.sparse.size=9000"[..]][..], records].concat()).file("s", b"datadata")
 }
 
 /// Old sparse header with these pieces, and whether an extension is announced.
@@ -122,6 +121,10 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         (
             "two sparse maps",
             sparse_0(&[b"GNU.sparse.map=0,4,8192,4", b"GNU.sparse.offset=0", b"GNU.sparse.numbytes=8"]),
+        ),
+        (
+            "a sparse map of version 0.1 with a record of it",
+            sparse_0(&[b"GNU.sparse.major=0", b"GNU.sparse.minor=1", b"GNU.sparse.map=0,4,8192,4"]),
         ),
         ("a sparse map with signs", sparse_0(&[b"GNU.sparse.map=+0,4,8192,4"])),
         (

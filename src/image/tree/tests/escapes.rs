@@ -18,7 +18,7 @@ const MAKES: [(&str, Make); 9] = [
     ("sparse", |tar, name| {
         let name = format!("GNU.sparse.name={name}");
         let map: [&[u8]; 4] =
-            [b"GNU.sparse.major=0", b"GNU.sparse.minor=1", b"GNU.sparse.realsize=1", b"GNU.sparse.map=0,1"];
+            [b"comment=a", b"GNU.sparse.numblocks=1", b"GNU.sparse.realsize=1", b"GNU.sparse.map=0,1"];
         tar.pax(b'x', &[&map[..], &[name.as_bytes()]].concat()).file("x", b"x")
     }),
 ];

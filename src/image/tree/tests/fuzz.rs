@@ -83,13 +83,8 @@ fn corpus() -> Vec<Vec<u8>> {
     let map = [&b"2\n0\n4\n8192\n4\n"[..], &[0; 499], b"datadata"].concat();
     let sparse_1: [&[u8]; 4] =
         [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.name=sparse1", b"GNU.sparse.realsize=9000"];
-    let sparse_0: [&[u8]; 5] = [
-        b"GNU.sparse.major=0",
-        b"GNU.sparse.minor=1",
-        b"GNU.sparse.name=sparse0",
-        b"GNU.sparse.size=9000",
-        b"GNU.sparse.map=0,4,8192,4",
-    ];
+    let sparse_0: [&[u8]; 4] =
+        [b"GNU.sparse.size=9000", b"GNU.sparse.numblocks=2", b"GNU.sparse.name=sparse0", b"GNU.sparse.map=0,4,8192,4"];
     let old_sparse = |header: &mut tar::Header| {
         let gnu = header.as_gnu_mut().unwrap();
         gnu.realsize = *b"00000021450\0";
