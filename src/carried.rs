@@ -20,7 +20,7 @@ pub struct Moving {
     pub begun: bool,
     /// The certificate of at least one of the two machines is not released yet: neither by the operator, nor by a secret that the peer has.
     /// The receiving machine must not begin.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine, as it stands in its ramdisk now. It has another certificate after each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,14 +92,8 @@ pub struct Peer {
     #[serde(default)]
     pub address: String,
     /// The operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no other.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
-}
-
-/// Returns whether a field can be left out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 impl Peer {
@@ -143,7 +137,7 @@ pub struct Standing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
     /// The ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_secret: bool,
 }
 
