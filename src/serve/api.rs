@@ -64,7 +64,7 @@ pub async fn register(
     if boot.machine != id {
         return Err(caller::not_of(&id));
     }
-    let register = within_limits(&app, &id, register).await?;
+    let register = within_limits(&app, peer, register).await?;
     let directory = app.directory();
     identity::refuse_other_machine(&app, &directory, &id, &register, peer).await?;
     refuse_other_nic(&app, &directory, &id, peer)?;
@@ -87,14 +87,14 @@ pub async fn register(
 }
 
 /// Refuses a registration that is larger than what can be planned with.
-async fn within_limits(app: &App, id: &str, register: Register) -> Result<Register, ApiError> {
+async fn within_limits(app: &App, peer: Peer, register: Register) -> Result<Register, ApiError> {
     let judge = move || match register.exceeded() {
         None => Ok(register),
         Some(why) => Err(why),
     };
-    let judged = app.planner.compute(id, judge).await?;
-    judged
-        .map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("machine {id} cannot register: {why}")))
+    // One address may register many machines.
+    let judged = app.planner.compute(&peer.to_string(), judge).await?;
+    judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
 /// Refuses a machine whose NIC, as the kernel's table of neighbours has it, is not one of its file's.

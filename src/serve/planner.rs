@@ -3,7 +3,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | one machine | has one thread at most, and a few jobs in the queue |
+//! | one machine, or one address that registers machines | has one thread at most, and a few jobs in the queue |
 //! | the queue | is bounded; machines take turns |
 //! | a job that has waited too long | is not run, and answered with 503 and `Retry-After` |
 //! | a job that runs | ends by itself: inventories and the planner's steps are bounded |
@@ -104,7 +104,8 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Computes something about a machine on one of the threads.
+    /// Computes something about a machine on one of the threads. `machine` is the one that pays for it: the id of a machine with a file, or
+    /// the address of an unknown client.
     ///
     /// # Errors
     /// 503: the machine's jobs or all jobs are too many, or the answer takes too long. 500: the computation failed.
