@@ -5,6 +5,7 @@ mod places;
 use super::certificate::Identity;
 use super::routes::{Answer, Routes, Wanted};
 use crate::error::{Context, Phase, Result};
+use crate::stdout;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -91,7 +92,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc
             continue;
         };
         let entered = places.wait(address.ip().to_canonical(), bounds.connections, bounds.of_an_address).await;
-        places.report().into_iter().for_each(|line| println!("{line}"));
+        places.report().iter().for_each(|line| stdout::say(line));
         let Some(place) = entered.map(Arc::new) else { continue };
         let (tls, routes) = (tls.clone(), routes.clone());
         tokio::spawn(async move {
