@@ -23,7 +23,10 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
         (sized(1 << 50), "big: it has 1125899906842624 bytes, and its filesystem has room for "),
         (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "beyond any file"),
         (Tar::new().pax(b'x', &[b"size=1125899906842624"]).file("big", b""), "its filesystem has room for "),
-        (with([b"GNU.sparse.realsize=9223372036854775807", b"GNU.sparse.map=0,4"]), "sparse: write: "),
+        (
+            with([b"GNU.sparse.realsize=9223372036854775807", b"GNU.sparse.map=0,4,9223372036854775807,0"]),
+            "sparse: write: ",
+        ),
         (with([b"GNU.sparse.realsize=9223372036854775808", b"GNU.sparse.map=0,4"]), "too long for any filesystem"),
         (with([b"GNU.sparse.realsize=3", b"GNU.sparse.map=0,4"]), "outside the file"),
         (with([b"GNU.sparse.realsize=100", b"GNU.sparse.map=0,5"]), "5 bytes of data and the archive 4"),
