@@ -147,6 +147,12 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
             "a map that ends before its file",
             Tar::new().pax(b'x', &[b"GNU.sparse.size=9000", b"GNU.sparse.map=0,512,8192,4"]).file("s", &DATA),
         ),
+        (
+            "a map that is as long as the holes",
+            Tar::new()
+                .pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.realsize=1024"])
+                .file("s", &[&b"1\n512\n512\n"[..], &[0; 502], &[b'd'; 512]].concat()),
+        ),
         ("a piece that begins within a block", sparse_0(&[b"GNU.sparse.map=0,512,8000,4,8196,0"])),
         ("a piece that ends within a block", sparse_0(&[b"GNU.sparse.map=0,4,8192,512"])),
         ("a piece after an empty one", old_sparse(&[(ZERO, BLOCK), (NONE, NONE), (FAR, FOUR)], false)),
