@@ -113,6 +113,11 @@ impl Claims<'_> {
         {
             return Some("it has a path after the name of its sparse file".to_owned());
         }
+        let header_path = self.header.path_bytes();
+        let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
+        if matches!(self.header.as_bytes()[156], b'0' | b'7') && name.ends_with(b"/") {
+            return Some("it is a file, and its name that of a directory".to_owned());
+        }
         let names = [path, link, sparse_name, self.long_name, self.long_link];
         let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
         has_nul.then(|| "its name has a zero byte".to_owned())

@@ -174,11 +174,11 @@ mod tests {
             mtime: (-5, 999_999_999),
             xattrs: vec![("user.a".into(), b"\0\n".to_vec()), ("security.capability".into(), Vec::new())],
         };
-        let map = Map { segments: vec![(0, 10), (4096, 20)], file_size: 9000 };
+        let map = Map { segments: vec![(0, 512), (4096, 20)], file_size: 4116 };
         for (kind, content) in [
             (Kind::File { size: 7 }, 7),
-            (Kind::Sparse(map), 30),
-            (Kind::Sparse(Map { segments: Vec::new(), file_size: 1 }), 0),
+            (Kind::Sparse(map), 532),
+            (Kind::Sparse(Map { segments: vec![(1, 0)], file_size: 1 }), 0),
             (Kind::Directory, 0),
             (Kind::Symlink(b"to".to_vec()), 0),
             (Kind::HardLink(Vec::new()), 0),

@@ -37,6 +37,19 @@ impl Map {
         if i64::try_from(file_size).is_err() {
             return Err(invalid("it is too long for any filesystem"));
         }
+        // GNU tar makes the file as long as its map, and others as long as the header tells.
+        if end != file_size {
+            return Err(invalid("its map ends before the file"));
+        }
+        // GNU tar reads each piece from a block of its own, and others read all pieces as one.
+        let with_data = || segments.iter().filter(|(_, length)| *length > 0);
+        if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
+            return Err(invalid("a piece of its map ends within a block, and another one follows"));
+        }
+        // GNU tar writes it from the beginning of the block.
+        if with_data().any(|(offset, _)| offset % BLOCK != 0) {
+            return Err(invalid("a piece of its map begins within a block"));
+        }
         Ok(Map { segments, file_size })
     }
 
@@ -165,12 +178,15 @@ mod tests {
 
     #[test]
     fn the_map_before_the_data() {
-        let text = padded("2\n0\n10\n4096\n20\n");
-        let map = Map::read(&mut &text[..], 9000, 512 + 30).unwrap();
-        assert_eq!(map, Map { segments: vec![(0, 10), (4096, 20)], file_size: 9000 });
-        let many: String = (0..200).map(|i| format!("{}\n1\n", i * 4096)).collect();
+        let text = padded("2\n0\n512\n4096\n20\n");
+        let map = Map::read(&mut &text[..], 4116, 512 + 532).unwrap();
+        assert_eq!(map, Map { segments: vec![(0, 512), (4096, 20)], file_size: 4116 });
+        let many: String = (0..200).map(|i| format!("{}\n512\n", i * 4096)).collect();
         let text = padded(&format!("200\n{many}"));
-        assert_eq!(Map::read(&mut &text[..], 1 << 30, text.len() as u64 + 200).unwrap().segments.len(), 200);
+        assert_eq!(
+            Map::read(&mut &text[..], 199 * 4096 + 512, text.len() as u64 + 200 * 512).unwrap().segments.len(),
+            200
+        );
     }
 
     #[test]
@@ -180,6 +196,9 @@ mod tests {
             ("1\n9000\n30\n", "outside the file"),
             ("2\n100\n10\n0\n20\n", "overlap"),
             ("1\n18446744073709551615\n30\n", "outside"),
+            ("2\n0\n10\n8980\n20\n", "ends within a block"),
+            ("1\n8970\n30\n", "begins within a block"),
+            ("2\n0\n10\n8704\n20\n", "ends before the file"),
             ("x\n", "for a number"),
             ("\n", "for a number"),
             ("-1\n", "for a number"),
@@ -201,14 +220,14 @@ mod tests {
     fn the_map_in_records() {
         let parse = |pairs: &[&str]| {
             let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
-            Map::from_records(&Records::parse(&text).unwrap(), 9000, 30)
+            Map::from_records(&Records::parse(&text).unwrap(), 4116, 532)
         };
-        let map = Map { segments: vec![(0, 10), (4096, 20)], file_size: 9000 };
-        assert_eq!(parse(&["GNU.sparse.numblocks=2", "GNU.sparse.map=0,10,4096,20"]).unwrap(), map);
+        let map = Map { segments: vec![(0, 512), (4096, 20)], file_size: 4116 };
+        assert_eq!(parse(&["GNU.sparse.numblocks=2", "GNU.sparse.map=0,512,4096,20"]).unwrap(), map);
         let old = [
             "GNU.sparse.numblocks=2",
             "GNU.sparse.offset=0",
-            "GNU.sparse.numbytes=10",
+            "GNU.sparse.numbytes=512",
             "GNU.sparse.offset=4096",
             "GNU.sparse.numbytes=20",
         ];

@@ -27,10 +27,13 @@ fn prefix(header: &mut tar::Header) {
     header.as_mut_bytes()[345..348].copy_from_slice(b"pre");
 }
 
-const SPARSE_1: [&[u8]; 3] = [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.realsize=9000"];
+/// A block and four bytes: the data of all sparse files here.
+const DATA: [u8; 516] = [b'd'; 516];
+
+const SPARSE_1: [&[u8]; 3] = [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.realsize=8196"];
 
 fn sparse_map() -> Vec<u8> {
-    [&b"2\n0\n4\n8192\n4\n"[..], &[0; 499], b"datadata"].concat()
+    [&b"2\n0\n512\n8192\n4\n"[..], &[0; 497], &DATA].concat()
 }
 
 fn sparse_1(records: &[&[u8]]) -> Tar {
@@ -38,14 +41,14 @@ fn sparse_1(records: &[&[u8]]) -> Tar {
 }
 
 fn sparse_0(records: &[&[u8]]) -> Tar {
-    Tar::new().pax(b'x', &[&[&b"GNU.sparse.size=9000"[..]][..], records].concat()).file("s", b"datadata")
+    Tar::new().pax(b'x', &[&[&b"GNU.sparse.size=8196"[..]][..], records].concat()).file("s", &DATA)
 }
 
 /// Old sparse header with these pieces, and whether an extension is announced.
 fn old_sparse(pieces: &'static [(&'static [u8; 12], &'static [u8; 12])], extended: bool) -> Tar {
-    Tar::new().raw("old", b'S', b"datadata", move |header| {
+    Tar::new().raw("old", b'S', &DATA, move |header| {
         let gnu = header.as_gnu_mut().unwrap();
-        gnu.realsize = *b"00000021450\0";
+        gnu.realsize = *b"00000020004\0";
         gnu.isextended = [u8::from(extended)];
         for (slot, (offset, length)) in gnu.sparse.iter_mut().zip(pieces) {
             (slot.offset, slot.numbytes) = (**offset, **length);
@@ -55,6 +58,7 @@ fn old_sparse(pieces: &'static [(&'static [u8; 12], &'static [u8; 12])], extende
 
 const ZERO: &[u8; 12] = b"00000000000\0";
 const FOUR: &[u8; 12] = b"00000000004\0";
+const BLOCK: &[u8; 12] = b"00000001000\0";
 const FAR: &[u8; 12] = b"00000020000\0";
 const NONE: &[u8; 12] = &[0; 12];
 
@@ -74,6 +78,7 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ),
         ("a link with a size", Tar::new().pax(b'x', &[b"size=0"]).raw("l", b'1', b"", |h| h.set_size(512))),
         ("a symlink with a size", Tar::new().raw("l", b'2', b"", |h| h.set_size(512))),
+        ("a file with a slash behind its name", Tar::new().file("d/", b"")),
         ("two sizes", Tar::new().pax(b'x', &[b"size=1", b"size=2"]).file("a", b"x")),
         ("one size twice", Tar::new().pax(b'x', &[b"size=1", b"size=1"]).file("a", b"x")),
         ("two paths", Tar::new().pax(b'x', &[b"path=b", b"path=c"]).file("a", b"x")),
@@ -116,31 +121,43 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a size with an underscore", with_size(*b"0000_001000\0")),
         ("a size in decimal", with_size(*b"00000000999\0")),
         ("a path after the name of a sparse file", sparse_1(&[b"GNU.sparse.name=n", b"path=p"])),
-        ("a sparse file with a size", sparse_1(&[b"size=520"])),
+        ("a sparse file with a size", sparse_1(&[b"size=1028"])),
         ("two sparse lengths", sparse_1(&[b"GNU.sparse.size=8192"])),
         (
             "two sparse maps",
-            sparse_0(&[b"GNU.sparse.map=0,4,8192,4", b"GNU.sparse.offset=0", b"GNU.sparse.numbytes=8"]),
+            sparse_0(&[b"GNU.sparse.map=0,512,8192,4", b"GNU.sparse.offset=0", b"GNU.sparse.numbytes=516"]),
         ),
         (
             "a sparse map of version 0.1 with a record of it",
-            sparse_0(&[b"GNU.sparse.major=0", b"GNU.sparse.minor=1", b"GNU.sparse.map=0,4,8192,4"]),
+            sparse_0(&[b"GNU.sparse.major=0", b"GNU.sparse.minor=1", b"GNU.sparse.map=0,512,8192,4"]),
         ),
-        ("a sparse map with signs", sparse_0(&[b"GNU.sparse.map=+0,4,8192,4"])),
+        ("a sparse map with signs", sparse_0(&[b"GNU.sparse.map=+0,512,8192,4"])),
         (
             "a map before the data with signs",
-            Tar::new().pax(b'x', &SPARSE_1).file("s", &[&b"2\n+0\n4\n8192\n4\n"[..], &[0; 498], b"datadata"].concat()),
+            Tar::new().pax(b'x', &SPARSE_1).file("s", &[&b"2\n+0\n512\n8192\n4\n"[..], &[0; 496], &DATA].concat()),
         ),
         (
             "a sparse map of a directory",
             Tar::new().pax(b'x', &[b"GNU.sparse.realsize=9", b"GNU.sparse.name=n"]).directory("d"),
         ),
-        ("a sparse map of an old sparse file", Tar::new().pax(b'x', &SPARSE_1).raw("s", b'S', b"datadata", |_| ())),
-        ("a length of star", Tar::new().pax(b'x', &[b"SCHILY.realsize=9000"]).file("a", b"x")),
+        ("a sparse map of an old sparse file", Tar::new().pax(b'x', &SPARSE_1).raw("s", b'S', &DATA, |_| ())),
+        ("a length of star", Tar::new().pax(b'x', &[b"SCHILY.realsize=8196"]).file("a", b"x")),
         ("a map of Solaris", Tar::new().pax(b'x', &[b"SUN.holesdata= 0 1 2"]).file("a", b"x")),
-        ("a piece after an empty one", old_sparse(&[(ZERO, FOUR), (NONE, NONE), (FAR, FOUR)], false)),
-        ("an extension after an empty piece", old_sparse(&[(ZERO, FOUR), (FAR, FOUR)], true)),
-        ("a piece with a sign", old_sparse(&[(b"+0000000000\0", FOUR), (FAR, FOUR)], false)),
+        (
+            "a map that ends before its file",
+            Tar::new().pax(b'x', &[b"GNU.sparse.size=9000", b"GNU.sparse.map=0,512,8192,4"]).file("s", &DATA),
+        ),
+        (
+            "a map that is as long as the holes",
+            Tar::new()
+                .pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.realsize=1024"])
+                .file("s", &[&b"1\n512\n512\n"[..], &[0; 502], &[b'd'; 512]].concat()),
+        ),
+        ("a piece that begins within a block", sparse_0(&[b"GNU.sparse.map=0,512,8000,4,8196,0"])),
+        ("a piece that ends within a block", sparse_0(&[b"GNU.sparse.map=0,4,8192,512"])),
+        ("a piece after an empty one", old_sparse(&[(ZERO, BLOCK), (NONE, NONE), (FAR, FOUR)], false)),
+        ("an extension after an empty piece", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR)], true)),
+        ("a piece with a sign", old_sparse(&[(b"+0000000000\0", BLOCK), (FAR, FOUR)], false)),
         ("a symlink and a size of nothing", plain().pax(b'x', &[b"size=0"]).raw("l", b'2', b"", |h| h.set_size(512))),
     ]
 }
@@ -178,13 +195,14 @@ fn agreements() -> Vec<(&'static str, Tar)> {
                 .pax(b'x', &[&[&b"path=GNUSparseFile.7/n"[..]][..], &SPARSE_1, &[b"GNU.sparse.name=n"]].concat())
                 .file("s", &sparse_map()),
         ),
-        ("sparse 0.1", sparse_0(&[b"GNU.sparse.numblocks=2", b"GNU.sparse.map=0,4,8192,4"])),
-        ("old sparse", old_sparse(&[(ZERO, FOUR), (FAR, FOUR)], false).file("b", b"y")),
+        ("sparse 0.1", sparse_0(&[b"GNU.sparse.numblocks=2", b"GNU.sparse.map=0,512,8192,4"])),
+        ("old sparse", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR)], false).file("b", b"y")),
         (
             "the oldest format",
-            Tar::new()
-                .raw("a", 0, b"x", |h| h.as_mut_bytes()[257..265].fill(0))
-                .raw("d/", 0, b"", |h| h.as_mut_bytes()[257..265].fill(0)),
+            Tar::new().raw("a", 0, b"x", |h| h.as_mut_bytes()[257..265].fill(0)).raw("d/", 0, b"", |h| {
+                h.as_mut_bytes()[156] = 0;
+                h.as_mut_bytes()[257..265].fill(0);
+            }),
         ),
     ]
 }

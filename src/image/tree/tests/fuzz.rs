@@ -80,14 +80,18 @@ fn corpus() -> Vec<Vec<u8>> {
         header.set_device_major(1).unwrap();
         header.set_device_minor(3).unwrap();
     };
-    let map = [&b"2\n0\n4\n8192\n4\n"[..], &[0; 499], b"datadata"].concat();
+    let map = [&b"2\n0\n512\n8192\n4\n"[..], &[0; 497], &[b'd'; 516]].concat();
     let sparse_1: [&[u8]; 4] =
-        [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.name=sparse1", b"GNU.sparse.realsize=9000"];
-    let sparse_0: [&[u8]; 4] =
-        [b"GNU.sparse.size=9000", b"GNU.sparse.numblocks=2", b"GNU.sparse.name=sparse0", b"GNU.sparse.map=0,4,8192,4"];
+        [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.name=sparse1", b"GNU.sparse.realsize=8196"];
+    let sparse_0: [&[u8]; 4] = [
+        b"GNU.sparse.size=8196",
+        b"GNU.sparse.numblocks=2",
+        b"GNU.sparse.name=sparse0",
+        b"GNU.sparse.map=0,512,8192,4",
+    ];
     let old_sparse = |header: &mut tar::Header| {
         let gnu = header.as_gnu_mut().unwrap();
-        gnu.realsize = *b"00000021450\0";
+        gnu.realsize = *b"00000000010\0";
         gnu.sparse[0].offset = *b"00000000000\0";
         gnu.sparse[0].numbytes = *b"00000000010\0";
     };
@@ -110,7 +114,7 @@ fn corpus() -> Vec<Vec<u8>> {
             .file("q", b"1")
             .0,
         Tar::new().raw("", b'L', &[b'n'; 150], |_| ()).raw("", b'K', &[b'k'; 150], |_| ()).symlink("s", "t").0,
-        Tar::new().pax(b'x', &sparse_1).file("s", &map).pax(b'x', &sparse_0).file("s", b"datadata").0,
+        Tar::new().pax(b'x', &sparse_1).file("s", &map).pax(b'x', &sparse_0).file("s", &[b'd'; 516]).0,
         Tar::new().raw("old", b'S', b"datadata", old_sparse).file("after", b"").0,
         Tar::new().file("kept/.wh.file", b"").file(".wh..wh..opq", b"").file("a/.wh.b", b"").file(".wh.kept", b"").0,
     ]

@@ -146,6 +146,7 @@ fn plain_member(random: &mut Rng, mut tar: Tar, number: usize) -> Tar {
         if matches!(kind, b'1' | b'2') {
             made.set_link_name_literal("m0").unwrap();
         }
+        made.as_mut_bytes()[156] = kind;
         header(made);
         made.as_old_mut().size = field;
     })
@@ -213,23 +214,25 @@ fn pieces(random: &mut Rng) -> (Vec<(usize, usize)>, usize) {
     let (mut pieces, mut end) = (Vec::new(), 0);
     for _ in 0..random.usize(0..5) {
         let offset = end + random.usize(0..3) * 512;
-        let length = random.usize(0..4) * 256;
+        // GNU tar reads each piece from a block of its own.
+        let length = if is_flawed(random) { random.usize(..700) } else { random.usize(..3) * 512 };
         if length > 0 {
             pieces.push((offset, length));
         }
         end = offset + length;
     }
-    (pieces, end + random.usize(0..2) * 512)
+    // GNU tar and libarchive end a map with a piece of no length at the end of the file.
+    let length = end + random.usize(0..2) * 512;
+    if !is_flawed(random) {
+        pieces.push((length, 0));
+    }
+    (pieces, length)
 }
 
 fn old_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
     let (mut pieces, length) = pieces(random);
     pieces.truncate(4);
-    // GNU tar ends each map with a piece of no length at the end of the file.
     let data: usize = pieces.iter().map(|(_, length)| length).sum();
-    if pieces.len() < 4 {
-        pieces.push((length, 0));
-    }
     let flaw = is_flawed(random).then(|| random.usize(..4));
     tar.raw(&format!("sparse{number}"), b'S', &vec![b's'; data], move |header| {
         let gnu = header.as_gnu_mut().unwrap();
