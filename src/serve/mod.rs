@@ -314,16 +314,6 @@ impl Server {
         Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, files, _lock: lock })
     }
 
-    /// Returns the components that must make progress while the server lives.
-    fn heartbeat_sources(&self) -> Vec<HeartbeatSource> {
-        let state = self.state.clone();
-        let ask = move || -> notify::SignOfLife {
-            let state = state.clone();
-            Box::pin(async move { state.pulse().await })
-        };
-        vec![HeartbeatSource { name: "the database", ask: Box::new(ask) }]
-    }
-
     /// Accepts until `ended`, then lets running answers go out for a moment.
     ///
     /// # Errors
@@ -333,7 +323,7 @@ impl Server {
         let door = Door::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
         let fronts = self.fronts.all();
         let mut ended = std::pin::pin!(ended);
-        let sources = self.heartbeat_sources();
+        let sources = [HeartbeatSource::database(&self.state)];
         let mut heartbeat = std::pin::pin!(manager.beat(&sources, &self.watch));
         manager.ready();
         let mut result = Ok(());

@@ -1,6 +1,7 @@
 //! Messages to systemd (sd_notify): the server is ready, ends, and lives. It lives while all sources of its heartbeat answer in time: a
 //! server whose database or planner is stuck sends no heartbeat, and systemd restarts it (`WatchdogSec=`).
 
+use super::state::State;
 use super::watch::Watch;
 use crate::error::{Context, Phase, Result};
 use std::ffi::OsStr;
@@ -25,6 +26,18 @@ pub struct HeartbeatSource {
     pub name: &'static str,
     /// Asks the component for a sign of life.
     pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
+}
+
+impl HeartbeatSource {
+    /// The database's thread, which answers a trivial read and write.
+    pub fn database(state: &State) -> HeartbeatSource {
+        let state = state.clone();
+        let ask = move || -> SignOfLife {
+            let state = state.clone();
+            Box::pin(async move { state.pulse().await })
+        };
+        HeartbeatSource { name: "the database", ask: Box::new(ask) }
+    }
 }
 
 /// Connection to the service manager; does nothing without one.
@@ -196,6 +209,29 @@ mod tests {
 
         stuck.store(false, Ordering::SeqCst);
         beat_until(&manager, &sources, &watch, has_beaten).await;
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_stuck_stops_the_heartbeat() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_secs(3))).unwrap();
+        let state = State::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+        let heard = crate::serve::tests::Heard::default();
+        let watch = Watch::json_into(heard.clone());
+        let sources = [HeartbeatSource::database(&state)];
+        beat_until(&manager, &sources, &watch, || received(&socket).is_some_and(|message| message == "WATCHDOG=1"))
+            .await;
+        let (release, until) = std::sync::mpsc::channel();
+        state.block(until);
+        while received(&socket).is_some() {}
+        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: does not answer within 1 s"))
+            .await;
+        assert_eq!(received(&socket), None);
+        drop(release);
+        beat_until(&manager, &sources, &watch, || received(&socket).is_some()).await;
     }
 
     #[tokio::test]
