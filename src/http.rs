@@ -1,4 +1,4 @@
-//! What the agent's HTTP has in common. The clients: blocking, rustls with ring, the system's CA certificates.
+//! HTTP clients: blocking, rustls with ring, the system's CA certificates.
 
 use crate::error::{Context, Phase, Result};
 use reqwest::blocking::{Client, ClientBuilder, Response};

@@ -113,7 +113,7 @@ impl Door {
     }
 }
 
-/// Who has come, and who answers.
+/// Client of a connection, and the router that answers it.
 struct Client {
     address: IpAddr,
     router: Router,
