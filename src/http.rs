@@ -1,4 +1,4 @@
-//! HTTP clients of the agent: blocking, rustls with ring, the system's CA certificates.
+//! HTTP clients: blocking, rustls with ring, the system's CA certificates.
 
 #[cfg(feature = "agent")]
 pub mod privileged;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// How much one may take.
+/// Bounds of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Connections at the same time. If all places are taken, a connection without the conductor's token gives way to a new one.

@@ -114,7 +114,7 @@ impl Door {
     }
 }
 
-/// Peer of a connection, and the router that answers it.
+/// Client of a connection, and the router that answers it.
 struct Client {
     address: IpAddr,
     port: u16,

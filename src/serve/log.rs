@@ -1,4 +1,4 @@
-//! What machines have said on their consoles: taken from agents, and given to people as text.
+//! Console logs of machines: taken from agents, and given to people as text.
 
 use super::App;
 use super::api::bodies::bytes;

@@ -226,6 +226,7 @@ struct Server {
     places: usize,
     peers: Peers,
     alarms: Alarms,
+    planner: Planner,
     watch: Watch,
     closing: published::Sender<bool>,
     wake: mpsc::Sender<Wake>,
@@ -308,10 +309,11 @@ impl Server {
             planner: Planner::start().context(Phase::Serve, || "start the planner's threads")?,
             looks: moves::looks::Looks::default(),
         };
-        let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
+        let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
+        let app = Arc::new(app);
         let fronts = listeners.open(&app);
         let files = tokio::spawn(moves::files::keep_right(app));
-        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, files, _lock: lock })
+        Ok(Server { fronts, places, peers, alarms, planner, watch, closing, wake, state, pxe, files, _lock: lock })
     }
 
     /// Accepts until `ended`, then lets running answers go out for a moment.
@@ -323,7 +325,7 @@ impl Server {
         let door = Door::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
         let fronts = self.fronts.all();
         let mut ended = std::pin::pin!(ended);
-        let sources = [HeartbeatSource::database(&self.state)];
+        let sources = [HeartbeatSource::database(&self.state), HeartbeatSource::planner(&self.planner)];
         let mut heartbeat = std::pin::pin!(manager.beat(&sources, &self.watch));
         manager.ready();
         let mut result = Ok(());

@@ -1,6 +1,7 @@
 //! Messages to systemd (sd_notify): the server is ready, ends, and lives. It lives while all sources of its heartbeat answer in time: a
 //! server whose database or planner is stuck sends no heartbeat, and systemd restarts it (`WatchdogSec=`).
 
+use super::planner::Planner;
 use super::state::State;
 use super::watch::Watch;
 use crate::error::{Context, Phase, Result};
@@ -17,6 +18,8 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Heartbeats within the watchdog's time. A source has as long as lies between two of them.
 const BEATS: u32 = 3;
+/// Interval between two looks at a component that is stuck.
+const POLL: Duration = Duration::from_secs(1);
 
 /// Ready when the component has answered.
 pub type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -37,6 +40,20 @@ impl HeartbeatSource {
             Box::pin(async move { state.pulse().await })
         };
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
+    }
+
+    /// The planner's threads. One that is idle, or has begun its job lately, is a sign of life.
+    pub fn planner(planner: &Planner) -> HeartbeatSource {
+        let planner = planner.clone();
+        let ask = move || -> SignOfLife {
+            let planner = planner.clone();
+            Box::pin(async move {
+                while !planner.is_responsive() {
+                    tokio::time::sleep(POLL).await;
+                }
+            })
+        };
+        HeartbeatSource { name: "the planner", ask: Box::new(ask) }
     }
 }
 

@@ -81,7 +81,7 @@ impl Origin {
     }
 }
 
-/// What is taken now; cheap to clone.
+/// Shares that are taken now; cheap to clone.
 #[derive(Clone)]
 pub struct Peers {
     taken: Arc<Mutex<HashMap<IpAddr, Taken>>>,
@@ -107,7 +107,7 @@ pub struct Share {
 }
 
 impl Peers {
-    /// Of so many places for connections one address gets at most a quarter.
+    /// Gives one address at most a quarter of all places for connections.
     pub fn new(all_places: usize, proxies: &[IpAddr]) -> Peers {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A machine that takes longer to say what it has to say is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Of an event, and of all else that is short.
+/// Longest body of an event, and of every other short document.
 pub const EVENT_BYTES: usize = 64 << 10;
 
 /// Reads a document of the operator.
