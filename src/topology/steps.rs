@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 /// Disks that are named for devices, and pairs of devices that are compared. A machine with 800 disks below each of 300 volumes takes
 /// some 2 million.
-const MAXIMUM: usize = 8_000_000;
+const MAXIMUM: usize = 4_000_000;
 
 /// Counts steps up to a maximum. Nothing that was computed after it is complete, so nothing of it may be used.
 #[derive(Debug)]

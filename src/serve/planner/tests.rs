@@ -104,12 +104,12 @@ async fn a_panic_fails_its_own_request_alone() {
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_503() {
     let planner = Planner::with(1, Duration::ZERO).unwrap();
-    let (end, begun, work) = blocker();
-    assert_eq!(spawn(&planner, "a", work).await.unwrap(), 503);
-    begun.await.unwrap();
-    let (status, why) = planner.compute("b", || ()).await.unwrap_err().parts();
+    // Neither ends before its client gives up, whether it has begun or not.
+    let [(first_end, _, first), (second_end, _, second)] = [blocker(), blocker()];
+    assert_eq!(spawn(&planner, "a", first).await.unwrap(), 503);
+    let (status, why) = planner.compute("b", second).await.unwrap_err().parts();
     assert_eq!((status.as_u16(), why.contains("try again later")), (503, true), "{why}");
-    drop(end);
+    drop((first_end, second_end));
 }
 
 /// Only a pool of which every thread computes for too long needs a restart.
