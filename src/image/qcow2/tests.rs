@@ -224,7 +224,7 @@ pub fn small() -> (Vec<u8>, Vec<u8>) {
     let (first, second) = (pack(&text), pack(&text[1..].iter().chain(b"!").copied().collect::<Vec<u8>>()));
     let mut image = vec![0; 6 * CLUSTER];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
-    let size = 5 * CLUSTER + 100;
+    let size = 5 * CLUSTER + 512;
     put(0, &MAGIC);
     for (at, number) in [(4, 3_u32), (20, 12), (36, 1), (56, 1), (96, 4), (100, 104)] {
         put(at, &number.to_be_bytes());
@@ -248,7 +248,7 @@ pub fn small() -> (Vec<u8>, Vec<u8>) {
     disk.resize(4 * CLUSTER, 0);
     disk.extend(&text[1..]);
     disk.push(b'!');
-    disk.extend(&data[CLUSTER..CLUSTER + 100]);
+    disk.extend(&data[CLUSTER..CLUSTER + 512]);
     (image, disk)
 }
 
@@ -294,7 +294,8 @@ fn what_a_header_must_not_say_is_refused_in_words() {
         (with(20, &[0, 0, 0, 8]), "clusters of 2^8"),
         (with(20, &[0, 0, 0, 22]), "clusters of 2^22"),
         (with(24, &long(1 << 40)), "its 1099511627776 bytes need"),
-        (with(24, &long(u64::MAX)), "bytes need"),
+        (with(24, &long(u64::MAX)), "no whole sectors"),
+        (with(24, &long(!511)), "bytes need"),
         (with(40, &long(4097)), "begins in the middle of a cluster"),
         (with(40, &long(0)), "begins in the middle of a cluster"),
         (with(40, &long(1 << 40)), "cannot be written as it comes"),
