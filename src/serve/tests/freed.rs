@@ -34,7 +34,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     assert_eq!(server.from(MACHINE, "GET", &format!("{machine}/wait?seconds=60"), &old, "").await.status, 200);
     assert_eq!(server.from(MACHINE, "GET", &machine, &old, "").await.status, 200);
     let requested_before = server.requested().await;
-    let begin = json!({ "allocationuuid": "a1" }).to_string();
+    let begin = json!({ "allocationuuid": "a1", "order": "" }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/point-of-no-return"), &old, &begin).await.status, 200);
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
