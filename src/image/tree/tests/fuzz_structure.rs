@@ -256,7 +256,7 @@ fn pax_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
     let data = vec![b's'; pieces.iter().map(|(_, length)| length).sum()];
     if is_flawed(random) && !pieces.is_empty() {
         let at = random.usize(..pieces.len());
-        pieces[at].0 += *random.choice(&[1, 512, 1 << 30]).unwrap();
+        pieces[at].0 += *random.choice(&[1, 512, 4096]).unwrap();
     }
     let version = random.u8(..3);
     let mut records = Vec::new();
