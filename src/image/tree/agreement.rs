@@ -140,8 +140,13 @@ impl Claims<'_> {
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the version of its sparse map is unknown here".to_owned());
         }
-        let pieces = self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes");
-        if pieces && self.has("GNU.sparse.map") {
+        let maps = [
+            self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
+            self.has("GNU.sparse.map"),
+            // In front of the data.
+            self.has("GNU.sparse.major"),
+        ];
+        if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("it has two sparse maps".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
