@@ -125,7 +125,9 @@ impl Tar {
 
     /// Adds a member with any header at all.
     pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
-        let mut header = tar::Header::new_gnu();
+        // As GNU tar does: what is its own has its own format.
+        let is_gnu = matches!(kind, b'S' | b'L' | b'K');
+        let mut header = if is_gnu { tar::Header::new_gnu() } else { tar::Header::new_ustar() };
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_entry_type(tar::EntryType::new(kind));
         header.set_size(content.len() as u64);

@@ -74,13 +74,8 @@ impl Member<'_> {
         tar: &mut Builder<Frames<W>>,
     ) -> io::Result<()> {
         let size = self.metadata.size();
-        let mut pieces = pieces(file, size)?;
-        let length_of = |pieces: &[(u64, u64)]| pieces.iter().map(|(_, length)| length).sum::<u64>();
-        // GNU tar takes a member that is as long as its file for a plain one, map and all.
-        if sparse_map(&pieces, size).len() as u64 + length_of(&pieces) == size {
-            pieces = vec![(0, size)];
-        }
-        let data = length_of(&pieces);
+        let pieces = pieces(file, size)?;
+        let data: u64 = pieces.iter().map(|(_, length)| length).sum();
         let content = Content { file, pieces: pieces.clone().into_iter(), offset: 0, left: 0 };
         if data == size {
             header.set_size(size);

@@ -130,17 +130,33 @@ impl Claims<'_> {
         if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
             return Some("it has records of a sparse file, and is not a plain file".to_owned());
         }
+        if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
+            return Some(
+                "it has records of a sparse file behind a header that is not POSIX's, where GNU tar ignores them"
+                    .to_owned(),
+            );
+        }
         // Writers name version 1 alone; with 0 other readers follow no map, or another one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the version of its sparse map is unknown here".to_owned());
         }
-        let pieces = self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes");
-        if pieces && self.has("GNU.sparse.map") {
+        let maps = [
+            self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
+            self.has("GNU.sparse.map"),
+            // In front of the data.
+            self.has("GNU.sparse.major"),
+        ];
+        if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("it has two sparse maps".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
         if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
             return Some("it has two different lengths of its sparse file".to_owned());
+        }
+        if size.or(real_size).is_none() {
+            return Some(
+                "it has records of a sparse file without its length, and what they mean is unknown here".to_owned(),
+            );
         }
         // Python takes the length for the extent.
         let is_small = self.records.number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);

@@ -219,10 +219,6 @@ impl<'a> Members<'a> {
         let real_size = records
             .number("GNU.sparse.realsize")?
             .map_or_else(|| records.number("GNU.sparse.size"), |s| Ok(Some(s)))?;
-        if version == (Some(1), Some(0)) && real_size == Some(size) {
-            // GNU tar takes it for a plain file, map and all.
-            return Err(self.malformed("its sparse map is as long as its holes, which readers of tar take differently"));
-        }
         match (version, real_size) {
             ((Some(1), Some(0)), Some(real_size)) => Ok(Kind::Sparse(Map::read(self, real_size, size)?)),
             ((None, None), Some(real_size)) => Map::from_records(records, real_size, size).map(Kind::Sparse),

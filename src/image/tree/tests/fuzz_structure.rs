@@ -159,20 +159,22 @@ fn inner(random: &mut Rng, length: usize) -> Vec<u8> {
 }
 
 fn header_format(random: &mut Rng) -> fn(&mut tar::Header) {
-    let posix = |header: &mut tar::Header| {
-        header.as_mut_bytes()[257..265].copy_from_slice(b"ustar\x0000");
-        header.as_mut_bytes()[329..345].copy_from_slice(b"0000000\x000000000\0");
-    };
+    fn gnu(header: &mut tar::Header) {
+        header.as_mut_bytes()[257..265].copy_from_slice(b"ustar  \0");
+    }
     fn prefix(header: &mut tar::Header) {
         header.as_mut_bytes()[345..348].copy_from_slice(b"pre");
     }
     match (random.u8(..6), is_flawed(random)) {
-        (0 | 1, _) => posix,
+        (0 | 1, _) => gnu,
         (2, _) => |header| {
             header.as_mut_bytes()[257..265].copy_from_slice(b"ustar\x0000");
             prefix(header);
         },
-        (3, true) => prefix,
+        (3, true) => |header| {
+            gnu(header);
+            prefix(header);
+        },
         (4, true) => |header| {
             header.as_mut_bytes()[257..265].copy_from_slice(b"ustar\x0001");
             prefix(header);
@@ -256,7 +258,7 @@ fn pax_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
     let data = vec![b's'; pieces.iter().map(|(_, length)| length).sum()];
     if is_flawed(random) && !pieces.is_empty() {
         let at = random.usize(..pieces.len());
-        pieces[at].0 += *random.choice(&[1, 512, 1 << 30]).unwrap();
+        pieces[at].0 += *random.choice(&[1, 512, 4096]).unwrap();
     }
     let version = random.u8(..3);
     let mut records = Vec::new();
@@ -292,5 +294,10 @@ fn pax_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
         records.push(format!("{}={}", random.choice(&KEYS).unwrap(), random.choice(&VALUES).unwrap()));
     }
     let records: Vec<&[u8]> = records.iter().map(|record| record.as_bytes()).collect();
-    tar.pax(b'x', &records).file(&format!("GNUSparseFile.{number}"), &content)
+    let is_gnu = is_flawed(random);
+    tar.pax(b'x', &records).raw(&format!("GNUSparseFile.{number}"), b'0', &content, move |header| {
+        if is_gnu {
+            header.as_mut_bytes()[257..265].copy_from_slice(b"ustar  \0");
+        }
+    })
 }

@@ -20,6 +20,9 @@ def members(data):
     listed, content = [], b""
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         for member in tar:
+            # Python goes back by it, and reads the same members again and again.
+            if member.size < 0:
+                raise ValueError("a negative size")
             kind = KINDS.get(member.type, "-")
             link = member.linkname if kind in "lh" else ""
             listed.append([member.name, kind, member.size if kind == "-" else 0, link])
