@@ -86,6 +86,10 @@ impl Claims<'_> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
             return Some(format!("it has the record {key}, which readers of tar do not follow alike"));
         }
+        let charset = self.records.get("hdrcharset");
+        if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
+            return Some("its hdrcharset is unknown here".to_owned());
+        }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
@@ -148,6 +152,10 @@ impl Claims<'_> {
         ];
         if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("it has two sparse maps".to_owned());
+        }
+        // Its numbers stand in front of the data.
+        if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
+            return Some("it has a number of pieces twice".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
         if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
