@@ -5,7 +5,8 @@
 
 #[cfg(feature = "serve")]
 pub mod edit;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(test)]
+#[cfg(feature = "agent")]
 mod fuzz;
 
 use crate::text::{TAB, indenting_tab};

@@ -7,7 +7,8 @@ mod address;
 mod bonding;
 mod fields;
 mod fits;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(test)]
+#[cfg(feature = "agent")]
 mod fuzz;
 mod ifupdown;
 mod ini;

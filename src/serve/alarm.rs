@@ -200,7 +200,7 @@ mod tests {
     fn many_addresses_together_are_bounded_and_each_has_a_line() {
         let mut minute = Minute::new();
         let all: u32 = (0..2000).map(|number| printed(&mut minute, address(number), 100)).sum();
-        assert!(all >= OF_ALL && all <= OF_ALL + OF_ONE + 2000 * AT_LEAST, "{all}");
+        assert!((OF_ALL..=OF_ALL + OF_ONE + 2000 * AT_LEAST).contains(&all), "{all}");
         assert_eq!(printed(&mut minute, address(3000), 5), AT_LEAST);
         let further: u32 = (4000..20_000).map(|number| printed(&mut minute, address(number), 1)).sum();
         assert!(further < ADDRESSES as u32, "{further}");

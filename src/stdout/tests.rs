@@ -31,7 +31,7 @@ const WRITERS: [&str; 3] = ["src/stdout.rs", "src/console.rs", "src/serve/watch.
 const WORKER: &str = "src/verify/worker.rs";
 
 /// Returns the line with the first use of a writer.
-fn writes<'a>(code: &'a str) -> Option<&'a str> {
+fn writes(code: &str) -> Option<&str> {
     let words = ["print!(", "println!(", "dbg!(", "io::stdout()", "io::stderr()", "ProgressDrawTarget::"];
     code.lines().find(|line| words.iter().any(|word| line.replace("stdout().is_terminal()", "").contains(word)))
 }

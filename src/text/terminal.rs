@@ -79,7 +79,7 @@ fn escape_except<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
 /// Escapes hidden characters, and replaces the marks of [`Style::paint`] by the sequences of a terminal.
 pub fn styled(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    for part in text.split_inclusive(|c| is_mark(c)) {
+    for part in text.split_inclusive(is_mark) {
         let mark = part.chars().next_back().filter(|c| is_mark(*c));
         shown += &escape(mark.map_or(part, |mark| &part[..part.len() - mark.len_utf8()]));
         if let Some(mark) = mark {

@@ -57,9 +57,7 @@ pub struct Claims<'a> {
 pub fn global_disagreement(records: &Records) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
-        key.starts_with(b"GNU.sparse.")
-            || SINGLE.iter().any(|known| is(known))
-            || UNSUPPORTED.iter().any(|known| is(known))
+        key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
     })?;
     Some(format!("a global header has {}, which some readers of tar ignore", String::from_utf8_lossy(key)))
 }

@@ -118,6 +118,7 @@ pub struct Enrollment {
 
 /// Result of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one value for each registration")]
 pub enum Enrolled {
     /// The boot is now the machine's. Contains what it boots if another boot was active when this one was requested.
     Yes(Option<NextBoot>),

@@ -41,6 +41,7 @@ pub enum Cancelled {
 
 /// The answer to an attempt that asks to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum Begun {
     /// The order has begun, by this attempt or an earlier one. True: no attempt has begun before.
     Yes(Order, bool),

@@ -230,7 +230,7 @@ fn contradict(random: &mut Rng, image: &mut Image, layout: &Layout) {
         (5, ..) => image.put_number(24, *random.choice(&[0, 1, 1 << 20, 1 << 40, u64::MAX]).unwrap()),
         (6, ..) => image.put(36, &random.u32(..3).to_be_bytes()),
         (7, ..) => image.put_number(40, *random.choice(&[0, 1, cluster, 1 << 40]).unwrap()),
-        (8, Some(at), _) => image.put_number(at, random.u64(..64) * cluster | COPIED),
+        (8, Some(at), _) => image.put_number(at, (random.u64(..64) * cluster) | COPIED),
         (9, Some(at), _) => image.put_number(at, random.u64(..) & (COPIED | COMPRESSED | 0xffff)),
         (10, Some(at), _) => image.put_number(at, (image.bytes.len() as u64 + cluster) | COPIED),
         // Two clusters at one place, and a table as data.

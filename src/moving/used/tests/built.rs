@@ -1,6 +1,8 @@
 //! Filesystems that tests build with a known set of used blocks, and the fields of their metadata, which mutations change by their meaning.
 //! The readers verify no checksums, so that every mutation is reached.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of used blocks can have one range")]
+
 pub mod btrfs;
 pub mod ext;
 pub mod fat;

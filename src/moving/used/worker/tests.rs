@@ -1,5 +1,7 @@
 //! A process that reads filesystems, one that dies, and those that were taken over.
 
+#![allow(clippy::single_range_in_vec_init, clippy::reversed_empty_ranges, reason = "hostile lists have such ranges")]
+
 use super::*;
 use crate::moving::used::ENDS_BYTES;
 use std::process;
