@@ -224,7 +224,7 @@ pub fn small() -> (Vec<u8>, Vec<u8>) {
     let (first, second) = (pack(&text), pack(&text[1..].iter().chain(b"!").copied().collect::<Vec<u8>>()));
     let mut image = vec![0; 6 * CLUSTER];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
-    let size = 5 * CLUSTER + 100;
+    let size = 5 * CLUSTER + 512;
     put(0, &MAGIC);
     for (at, number) in [(4, 3_u32), (20, 12), (36, 1), (56, 1), (96, 4), (100, 104)] {
         put(at, &number.to_be_bytes());
@@ -248,7 +248,7 @@ pub fn small() -> (Vec<u8>, Vec<u8>) {
     disk.resize(4 * CLUSTER, 0);
     disk.extend(&text[1..]);
     disk.push(b'!');
-    disk.extend(&data[CLUSTER..CLUSTER + 100]);
+    disk.extend(&data[CLUSTER..CLUSTER + 512]);
     (image, disk)
 }
 
@@ -313,8 +313,8 @@ fn what_a_header_must_not_say_is_refused_in_words() {
         assert_eq!(converted(&image).unwrap_err().kind(), io::ErrorKind::InvalidData, "{says}");
     }
     let (image, _) = small();
-    // All of the last cluster but its first hundred bytes is behind the end of the disk.
-    for length in (0..5 * 4096 + 100).step_by(97) {
+    // All of the last cluster but its first sector is behind the end of the disk.
+    for length in (0..5 * 4096 + 512).step_by(97) {
         converted(&image[..length]).unwrap_err();
     }
     let (mut many, _) = small();
