@@ -55,9 +55,8 @@ impl<'a> Release<'a> {
                 Use::Holder(_) => {}
             }
         }
-        let unknown = self.stack.holders(name).into_iter().filter(|holder| self.stack.stacked(holder).is_none());
-        let unknown: Vec<KernelName> = unknown.collect();
-        let named = unknown.iter().take(MAXIMUM_NAMED).cloned();
+        let unknown = self.stack.unknown_holders(name);
+        let named = unknown.iter().take(MAXIMUM_NAMED).map(|holder| (*holder).clone());
         refused.extend(named.map(|holder| in_use(device, bottom, &Use::Holder(holder))));
         if unknown.len() > MAXIMUM_NAMED {
             refused.push(format!("{device} is in use by {} more devices", unknown.len() - MAXIMUM_NAMED));

@@ -6,7 +6,7 @@ use super::index::Index;
 use super::steps::Steps;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, Disk, Inventory, LogicalVolume, Partition, Signature, Stacked, Table, Use, VolumeGroup};
-use crate::order::Gather;
+use crate::order::{self, Gather};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
@@ -200,6 +200,16 @@ impl<'a> Stack<'a> {
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.holding(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).gather()
+    }
+
+    /// Sorted names of the direct holders that the inventory does not list as stacked devices.
+    pub fn unknown_holders(&self, name: &KernelName) -> Vec<&KernelName> {
+        let nodes = self.graph.find(name).into_iter().flat_map(|node| self.holding(node));
+        let unknown = nodes.map(|node| &self.graph.nodes[node]).filter(|node| !matches!(node.item, Unit::Stacked(_)));
+        let mut names: Vec<&KernelName> = unknown.map(|node| &node.name).collect();
+        order::sort(&mut names);
+        names.dedup();
+        names
     }
 
     /// Returns whether anything holds the device directly.

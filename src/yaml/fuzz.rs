@@ -80,7 +80,9 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     let theirs = JUDGE.lock().unwrap().read(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
-            assert_eq!(ours, theirs, "{text}");
+            // A document without content is a mapping without fields here.
+            let is_empty = theirs.is_null() && ours.as_object().is_some_and(Map::is_empty);
+            assert!(is_empty || ours == theirs, "{text}\n{ours}\n{theirs}");
             "same document"
         }
         (Ok(_), Err(_)) => "read here, refused by PyYAML",

@@ -81,10 +81,12 @@ impl Header {
         }
         let cluster_bits = cluster_bits as u32;
         let has_codec = version == 3 && word(100)? > 104;
-        let codec = match (features & COMPRESSION != 0 && has_codec).then(|| head.get(104).copied().unwrap_or(0)) {
-            None | Some(0) => Codec::Deflate,
-            Some(1) => Codec::Zstd,
-            Some(other) => return Err(wrong(format!("the qcow2 is compressed in a way that is not known: {other}"))),
+        let is_marked = features & COMPRESSION != 0;
+        let codec = match if has_codec { head.get(104).copied().unwrap_or(0) } else { 0 } {
+            0 if !is_marked => Codec::Deflate,
+            1 if is_marked => Codec::Zstd,
+            0 | 1 => return Err(wrong("the qcow2 is damaged: its compression contradicts its features")),
+            other => return Err(wrong(format!("the qcow2 is compressed in a way that is not known: {other}"))),
         };
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
         if size_bytes % SECTOR_BYTES != 0 {

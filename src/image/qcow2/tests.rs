@@ -314,8 +314,8 @@ fn what_a_header_must_not_say_is_refused_in_words() {
         assert_eq!(converted(&image).unwrap_err().kind(), io::ErrorKind::InvalidData, "{says}");
     }
     let (image, _) = small();
-    // All of the last cluster but its first hundred bytes is behind the end of the disk.
-    for length in (0..5 * 4096 + 100).step_by(97) {
+    // All of the last cluster but its first sector is behind the end of the disk.
+    for length in (0..5 * 4096 + 512).step_by(97) {
         converted(&image[..length]).unwrap_err();
     }
     let (mut many, _) = small();
