@@ -39,7 +39,7 @@ impl Client {
         std::fs::set_permissions(folder.path().join("dhcp-event"), executable).unwrap();
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/network/fuzz/dhcp_offers.py");
         let mut child = Command::new("unshare")
-            .args(["--map-root-user", "--net", "python3", program, &path, "dhcp-event"])
+            .args(["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -30,7 +30,7 @@ pub struct Judges {
 impl Judges {
     pub fn start() -> Judges {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/image/tree/tests/tar_judge.py");
-        let mut child = Command::new("python3")
+        let mut child = Command::new("/usr/bin/python3")
             .arg(script)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
