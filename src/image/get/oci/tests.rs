@@ -246,7 +246,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     assert!(error.contains(&format!("has {} bytes, its manifest says {}", blob.len() - 1, blob.len())), "{error}");
 
     let forge =
-        |number: u32| compress("zstd", &Tar::new().file("etc/hostname", format!("{number:x}").as_bytes()).end());
+        |number: u32| compress("zstd", &Tar::new().file("etc/hostname", format!("{number:06x}").as_bytes()).end());
     let forged = (0..1 << 16).map(forge).find(|forged| forged.len() == blob.len()).unwrap();
     contents.0.insert(path, forged);
     let reached = reach_at(url(&contents.serve(), ":12"), None).unwrap();
