@@ -245,8 +245,10 @@ fn what_is_not_what_its_digest_says_is_refused() {
     let error = refusal(contents.clone());
     assert!(error.contains(&format!("has {} bytes, its manifest says {}", blob.len() - 1, blob.len())), "{error}");
 
-    let forge =
-        |number: u32| compress("zstd", &Tar::new().file("etc/hostname", format!("{number:x}").as_bytes()).end());
+    let forge = |number: u32| {
+        let content = format!("{number:x}").repeat(number as usize % 5 + 1);
+        compress("zstd", &Tar::new().file("etc/hostname", content.as_bytes()).end())
+    };
     let forged = (0..1 << 16).map(forge).find(|forged| forged.len() == blob.len()).unwrap();
     contents.0.insert(path, forged);
     let reached = reach_at(url(&contents.serve(), ":12"), None).unwrap();
