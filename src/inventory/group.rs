@@ -86,7 +86,7 @@ pub struct LogicalVolume {
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
-    /// Side effect of its activation on other volumes: `is being moved, which would go on`.
+    /// Side effect of its activation on other volumes: `is being moved, which would continue`.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }
