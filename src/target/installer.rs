@@ -1,28 +1,28 @@
-//! The image's own installer: it makes the image fit this machine and its boot loader.
+//! The image's own installer, which adapts the image to this machine and its boot loader.
 
 use super::Root;
 use super::chroot::InTree;
 use crate::error::{Context, Phase, Result};
 use std::time::Duration;
 
-/// Installs GRUB and writes an initramfs; under emulation that takes minutes.
+/// Deadline: the installer installs GRUB and builds an initramfs, which takes minutes under emulation.
 pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// In this order of preference, as metal-stack's images have them.
+/// Paths in metal-stack's images, in order of preference.
 pub const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
 
-/// The one that the image has.
+/// Returns the path of the image's installer.
 pub fn find(root: &Root) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-/// Runs it, and removes it.
+/// Runs the installer and removes it.
 ///
 /// # Errors
-/// It fails (its last lines are in the error) or does not end in time.
+/// It fails (the error includes its last lines), or exceeds its deadline.
 pub fn run(root: &Root, installer: &str, deadline: Duration, run: &dyn InTree) -> Result<()> {
     let ran = run.run(installer, &[], deadline);
-    ran.context(Phase::Target, || format!("the image's installer {installer}"))?;
+    ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;
     INSTALLERS.into_iter().try_for_each(|installer| root.remove(installer))
 }
 
