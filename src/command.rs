@@ -379,7 +379,7 @@ mod tests {
         let error = Command::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3, saying: disk is on fire"
+            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3: disk is on fire"
         );
     }
 
@@ -420,7 +420,7 @@ mod tests {
         let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
         assert_eq!(
             error.to_string(),
-            "`lvm pvs` did not end within 120 s and was killed, saying: one; meanwhile the kernel warned: \
+            "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings meanwhile: \
              nvme nvme1: I/O 684 QID 1 timeout, reset controller"
         );
     }
@@ -442,7 +442,8 @@ mod tests {
         assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
         let error = said(3_999_999).unwrap_err();
         assert!(matches!(error.end, End::NotWhole(3_999_999)), "{error}");
-        let expected = "` said more than the 3999999 bytes that are read of it, or left somebody who goes on";
+        let expected =
+            "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
         assert!(error.to_string().ends_with(expected), "{error}");
         // Somebody who is left behind and may go on.
         let error = Command::new("sh").args(["-c", "echo one; sleep 9 &"]).whole(100).run().unwrap_err();

@@ -88,7 +88,7 @@ mod tests {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        assert!(error.ends_with("exited with 3, saying: one | two"), "{error}");
+        assert!(error.ends_with("exited with 3: one | two"), "{error}");
     }
 
     #[test]

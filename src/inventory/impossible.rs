@@ -65,13 +65,16 @@ mod tests {
             (with(disk(0, 1)), "sector_bytes of /dev/sda is 0"),
             (with(disk(520, 1)), "sector_bytes of /dev/sda is 520"),
             (with(disk(1 << 21, 1)), "sector_bytes"),
-            (with(disk(512, u64::MAX)), "nothing is so large"),
-            (with(Disk { table: table.clone(), ..disk(512, 1) }), "nothing is so large"),
-            (Inventory { stacked: vec![Stacked { table, ..Stacked::default() }], ..empty() }, "nothing is so large"),
+            (with(disk(512, u64::MAX)), "ends beyond the maximum"),
+            (with(Disk { table: table.clone(), ..disk(512, 1) }), "ends beyond the maximum"),
+            (
+                Inventory { stacked: vec![Stacked { table, ..Stacked::default() }], ..empty() },
+                "ends beyond the maximum",
+            ),
             (Inventory { arrays: vec![Array { raid_devices: 5000, ..Array::default() }], ..empty() }, "5000 members"),
             (
                 Inventory { groups: vec![VolumeGroup { volumes: vec![huge()], ..VolumeGroup::default() }], ..empty() },
-                "nothing is so large",
+                "ends beyond the maximum",
             ),
         ] {
             let found = inventory.impossible();

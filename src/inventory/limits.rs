@@ -229,7 +229,7 @@ mod tests {
             (crowded::holders(5000), "5000 devices that are in use and not listed"),
             (crowded::holders(250_000), "250000 devices that are in use and not listed"),
             (crowded::holders(LINKS + 1), "links between block devices"),
-            (crowded::chain(1100), "1101 devices lie on top of each other"),
+            (crowded::chain(1100), "1101 levels of stacked devices"),
             (crowded::markers(MARKERS + 1), "65 install markers"),
             (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
             (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),

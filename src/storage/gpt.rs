@@ -219,13 +219,13 @@ mod tests {
     fn what_was_changed_behind_our_back_is_noticed() {
         // Sector 0: MBR; 1: primary header; 2-33: entries; last 33: backup entries and header.
         for (offset, expected) in [
-            (450_u64, "the protective MBR is not what was written"),
-            (512, "the table at sector 1 is not what was written"),
+            (450_u64, "the protective MBR differs from the one written"),
+            (512, "the GPT at sector 1 differs from the one written"),
             (512 + 56, "sector 1 is damaged: the header's checksum"),
-            (512 + 100, "the table at sector 1 is not what was written"),
+            (512 + 100, "the GPT at sector 1 differs from the one written"),
             (1024, "sector 1 is damaged: the checksum of its entries"),
             ((4096 - 33) * 512, "sector 4095 is damaged: the checksum of its entries"),
-            (4095 * 512, "the table at sector 4095 is not what was written"),
+            (4095 * 512, "the GPT at sector 4095 differs from the one written"),
             (4095 * 512 + 56, "sector 4095 is damaged: the header's checksum"),
         ] {
             let file = tempfile::tempfile().unwrap();
@@ -240,23 +240,23 @@ mod tests {
         file.set_len(4096 * 512).unwrap();
         write_all(&planned(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap(), &file).unwrap();
         let other = planned(&table(512, vec![partition(1, 34, 98, "a")]), 4096).unwrap();
-        assert!(prove_all(&other, &file).unwrap_err().to_string().contains("is not what was written"));
+        assert!(prove_all(&other, &file).unwrap_err().to_string().contains("differs from the one written"));
     }
 
     #[test]
     fn tables_that_cannot_be_are_refused() {
         let cases = [
-            (vec![partition(0, 34, 99, "")], "numbers go from 1"),
-            (vec![partition(129, 34, 99, "")], "numbers go from 1"),
-            (vec![partition(1, 34, 99, ""), partition(1, 100, 199, "")], "each once"),
+            (vec![partition(0, 34, 99, "")], "numbers must be unique and from 1"),
+            (vec![partition(129, 34, 99, "")], "numbers must be unique and from 1"),
+            (vec![partition(1, 34, 99, ""), partition(1, 100, 199, "")], "numbers must be unique"),
             (
                 vec![partition(1, 34, 99, ""), partition(2, 99, 199, "")],
                 "partition 2: sectors 99 to 199 are not within",
             ),
-            (vec![partition(1, 33, 99, "")], "within the free 34 to 4062"),
-            (vec![partition(1, 34, 4063, "")], "within the free 34 to 4062"),
+            (vec![partition(1, 33, 99, "")], "within the free sectors 34 to 4062"),
+            (vec![partition(1, 34, 4063, "")], "within the free sectors 34 to 4062"),
             (vec![partition(1, 99, 98, "")], "sectors 99 to 98"),
-            (vec![partition(1, 34, 99, &"x".repeat(37))], "36 UTF-16 units"),
+            (vec![partition(1, 34, 99, &"x".repeat(37))], "36 UTF-16 code units"),
         ];
         for (partitions, expected) in cases {
             let error = planned(&table(512, partitions), 4096).err().unwrap().to_string();
@@ -304,12 +304,15 @@ mod tests {
     fn loop_another_sector_size_or_a_partition_in_use_is_refused() {
         let disk = LoopDevice::new(64 << 20, 4096);
         let error = write(&disk.table(512, &[])).unwrap_err().to_string();
-        assert!(error.contains("has sectors of 4096 bytes, the plan was made for 512"), "{error}");
+        assert!(error.contains("sector size is 4096 bytes, but the plan was made for 512"), "{error}");
 
         let table = disk.table(4096, &[(1, 256, 8191)]);
         write(&table).unwrap();
         let _open = fs::File::open(disk.partition(1)).unwrap();
         let error = write(&table).unwrap_err().to_string();
-        assert!(error.contains(&format!("make the kernel forget {}, used by: process", disk.partition(1))), "{error}");
+        assert!(
+            error.contains(&format!("unregister {} from the kernel, used by: process", disk.partition(1))),
+            "{error}"
+        );
     }
 }

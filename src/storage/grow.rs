@@ -144,7 +144,7 @@ mod tests {
         let disk = LoopDevice::new(16 * MIB, 512);
         let point = tempfile::tempdir().unwrap();
         let error = grow(disk.path(), Format::Vfat, point.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat does not grow", disk.path()));
+        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat cannot grow", disk.path()));
         // The directory lies on another filesystem, which is no ext4 of this size.
         assert!(grow(disk.path(), Format::Btrfs, point.path()).is_err());
     }

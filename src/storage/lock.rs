@@ -156,7 +156,7 @@ mod tests {
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", 5 << 20).unwrap();
         assert_eq!(locks.changed(), [""; 0]);
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", (5 << 20) - 1).unwrap();
-        let told = format!("1048576 bytes at 4194304 of {}, which nobody may write, were written", disk.path());
+        let told = format!("1048576 protected bytes at offset 4194304 of {} were changed", disk.path());
         assert_eq!(locks.changed(), [told]);
         locks.unlock().unwrap();
         wipe::wipe_ends(&disk.partition(3)).unwrap();

@@ -170,7 +170,7 @@ mod tests {
         for offset in [0, 4096, BLOCK as u64 - 1, BLOCK as u64, 6 * MIB + 17, 149 * MIB, size - 1] {
             file.as_file().write_all_at(&[1], offset).unwrap();
             let error = proven(&[proof(&path, &[(0, size)])]).unwrap_err();
-            assert!(error.contains(&format!("there are data at byte {offset},")), "{error}");
+            assert!(error.contains(&format!("data found at byte {offset},")), "{error}");
             assert!(error.contains("--give-up A0"), "no remedy: {error}");
             file.as_file().write_all_at(&[0], offset).unwrap();
         }

@@ -181,10 +181,13 @@ Checksum: correct
     #[test]
     fn nothing_is_offered_where_something_is_in_the_way() {
         let cases = [
-            (NONE.to_owned(), "the disk has no ATA security"),
-            (String::new(), "the disk has no ATA security"),
-            ("/dev/sdb:\n HDIO_DRIVE_CMD(identify) failed: Invalid argument\n".into(), "the disk has no ATA security"),
-            (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk has no ATA security"),
+            (NONE.to_owned(), "the disk does not support ATA security"),
+            (String::new(), "the disk does not support ATA security"),
+            (
+                "/dev/sdb:\n HDIO_DRIVE_CMD(identify) failed: Invalid argument\n".into(),
+                "the disk does not support ATA security",
+            ),
+            (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk does not support ATA security"),
             (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
             (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password"),
             (

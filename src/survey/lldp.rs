@@ -198,8 +198,8 @@ mod tests {
         let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
         assert_eq!(command, "lldp stop");
         let said = said.into_inner();
-        assert_eq!(said[0], "eth0: its firmware was told to leave LLDP alone");
-        assert!(said[1].starts_with("eth2: its firmware may keep LLDP for itself: "), "{said:?}");
+        assert_eq!(said[0], "eth0: LLDP agent of the firmware stopped");
+        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent of the firmware: "), "{said:?}");
     }
 
     #[test]
@@ -208,22 +208,25 @@ mod tests {
         for (leaves, words) in [
             (
                 Leaves::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
-                "LLDP: only leaf01 is heard of two leaves; nothing is heard on eth1",
+                "LLDP: found only leaf01 of two leaves; nothing received on eth1",
             ),
             (
                 Leaves::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
-                "LLDP: only leaf01 is heard of two leaves; every card hears the same one",
+                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same one",
             ),
             (
                 Leaves::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
-                "LLDP: no leaf is heard of two leaves; nothing is heard on eth0, eth1",
+                "LLDP: found none of two leaves; nothing received on eth0, eth1",
             ),
-            (Leaves::TooMany(texts(&["a", "b", "c"])), "LLDP: metal-stack wants two leaves, and 3 are heard: a, b, c"),
+            (
+                Leaves::TooMany(texts(&["a", "b", "c"])),
+                "LLDP: metal-stack requires two leaves, but 3 were found: a, b, c",
+            ),
         ] {
             assert_eq!(in_words(&leaves), words);
         }
         let page = include_str!("../../docs/metal-stack.md");
-        assert!(page.contains("\nLLDP: only leaf01 is heard of two leaves; nothing is heard on eth1\n"));
+        assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
     }
 
     /// Two cables whose other ends are leaves: what one end sends, the other one hears.

@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn a_refusal_has_its_status_in_words() {
-        assert_eq!(status_text(0x4002), "the controller answers status 0x002, invalid field");
-        assert_eq!(status_text(0x0281), "the controller answers status 0x281");
+        assert_eq!(status_text(0x4002), "the controller returned status 0x002, invalid field");
+        assert_eq!(status_text(0x0281), "the controller returned status 0x281");
     }
 
     #[test]

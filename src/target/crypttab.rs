@@ -133,11 +133,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         let refused = write(&root, &[entry(Some("/data"))], &|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("could not mount /data") && !refused.contains("hunter2"), "{refused}");
+        assert!(refused.contains("cannot mount /data") && !refused.contains("hunter2"), "{refused}");
         assert!(!root.has("/etc/crypttab"));
         let said = std::sync::Mutex::new(Vec::new());
         write(&root, &[entry(None)], &|line| said.lock().unwrap().push(line.to_owned())).unwrap();
-        assert!(said.lock().unwrap()[0].starts_with("WARNING: the image has no cryptsetup"));
+        assert!(said.lock().unwrap()[0].starts_with("WARNING: the image does not contain cryptsetup"));
         assert!(root.has("/etc/crypttab"));
     }
 
@@ -181,13 +181,13 @@ mod tests {
         let refused = |root: &Root| write(root, &[sealed()], &|_| ()).unwrap_err().to_string();
         let said = refused(&root);
         assert!(
-            said.contains("the image has no systemd-cryptsetup") && said.contains("could not mount /data"),
+            said.contains("the image does not contain systemd-cryptsetup") && said.contains("cannot mount /data"),
             "{said}"
         );
         put("usr/lib/systemd/systemd-cryptsetup");
         put("usr/lib/x86_64-linux-gnu/libtss2-mu.so.0");
         let said = refused(&root);
-        assert!(said.contains("no libtss2-esys.so.0, libtss2-rc.so.0, libtss2-tcti-device.so.0, by which"), "{said}");
+        assert!(said.contains("contain libtss2-esys.so.0, libtss2-rc.so.0, libtss2-tcti-device.so.0, which"), "{said}");
         assert!(said.contains("libtss2-esys-3.0.2-0 and libtss2-rc0"), "{said}");
         assert!(!root.has("/etc/crypttab"), "nothing was written");
     }

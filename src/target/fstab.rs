@@ -189,7 +189,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
         assert_eq!(std::fs::metadata(dir.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);
         std::fs::write(dir.path().join("file"), "").unwrap();
         let error = write(&root, &[entry("tmpfs", "/file", Format::Tmpfs, &[], 0)]).unwrap_err().to_string();
-        assert!(error.starts_with("make the directory /file in the target: "), "{error}");
+        assert!(error.starts_with("create the directory /file in the target: "), "{error}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ mod tests {
             assert!(bytes(text).unwrap_err().contains("as 10Gi"), "{text}");
         }
         for text in ["9223372036854775808", "8192Pi", "18446744073709551615"] {
-            assert!(bytes(text).unwrap_err().contains("more than any device"), "{text}");
+            assert!(bytes(text).unwrap_err().contains("exceeds the maximum"), "{text}");
         }
         assert_eq!(bytes("8191Pi"), Ok(8191 << 50));
     }

@@ -156,7 +156,7 @@ fn names_have_room_on_the_disk() {
     };
     assert_eq!(
         problems(json!([block(json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}))])),
-        ["volumes[0].metadata.name: has 40 characters, and 36 have room on the disk"]
+        ["volumes[0].metadata.name: has 40 characters, but at most 36 are supported"]
     );
     let logical = |group: &str| block(json!({"lvmLogicalVolume": {"vgName": group, "size": "1Gi"}}));
     assert!(read(&json!([logical("x")])).is_ok());

@@ -162,10 +162,10 @@ mod tests {
         type Change = fn(&mut Security);
         let cases: [(Change, &str); 5] = [
             (|security| security.frozen = true, "the firmware has frozen the disk's security"),
-            (|security| security.enabled = true, "the disk has a password"),
+            (|security| security.enabled = true, "the disk has a password set"),
             (|security| security.locked = true, "the disk is locked by a password"),
-            (|security| security.supported = false, "the disk has no ATA security"),
-            (|security| security.erase_minutes = Some(90), "the disk needs 90 min for it, 59 min are left"),
+            (|security| security.supported = false, "the disk does not support ATA security"),
+            (|security| security.erase_minutes = Some(90), "the disk needs 90 min, but 59 min are left"),
         ];
         for (change, expected) in cases {
             let disk = FakeDisk::new(&[]);
@@ -175,7 +175,7 @@ mod tests {
         }
         let disk = FakeDisk::new(&[]);
         disk.security.borrow_mut().enhanced = false;
-        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not have it");
+        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not support it");
     }
 
     #[test]
@@ -197,7 +197,10 @@ mod tests {
         let lying = FakeDisk { lies: true, ..FakeDisk::new(&[]) };
         for disk in [refusing, lying] {
             let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
-            assert!(error.starts_with("final: /dev/sda keeps the password `drophammer`"), "{error}");
+            assert!(
+                error.starts_with("final: /dev/sda: the password `drophammer` of a failed security erase is still set"),
+                "{error}"
+            );
             assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");
         }
     }

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(error, format!("the old content is still there at byte {last}"));
         // A thrown away key gives noise, not zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
-        assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB that had content have lost it");
+        assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB with data were overwritten");
         let error = with_signature.differs(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();

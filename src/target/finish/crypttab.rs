@@ -46,7 +46,9 @@ mod tests {
         forgotten.unwrap();
         assert_eq!(
             lines,
-            ["/etc/crypttab of the image names root, swap, which no layout makes: its lines are comments now"]
+            [
+                "/etc/crypttab of the image lists root, swap, which the layout does not create: its lines were commented out"
+            ]
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";
         assert_eq!(root.read(CRYPTTAB).unwrap(), expected);

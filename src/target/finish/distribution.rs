@@ -173,15 +173,15 @@ mod tests {
     #[test]
     fn what_is_unknown_or_of_two_kinds_is_generic_with_a_sentence() {
         for (files, id, why) in [
-            (&[][..], "linux", "neither /etc/os-release nor /usr/lib/os-release can be read: "),
-            (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is no distribution that drophammer knows: "),
-            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is no distribution that drophammer knows: "),
-            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image has no ID: "),
-            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x says that it is like debian fedora, "),
+            (&[][..], "linux", "cannot read /etc/os-release nor /usr/lib/os-release: "),
+            (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
+            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
+            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),
+            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x is like debian fedora, "),
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",
-                "os-release of the image is of Debian, but there is /etc/redhat-release too: ",
+                "os-release of the image indicates Debian, but /etc/redhat-release exists as well: ",
             ),
         ] {
             let (_dir, root) = tree(files);

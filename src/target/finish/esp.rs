@@ -162,7 +162,7 @@ mod tests {
         mounts.finish().unwrap();
 
         let error = fill(&root, &[esp(small.as_str(), None)], &files).unwrap_err().to_string();
-        assert!(error.contains("it is full: the layout should make it larger"), "{error}");
+        assert!(error.contains("the partition is full: increase its size in the layout"), "{error}");
         // Nothing is mounted there any more.
         fs::remove_dir(&beside).unwrap();
     }

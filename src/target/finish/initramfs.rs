@@ -152,7 +152,7 @@ pub fn ensure(root: &Root, wants: &BootWants, kernel: &Kernel, run: &dyn InTree,
         return Err(Error::new(Phase::Target, what));
     }
     write_settings(root, &maker.settings, wants, &needs)?;
-    say(&format!("building the initramfs of {} with {}, because {why}", maker.name, kernel.version));
+    say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
     let began = Instant::now();
     let update = if places::is_file(root, &kernel.initrd) { "-u" } else { "-c" };
     let fill = |arg: &&str| {

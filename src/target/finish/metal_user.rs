@@ -79,7 +79,7 @@ mod tests {
             let (files, lines) = made(ROOT, group);
             let user = format!("{ROOT}\nmetal:x:1000:{number}:metal:/home/metal:/bin/bash\n");
             assert_eq!(files, format!("{user}root:*:1:::::::\nmetal:!:20778:0:99999:7:::\n"));
-            assert!(lines[0].starts_with("the user metal was made, of the group "), "{lines:?}");
+            assert!(lines[0].starts_with("user metal was created with group "), "{lines:?}");
         }
         let there = "metal:x:1000:27::/home/metal:/bin/bash\n";
         let (files, lines) = made(there, "sudo:x:27:\n");
@@ -90,7 +90,7 @@ mod tests {
     fn who_cannot_be_made_is_said() {
         for (passwd, group, says) in [
             ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its number 1000 is that of ubuntu"),
-            (ROOT, "root:x:0:\n", "the image has neither of the groups sudo, wheel"),
+            (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
         ] {
             let (files, lines) = made(passwd, group);
             assert!(files.starts_with(passwd) && !files.contains("metal"), "{files}");

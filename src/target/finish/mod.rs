@@ -341,7 +341,10 @@ mod tests {
             assert_eq!(Who::of(&root, way).ok(), who, "{files:?}");
         }
         let error = Who::of(&made(&[]).1, Finish::Image).unwrap_err().to_string();
-        assert_eq!(error, "the image has no installer: neither /install-go nor /install.sh nor os-installer is in it");
+        assert_eq!(
+            error,
+            "the image does not contain an installer: neither /install-go nor /install.sh nor os-installer"
+        );
     }
 
     #[test]
@@ -355,9 +358,9 @@ mod tests {
         assert_eq!(
             owned(&root, &finishing(Finish::Auto)),
             [
-                "root has the console password",
-                "cloud-init finds a seed in /var/lib/cloud/seed/nocloud",
-                "the network is set up by cloud-init",
+                "console password set for root",
+                "cloud-init's seed was written to /var/lib/cloud/seed/nocloud",
+                "the network is configured by cloud-init",
             ]
         );
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
@@ -401,8 +404,8 @@ mod tests {
     fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
         let (_dir, root) = metal_tree("os_name: ubuntu\noverwrites: {bootloader_id: metal-own}\n");
         let lines = owned(&root, &of_metal_stack());
-        assert_eq!(lines[0], "the user metal was made, of the group sudo");
-        assert_eq!(lines[1], "metal has the console password");
+        assert_eq!(lines[0], "user metal was created with group sudo");
+        assert_eq!(lines[1], "console password set for metal");
         assert!(root.read("/etc/shadow").unwrap().contains("\nmetal:$6$"));
         assert_eq!(root.read("/etc/resolv.conf").unwrap(), "nameserver 10.0.0.53\n");
         assert_eq!(
@@ -422,14 +425,14 @@ mod tests {
         assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("metal-own", false));
         let unknown = Distribution::named(&root, Some("plan9"));
         assert_eq!(unknown.id, "debian");
-        assert!(unknown.doubt.unwrap().contains("wants to be treated as plan9"));
+        assert!(unknown.doubt.unwrap().contains("is configured as plan9"));
     }
 
     #[test]
     fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
         let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
         let lines = owned(&root, &of_metal_stack());
-        assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image leaves out: persist "), "{lines:?}");
+        assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables: persist "), "{lines:?}");
         assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
         assert!(!root.read("/etc/machine-id").unwrap().is_empty());
@@ -443,7 +446,7 @@ mod tests {
         let mut firewall = of_metal_stack();
         firewall.files.assigned.allocation.role = "firewall".into();
         let lines = owned(&root, &firewall);
-        assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is to be a firewall")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is a firewall")), "{lines:?}");
         // The image keeps its boot loader, whatever it is.
         let (_dir, root) = metal_tree("except: [write booatloader config]\n");
         let overrides = Overrides::of(&root).unwrap();
@@ -456,8 +459,8 @@ mod tests {
         let mut finishing = finishing(Finish::Builtin);
         finishing.files.assigned.allocation.console_password.clear();
         let lines = owned(&root, &finishing);
-        assert!(lines[0].starts_with("SELinux labels all files"), "{lines:?}");
-        assert!(lines[1].starts_with("WARNING: the image has no cloud-init"), "{lines:?}");
+        assert!(lines[0].starts_with("SELinux relabels all files"), "{lines:?}");
+        assert!(lines[1].starts_with("WARNING: the image does not contain cloud-init"), "{lines:?}");
         assert!(root.has(RELABEL));
     }
 
@@ -470,10 +473,18 @@ mod tests {
         let bios = Finishing { firmware: Firmware::Bios, ..finishing(Finish::Builtin) };
         let no_esp = Finishing { esps: Vec::new(), ..finishing(Finish::Auto) };
         for (files, finishing, says) in [
-            (&[kernel, modules][..], &uefi, "the image has no init, so that it cannot start: looked at /sbin/init, "),
-            (&[init, modules], &uefi, "the image has no kernel, so that it cannot boot: looked at /boot/loader"),
-            (&[init, kernel], &no_esp, "boots by UEFI, and the layout has no EFI system partition"),
-            (&[init, kernel], &bios, "by BIOS, for which the image has no GRUB: looked at /usr/lib/grub/i386-pc, "),
+            (
+                &[kernel, modules][..],
+                &uefi,
+                "the image does not contain an init program and cannot boot: searched /sbin/init, ",
+            ),
+            (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
+            (&[init, kernel], &no_esp, "boots by UEFI, but the layout does not contain an EFI system partition"),
+            (
+                &[init, kernel],
+                &bios,
+                "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+            ),
         ] {
             let (_dir, root) = made(files);
             let (done, lines) = said(|say| tree(&root, finishing, "1", NOW, say));
@@ -539,7 +550,7 @@ mod tests {
         assert_eq!(root.read("/ignited").unwrap(), "{\"ignition\": {}}-oem file -stage files -log-to-stdout\n");
         assert!(!root.has("/config.ign"));
         assert_eq!(root.read("/opt/done").map_err(|_| &lines), Ok("own\n".to_owned()));
-        assert!(lines.contains(&"Ignition has carried out the user data".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"Ignition applied the user data".to_owned()), "{lines:?}");
         assert_eq!(crate::storage::busy::mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 }

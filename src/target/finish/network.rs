@@ -125,7 +125,7 @@ mod tests {
         let (_dir, root) = tree(&[NETWORKD, OWN, ("usr/bin/systemctl", "")]);
         let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
         assert_eq!(unit.unwrap(), Some(("systemctl", vec!["enable", "systemd-networkd.service"])));
-        assert_eq!(lines, ["the network is set up by systemd-networkd"]);
+        assert_eq!(lines, ["the network is configured by systemd-networkd"]);
         assert!(!root.has("/etc/systemd/network/80-own.network"));
         let names = root.names("/etc/systemd/network").unwrap();
         let texts: Vec<String> =
@@ -178,6 +178,6 @@ mod tests {
         let (_dir, root) = tree(&[]);
         let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
         assert_eq!(unit.unwrap(), None);
-        assert!(lines[0].starts_with("WARNING: nothing in the image sets up a network"), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: the image does not contain a supported network system"), "{lines:?}");
     }
 }

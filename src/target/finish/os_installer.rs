@@ -129,7 +129,10 @@ mod tests {
             script.run(MINUTE, &programs).unwrap();
             assert_eq!(programs.ran(), [expected]);
             let error = script.run(MINUTE, &Programs::failing()).unwrap_err().to_string();
-            assert!(error.starts_with("/opt/own, which /etc/metal/os-installer.yaml of the image names: "), "{error}");
+            assert!(
+                error.starts_with("run /opt/own, configured in /etc/metal/os-installer.yaml of the image: "),
+                "{error}"
+            );
         }
     }
 }

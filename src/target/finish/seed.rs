@@ -43,7 +43,7 @@ mod tests {
         root.write(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
         let (done, lines) = said(|say| bring(&root, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["cloud-init finds its seed on /dev/sda3"]);
+        assert_eq!(lines, ["cloud-init's seed was written to /dev/sda3"]);
         assert_eq!(root.read("/seed/meta-data").unwrap(), "instance-id: a-1\n");
         // User data may be of any size, and compressed.
         assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
@@ -52,11 +52,11 @@ mod tests {
 
         let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
         let error = said(|say| bring(&root, Some(&seed), say)).0.unwrap_err().to_string();
-        assert!(error.starts_with("write cloud-init's seed onto /dev/sda3: "), "{error}");
+        assert!(error.starts_with("write cloud-init's seed to /dev/sda3: "), "{error}");
 
         let (done, lines) = said(|say| bring(&tree(&[]).1, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["WARNING: the image has no cloud-init: /dev/sda3 is for its seed, and has none"]);
+        assert_eq!(lines, ["WARNING: the image does not contain cloud-init: no seed was written to /dev/sda3"]);
         said(|say| bring(&root, None, say)).0.unwrap();
     }
 }

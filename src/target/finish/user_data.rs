@@ -189,7 +189,7 @@ mod tests {
         let (_dir, root) = tree(&[("usr/bin/cloud-init", "")]);
         let (written, lines) = said(|say| seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
         written.unwrap();
-        assert_eq!(lines, ["cloud-init finds a seed in /var/lib/cloud/seed/nocloud"]);
+        assert_eq!(lines, ["cloud-init's seed was written to /var/lib/cloud/seed/nocloud"]);
         let meta = root.read("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
         let yaml = marked_yaml::parse_yaml(0, &meta).unwrap();
         let yaml = yaml.as_mapping().unwrap();
@@ -214,7 +214,7 @@ mod tests {
             let (written, lines) = said(|say| seed(&root, &files(), data, say));
             written.unwrap();
             assert_eq!(root.read(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\n{}\n");
-            assert!(lines[0].starts_with("WARNING: the image has /etc/cloud/cloud-init.disabled"), "{lines:?}");
+            assert!(lines[0].starts_with("WARNING: the image contains /etc/cloud/cloud-init.disabled"), "{lines:?}");
         }
         let (_dir, root) = tree(&[]);
         said(|say| seed(&root, &files(), b"x", say)).0.unwrap();
@@ -242,8 +242,8 @@ mod tests {
         let (cloud_init, ignition_there) = (("usr/bin/cloud-init", ""), ("usr/bin/ignition", ""));
         for (files, data, program, warning) in [
             (&[][..], b"".as_slice(), None, ""),
-            (&[], b"#cloud-config\n", None, "WARNING: the image has no cloud-init: "),
-            (&[ignition_there], b"#!/bin/sh\n", None, "WARNING: the image has no cloud-init: "),
+            (&[], b"#cloud-config\n", None, "WARNING: the image does not contain cloud-init: "),
+            (&[ignition_there], b"#!/bin/sh\n", None, "WARNING: the image does not contain cloud-init: "),
             (&[cloud_init], b"#cloud-config\n", None, ""),
             (&[cloud_init], IGN, None, "WARNING: the user data is for Ignition, "),
             (&[cloud_init, ignition_there], IGN, Some("/usr/bin/ignition"), ""),
@@ -273,7 +273,7 @@ mod tests {
             let programs = Programs::saying(version);
             let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &programs, say));
             ran.unwrap();
-            assert_eq!(lines, ["Ignition has carried out the user data"]);
+            assert_eq!(lines, ["Ignition applied the user data"]);
             let expected: Vec<String> = expected.iter().map(|args| format!("/usr/bin/ignition {args}")).collect();
             assert_eq!(programs.ran(), expected);
             assert!(!root.has(IGNITION_CONFIG));
@@ -287,6 +287,6 @@ mod tests {
         let (_dir, root) = tree(&[]);
         let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
         ran.unwrap();
-        assert!(lines[0].starts_with("WARNING: Ignition has not carried out the user data: "), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: Ignition failed to apply the user data: "), "{lines:?}");
     }
 }

@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn what_is_no_image_or_too_large_is_refused() {
         for (boot, core, says) in [
-            (vec![7; 512], vec![8; 1024], "boot.img is not GRUB's"),
-            (boot()[..511].to_vec(), vec![8; 1024], "boot.img is not GRUB's"),
-            (boot(), vec![8; 512], "core.img is not GRUB's"),
-            (boot(), vec![8; 1537], "it has 2048 bytes, and there are 1536 before the first partition"),
+            (vec![7; 512], vec![8; 1024], "boot.img of the image is invalid"),
+            (boot()[..511].to_vec(), vec![8; 1024], "boot.img of the image is invalid"),
+            (boot(), vec![8; 512], "core.img of the image is invalid"),
+            (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
         ] {
             let error = placed(boot, core, GAP).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

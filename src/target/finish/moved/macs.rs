@@ -132,10 +132,7 @@ mod tests {
             assert_eq!(root.read(&format!("/{path}")).unwrap().to_lowercase(), expected, "{path}");
         }
         assert_eq!(fs::metadata(secret).unwrap().permissions().mode() & 0o7777, 0o640);
-        assert!(
-            lines.len() == 1 && lines[0].starts_with("addresses of the cards of this machine are in "),
-            "{lines:?}"
-        );
+        assert!(lines.len() == 1 && lines[0].starts_with("replaced MAC addresses in "), "{lines:?}");
         assert!(!root.has("/etc/cloud"));
     }
 
@@ -157,10 +154,13 @@ mod tests {
         done.unwrap();
         assert_eq!(
             lines[0],
-            "WARNING: this machine has no card in the place of eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
+            "WARNING: this machine has no NIC that corresponds to eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
         );
-        assert!(lines[1].starts_with("cloud-init does not set up the network any more"), "{lines:?}");
-        assert!(lines[2].starts_with("WARNING: the network of the system is set up without addresses"), "{lines:?}");
+        assert!(lines[1].starts_with("disabled network configuration by cloud-init"), "{lines:?}");
+        assert!(
+            lines[2].starts_with("WARNING: the system's network configuration does not use MAC addresses"),
+            "{lines:?}"
+        );
         assert!(root.read(CLOUD_INIT.0).unwrap().ends_with("network: {config: disabled}\n"));
         assert_eq!(root.read("/etc/network/interfaces").unwrap(), "auto enp1s0\n");
         // A system without any of these files.

@@ -218,9 +218,9 @@ mod tests {
         let (done, lines) = said(|say| in_mdadm_conf(&root, &[array(uuid)], say));
         done.unwrap();
         assert_eq!(root.read(MDADM_CONFS[1]).unwrap(), format!("DEVICE partitions\n{line}\n name=x\n"));
-        assert_eq!(lines, ["/etc/mdadm.conf names no disks any more: its arrays are found by their UUIDs"]);
+        assert_eq!(lines, ["removed disk names from /etc/mdadm.conf: arrays are found by UUID"]);
         // Another array than those that are named would not be started.
         let (_, lines) = said(|say| in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
-        assert_eq!(lines, ["WARNING: /etc/mdadm.conf names arrays, and not /dev/md/root"]);
+        assert_eq!(lines, ["WARNING: /etc/mdadm.conf does not list /dev/md/root"]);
     }
 }
