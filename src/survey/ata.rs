@@ -189,7 +189,7 @@ Checksum: correct
             ),
             (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk does not support ATA security"),
             (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
-            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password"),
+            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password set"),
             (
                 SSD.replace("not\tenabled", "\tenabled").replace("not\tlocked", "\tlocked"),
                 "the disk is locked by a password",

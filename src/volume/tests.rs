@@ -122,8 +122,8 @@ fn twins_are_refused() {
         problems(json!([class(), raw("a", 1), raw("a", 2), raw("b", 1), class()])),
         [
             "volumes[4].metadata.name: the storage class fast is in the list twice",
-            "volumes[2].metadata.name: volumes[1] is called a as well",
-            "volumes[3].metadata.uid: volumes[1] has the uid 9474cda7-0dbe-40fc-9842-3cb0404a7201 as well",
+            "volumes[2].metadata.name: volumes[1] has the same name a",
+            "volumes[3].metadata.uid: volumes[1] has the same uid 9474cda7-0dbe-40fc-9842-3cb0404a7201",
         ]
     );
 }

@@ -157,7 +157,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     let size = fill(disk.path());
     let methods = [NvmeSanitizeCrypto, NvmeFormatCrypto, AtaEnhancedErase, Discard];
     let error = wipe(&plan(disk.path(), &methods, true, ends(size))).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{} could not be erased: NVMe crypto sanitize: ", disk.path())), "{error}");
+    assert!(error.starts_with(&format!("{}: cannot erase the disk: NVMe crypto sanitize: ", disk.path())), "{error}");
     for method in ["; NVMe crypto format: ", "; ATA enhanced erase: ", "; discard: at byte 0: Operation not supported"]
     {
         assert!(error.contains(method), "{error}");
@@ -165,7 +165,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     // What was on it is not found again, all the same; what is in the middle is still there, and is not said to be gone.
     assert_eq!(written(disk.path()), 14);
     let error = wipe(&plan(disk.path(), &[], true, Vec::new())).unwrap_err().to_string();
-    assert!(error.ends_with("could not be erased: the plan has no method for it"), "{error}");
+    assert!(error.ends_with("cannot erase the disk: the plan contains no method"), "{error}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn loop_nothing_is_written_when_a_place_is_beyond_the_end() {
     let size = fill(disk.path());
     let beyond = vec![ByteRange { start: 0, length: MIB }, ByteRange { start: size, length: 1 }];
     let error = wipe(&plan(disk.path(), &[Discard], false, beyond)).unwrap_err().to_string();
-    assert!(error.contains("has 16777216 bytes, so 1 bytes at 16777216 cannot be wiped"), "{error}");
+    assert!(error.contains("cannot wipe 1 bytes at 16777216: the device has 16777216 bytes"), "{error}");
     assert_eq!(written(disk.path()), 16);
 }
 
@@ -208,7 +208,7 @@ fn loop_a_budget_that_is_over_ends_the_methods() {
     plan.budget_seconds = 0;
     let error = wipe(&plan).unwrap_err().to_string();
     assert!(error.contains("discard: the ") && error.contains("writing zeros: the "), "{error}");
-    assert!(error.ends_with("for it are over"), "{error}");
+    assert!(error.ends_with("is exceeded"), "{error}");
 }
 
 #[test]

@@ -134,6 +134,6 @@ mod tests {
         }
         assert_eq!(Overrides::of(&tree(&[]).1).unwrap(), Overrides::default());
         let error = Overrides::of(&tree(&[("etc/metal/os-installer.yaml", "[")]).1).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/os-installer.yaml of the image: "), "{error}");
+        assert!(error.starts_with("read /etc/metal/os-installer.yaml of the image: "), "{error}");
     }
 }

@@ -103,7 +103,7 @@ fn a_kept_file_that_is_not_there_is_an_error() {
     let other = SparseVolume { size_bytes: 4096, ..sparse(false) };
     write(&root, &of(sparse(true)), &|_| ()).unwrap();
     let error = write(&root, &of(other), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("has 8388608 bytes, not 4096"), "{error}");
+    assert!(error.contains("has 8388608 bytes, but 4096 are expected"), "{error}");
 }
 
 /// The image may have a link in the way.

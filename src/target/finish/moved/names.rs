@@ -179,7 +179,7 @@ mod tests {
         done.unwrap();
         assert_eq!(root.read(FSTAB).unwrap(), expected);
         assert_eq!(lines.len(), 4, "{lines:?}");
-        assert_eq!(lines[0], "/etc/fstab: UUID=1A2B-3C4D instead of /dev/sda1");
+        assert_eq!(lines[0], "/etc/fstab: replaced /dev/sda1 by UUID=1A2B-3C4D");
     }
 
     #[test]
