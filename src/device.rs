@@ -103,14 +103,14 @@ impl std::ops::Deref for KernelName {
     }
 }
 
-/// For opening, looking up and unlinking.
+/// Path for opening, looking up and unlinking.
 impl AsRef<Path> for DevicePath {
     fn as_ref(&self) -> &Path {
         Path::new(&self.0)
     }
 }
 
-/// For arguments of tools.
+/// Argument for tools.
 impl AsRef<OsStr> for DevicePath {
     fn as_ref(&self) -> &OsStr {
         OsStr::new(&self.0)

@@ -53,7 +53,7 @@ const NAME: usize = 56;
 /// Function that fills a buffer from an offset of a disk or of a copy of its contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
-/// One copy of the partition table.
+/// Single copy of the partition table.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,

@@ -48,7 +48,7 @@ pub fn give_up(data_bytes: u64) -> io::Result<GivenUp> {
         nobody::become_nobody()?;
     }
     nobody::give_up_capabilities()?;
-    let landlock = landlock().map_err(|error| failed("forbid all files", error))?;
+    let landlock = landlock().map_err(|error| failed("deny access to files", error))?;
     // Open descriptors stay open; no new one can be allocated.
     setrlimit(Resource::RLIMIT_NOFILE, 0, 0)?;
     apply_filter_all_threads(&filter).map_err(|error| {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const WORKER: &str = "image-worker";
 pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
 
-/// This program, even if its file has been replaced since.
+/// Path of this program, valid even if its file has been replaced since.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Purpose of a sandboxed process.

@@ -30,8 +30,8 @@ pub enum Role {
     /// Unusable without a component that serves it.
     NeedsAnother,
     Serves,
-    /// One of an unknown number of components.
+    /// Component of an object with an unknown number of components.
     Peer,
-    /// One of this many components, more than one.
+    /// Component of an object with this number of components, more than one.
     OneOf(u64),
 }

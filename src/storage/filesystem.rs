@@ -32,7 +32,7 @@ const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 /// The device is in use or unwritable, the tool fails, or the UUID on the device is not the requested one.
 pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
     let device = &filesystem.device;
-    let what = || format!("make {} on {device}", filesystem.format);
+    let what = || format!("create {} on {device}", filesystem.format);
     if filesystem.format == Format::None {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<R
 /// The device has another UUID or no such filesystem.
 pub fn require_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     let MakeFilesystem { device, format, uuid, .. } = filesystem;
-    let found = read_uuid(device, *format).context(Phase::Storage, || format!("make {format} on {device}"))?;
+    let found = read_uuid(device, *format).context(Phase::Storage, || format!("create {format} on {device}"))?;
     if found.eq_ignore_ascii_case(uuid) {
         return Ok(());
     }
@@ -85,7 +85,7 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
         Format::Btrfs => ("mkfs.btrfs", "-L", vec!["-f".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         Format::Swap => ("mkswap", "-L", vec!["-f".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         other @ (Format::Tmpfs | Format::None) => {
-            return Err(io::Error::other(format!("{other} is not made on a device")));
+            return Err(io::Error::other(format!("{other} cannot be created on a device")));
         }
     };
     if let Some(label) = &filesystem.label {
@@ -240,7 +240,10 @@ mod tests {
         let error = make(&filesystem(disk.path().as_str(), Format::Ext4, UUID, &["-O", "no_such_feature"]))
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with(&format!("make ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())), "{error}");
+        assert!(
+            error.starts_with(&format!("create ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())),
+            "{error}"
+        );
         assert!(error.contains("Invalid filesystem option set: no_such_feature"), "{error}");
         let none = MakeFilesystem { format: Format::None, ..filesystem("/dev/no-such-disk", Format::None, "", &[]) };
         make(&none).unwrap();

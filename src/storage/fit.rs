@@ -194,12 +194,12 @@ fn fitted(
         let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
         let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
         let Some(number) = number.filter(|_| behind <= place.start && gpt.first_usable() <= place.start) else {
-            return refuse(format!("cannot add partition {name}: the disk has no space behind the image's partitions"));
+            return refuse(format!("cannot add partition {name}: not enough space behind the image's partitions"));
         };
         let entry = Entry { number, kind: PartitionKind::Linux.guid(), guid: *guid, sectors: place };
         gpt.put(&entry, name);
         if gpt.entries().all(|entry| entry.number != number) {
-            return refuse(format!("cannot add partition {name}: the table has no free entry"));
+            return refuse(format!("cannot add partition {name}: all entries of the table are in use"));
         }
     }
     Ok((gpt, place))

@@ -209,11 +209,13 @@ fn mount_alone(mount: &MountFilesystem) -> Result<()> {
     let point = Path::new(POINT);
     let mut mounts = Mounts::new(point);
     mounts.mount_inert(mount)?;
-    let flags = statvfs(point).context(Phase::Storage, || format!("look at {POINT}"))?.flags();
+    let flags = statvfs(point).context(Phase::Storage, || format!("stat {POINT}"))?.flags();
     let wanted = super::mount::is_read_only(&mount.options);
     mounts.finish()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
-        true => Err(Error::new(Phase::Storage, "it comes up read-only, although its options do not say so")),
+        true => {
+            Err(Error::new(Phase::Storage, "the kernel mounted it read-only, although its options do not request that"))
+        }
         false => Ok(()),
     }
 }

@@ -166,7 +166,7 @@ fn memory_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?;
+    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo does not contain MemAvailable"))?;
     Ok((kib * 1024 / PART_OF_FREE).min(MOST_MEMORY_BYTES))
 }
 

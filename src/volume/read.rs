@@ -100,7 +100,7 @@ impl Reading {
             return (at, "");
         };
         if let Some(version) = at.text("apiVersion").filter(|version| !version.starts_with(group)) {
-            self.problem(at.at("apiVersion"), format!("a {kind} is of {group}…, found {version}"));
+            self.problem(at.at("apiVersion"), format!("must start with {group} for a {kind}, found {version}"));
         }
         (at, kind)
     }
@@ -308,7 +308,7 @@ impl Reading {
             return None;
         };
         let Some(format) = format else {
-            let why = format!("the storage class {name} has no parameters.fsType, ext4 or xfs");
+            let why = format!("parameters.fsType of the storage class {name} is missing: it must be ext4 or xfs");
             self.problem(spec.at("storageClassName"), why);
             return None;
         };

@@ -93,13 +93,13 @@ fn all_that_is_wrong_is_told_at_once_with_its_place() {
     let said = problems(list);
     for expected in [
         "volumes[7].kind: must be Volume or StorageClass, found Pod",
-        "volumes[8].apiVersion: a Volume is of storage.metalk8s.scality.com/…, found v1",
+        "volumes[8].apiVersion: must start with storage.metalk8s.scality.com/ for a Volume, found v1",
         "volumes[0].parameters.fsType: must be ext4 or xfs, found \"ext3\"",
         "volumes[0].parameters.mkfsOptions: must be a list of words as JSON in a string, found \"-m 0\"",
         "volumes[1].metadata.name: must be a name of small letters",
         "volumes[1].metadata.uid: must be a UUID, found \"9474cda70dbe40fc98423cb0404a7201\"",
         "volumes[1].spec.sparseLoopDevice.size: must be a whole number with a unit, as 10Gi or 500M, found \"0\"",
-        "volumes[1].spec.storageClassName: the storage class fast has no parameters.fsType",
+        "volumes[1].spec.storageClassName: parameters.fsType of the storage class fast is missing",
         "volumes[2].spec: must have one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found none",
         "volumes[3].spec.rawBlockDevice: must have devicePath, or discover",
         "volumes[3].spec.mode: must be Filesystem or Block, found \"Raw\"",

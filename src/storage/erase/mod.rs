@@ -126,7 +126,7 @@ impl Target<'_> {
         let WipeDisk { device, identity, zero: signatures, .. } = plan;
         let file = wipe::open_exclusive(device)?;
         identify::prove(&file, identity)?;
-        let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
+        let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
         Ok(Target { device, plan, file, size, signatures })
     }
 

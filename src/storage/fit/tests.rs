@@ -131,8 +131,8 @@ fn a_partition_is_added_at_the_end_with_what_is_in_it() {
 fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
     let other = "label: dos\n1 : start=2048, size=4096, type=83\n";
     for (mib, script, bytes, says) in [
-        (16, GPT, 8 << 20, "cannot add partition config-2: the disk has no space"),
-        (16, GPT, 32 << 20, "cannot add partition config-2: the disk has no space"),
+        (16, GPT, 8 << 20, "cannot add partition config-2: not enough space"),
+        (16, GPT, 32 << 20, "cannot add partition config-2: not enough space"),
         (64, other, 1, "cannot add partition config-2: the image has no GPT"),
     ] {
         let image = image(mib, script);

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 const TOOL: &str = "systemd-cryptenroll";
 
-/// Path of the plugin, the only location that cryptsetup searches.
+/// Path of the plugin; the only location that cryptsetup searches.
 const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so";
 
 /// The kernel's TPM 2 resource manager; not available for TPM 1.2.

@@ -95,7 +95,7 @@ impl Distribution {
         let unknown = || "linux".to_owned();
         let family = match &text {
             Some(text) => by_words(text).and_then(|said| by_markers(root, said)),
-            None => Err(format!("cannot read {}", OS_RELEASE.join(" nor "))),
+            None => Err(format!("cannot read {}", OS_RELEASE.join(" or "))),
         };
         let (family, doubt) = match family {
             Ok(family) => (family, None),
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn what_is_unknown_or_of_two_kinds_is_generic_with_a_sentence() {
         for (files, id, why) in [
-            (&[][..], "linux", "cannot read /etc/os-release nor /usr/lib/os-release: "),
+            (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
             (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
             (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),

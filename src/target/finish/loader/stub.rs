@@ -13,7 +13,7 @@ pub fn install(start: &Start) -> Result<OnEsps> {
     read.context(Phase::Target, || format!("read {image} of the image"))?;
     if magic != *b"MZ" {
         let what = format!(
-            "the image does not contain a boot loader for UEFI, and {image} cannot be started by the firmware: it has no EFI stub"
+            "the image does not contain a boot loader for UEFI, and {image} cannot be started by the firmware: it lacks an EFI stub"
         );
         return Err(Error::new(Phase::Target, what));
     }

@@ -37,7 +37,7 @@ pub fn replace(root: &Root, there: &[CarriedNic], here: &[Nic], say: Say) -> Res
         there.iter().zip(here).map(|(there, here)| (there.mac.as_str(), here.mac.as_str())).collect();
     let lacking: Vec<String> = there.iter().skip(here.len()).map(|nic| format!("{} ({})", nic.name, nic.mac)).collect();
     if !lacking.is_empty() {
-        say(&format!("WARNING: this machine has no NIC that corresponds to {}", lacking.join(", ")));
+        say(&format!("WARNING: no NIC of this machine corresponds to {}", lacking.join(", ")));
     }
     let (mut changed, mut speaks) = (Vec::new(), false);
     for path in FILES.iter().flat_map(|pattern| places::matching(root, pattern)) {
@@ -154,7 +154,7 @@ mod tests {
         done.unwrap();
         assert_eq!(
             lines[0],
-            "WARNING: this machine has no NIC that corresponds to eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
+            "WARNING: no NIC of this machine corresponds to eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
         );
         assert!(lines[1].starts_with("disabled network configuration by cloud-init"), "{lines:?}");
         assert!(
