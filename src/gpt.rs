@@ -2,7 +2,6 @@
 //!
 //! A table is kept as its bytes: entries from an image preserve their attributes and unknown fields. Entry N is in
 //! slot N-1, even if earlier slots are free.
-//! in slot N-1, whatever slots are free before it.
 
 use flate2::Crc;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Adaption of a raw image's partition table to its disk: moves the backup GPT to the end of the disk, grows a
+//! Adaptation of a raw image's partition table to its disk: moves the backup GPT to the end of the disk, grows a
 //! partition if requested, and updates the kernel.
 //!
 //! The image's entries are preserved byte for byte, with their numbers, attributes and GUIDs. Partition tables other

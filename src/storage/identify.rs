@@ -97,7 +97,6 @@ impl Held {
     ///
     /// # Errors
     /// It lies on another disk, which was not written.
-    /// It lies on another disk, which was not written.
     pub fn prove_below(&self, device: &DevicePath) -> Result<()> {
         for bottom in disks_below(&kernel::sysfs(device)?) {
             let is_it = |disk: &File| kernel::sysfs_of_open(disk, device).is_ok_and(|held| held == bottom);

@@ -1,7 +1,6 @@
 //! `/etc/metal/machine-details.yaml` and `machine-allocation.yaml` for metal-stack's `os-installer`.
 //!
 //! The latter is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of version 1.
-//! anew here.
 
 use super::overrides::task;
 use super::{Say, Tree, metal_user, os_installer};

@@ -1,4 +1,4 @@
-//! Adaption of a migrated system to this machine. Its identity is preserved: host keys, users, passwords, names, IDs
+//! Adaptation of a migrated system to this machine. Its identity is preserved: host keys, users, passwords, names, IDs
 //! and seeds. No installer of the image runs.
 
 mod macs;

@@ -79,7 +79,6 @@ impl Home<'_> {
 ///
 /// # Errors
 /// A file cannot be written.
-/// Something cannot be written.
 pub fn write_menu(start: &Start, home: &Home, terminal: &str) -> Result<()> {
     command_line::keep_for_grub(start.root, start.own)?;
     command_line::keep_for_kernel_install(start.root, start.line)?;
