@@ -1,5 +1,5 @@
-//! The only place that starts a process: argv (never a shell), stdin null, a deadline, and the tool's own words
-//! in the error.
+//! Starts and supervises external programs. All other modules start processes through this one: argv without a shell,
+//! stdin from /dev/null, a deadline, and errors that quote the tool's own output.
 
 #[cfg(feature = "serve")]
 pub mod capable;
@@ -35,13 +35,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For tools that touch metadata only. Formatting and installers set their own.
+/// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Output beyond this is watched, not kept: an installer may talk for ever.
+/// Maximum output that is kept, in bytes. The rest is only passed to the watcher, since an installer may print
+/// without end.
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// One process is started at a time: see [`Command::before`].
+/// Serializes the start of processes: see [`Command::before`].
 static STARTING: Mutex<()> = Mutex::new(());
 
 type Before = Box<dyn Fn() -> std::io::Result<()>>;
@@ -51,7 +52,7 @@ pub struct Command {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Nothing of our own environment.
+    /// Whether the environment of this process is withheld.
     only_env: bool,
     input: Vec<u8>,
     confined: Option<Confined>,
@@ -62,33 +63,35 @@ pub struct Command {
     whole: Option<usize>,
 }
 
-/// What a tool said when it succeeded.
+/// Output of a tool that succeeded.
 #[derive(Debug)]
 pub struct Output {
-    /// The first MiB of it, or all of it with [`Command::whole`].
+    /// The first MiB of the output, or all of it with [`Command::whole`].
     pub stdout: String,
 }
 
-/// Why a tool did not succeed: its argv, its end, its last words.
+/// Failure of a tool: its command line, how it ended, and its last lines of output.
 #[derive(Debug)]
 pub struct CommandError {
     pub argv: String,
     pub end: End,
-    /// The last lines of stdout and stderr, in the order in which they came.
+    /// Last lines of stdout and stderr, in the order in which they arrived.
     pub tail: Vec<String>,
 }
 
+/// How a process failed.
 #[derive(Debug)]
 pub enum End {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    /// What the kernel warned of meanwhile may be why: a disk that does not answer, for example.
+    /// The deadline passed. Kernel warnings logged meanwhile may explain it: a disk that does not respond, for
+    /// example.
     Deadline {
         limit: Duration,
         warnings: Vec<String>,
     },
-    /// It ended well, but what it said is longer than this, or goes on after its end.
+    /// The tool succeeded, but its output exceeds this many bytes, or a descendant still holds the pipe open.
     NotWhole(usize),
 }
 
@@ -124,28 +127,28 @@ impl Command {
         self
     }
 
-    /// It is told this and nothing else.
+    /// Replaces the inherited environment by these variables.
     pub fn only_env(mut self, all: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>) -> Self {
         self.only_env = true;
         self.env = all.into_iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect();
         self
     }
 
-    /// What it can read. Without it there is nothing.
+    /// Sets the data written to stdin. Without it, stdin is /dev/null.
     pub fn input(mut self, input: Vec<u8>) -> Self {
         self.input = input;
         self
     }
 
-    /// Runs the program with this directory as its root, in a mount namespace of its own: what it mounts is seen by nobody
-    /// else. It can make no device nodes, those on `no_devices` (mount points) are nothing to it, and it cannot look into
-    /// processes that may do more, whose `/proc/PID/root` would lead out.
+    /// Runs the program with this directory as its root, in its own mount namespace, so that its mounts are invisible
+    /// to other processes. It cannot create device nodes, cannot use those on `no_devices` (mount points), and cannot
+    /// trace more privileged processes, whose `/proc/PID/root` would lead out of the root.
     pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
         self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices, folder: "/".into() });
         self
     }
 
-    /// In that root it begins in this folder. It must be confined.
+    /// Sets the working directory of a confined command, as seen from its root.
     pub fn beginning_in(mut self, folder: impl AsRef<Path>) -> Self {
         if let Some(confined) = &mut self.confined {
             confined.folder = folder.as_ref().to_owned();
@@ -153,47 +156,49 @@ impl Command {
         self
     }
 
-    /// With these capabilities and no other power: see [`capable::keep_only`].
+    /// Restricts the process to these capabilities, without other privileges: see [`capable::keep_only`].
     #[cfg(feature = "serve")]
     pub fn with_only(mut self, capabilities: &'static [capable::Capability]) -> Self {
         self.only = Some(capabilities);
         self
     }
 
-    /// Runs this right before the start, while no other thread starts a process.
+    /// Runs `check` immediately before the start, while no other thread starts a process.
     ///
-    /// A process has copies of all our open files until its exec(2). Where threads work side by side, a device that one has
-    /// had open exclusively may so stay busy for a moment after it was closed, and a mkfs that finds it busy gives up at
-    /// once. Opening and closing it here proves that no copy is left, and none can come before mkfs is on its own.
+    /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
+    /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy
+    /// fails at once. Opening and closing the device here proves that no copy is left, and no new one can appear
+    /// before mkfs runs.
     pub fn before(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
     }
 
-    /// After this long the process and all it started are killed.
+    /// Sets the time after which the process and all its descendants are killed.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// All of its output is needed, and it is not longer than this: a part of a list looks like a list.
+    /// Requires the complete output, of at most `limit` bytes: a truncated list still looks like a list.
     pub fn whole(mut self, limit: usize) -> Self {
         self.whole = Some(limit);
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the process to its end.
     ///
     /// # Errors
-    /// The program is missing, exits with another code than 0, is killed, does not end in time, or says more than it may.
+    /// The program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than
+    /// allowed.
     pub fn run(self) -> Result<Output, CommandError> {
         self.run_watched(|_| {})
     }
 
-    /// As [`Command::run`], and hands every line of output over as it comes.
+    /// Like [`Command::run`], and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
-    /// As [`Command::run`].
+    /// As for [`Command::run`].
     pub fn run_watched(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<Output, CommandError> {
         let argv = self.argv();
         tracing::debug!(%argv, "run");
@@ -203,7 +208,7 @@ impl Command {
 
         if let Some(mut stdin) = child.stdin.take() {
             let input = self.input.clone();
-            // Who does not read it to its end does not want it.
+            // A program that does not read all of its input does not need it.
             thread::spawn(move || stdin.write_all(&input));
         }
         let watch: Watch = Arc::new(watch);
@@ -215,7 +220,7 @@ impl Command {
         if ended.is_none() {
             kill_group(&mut child);
         }
-        // A daemon that the tool left behind may hold the pipes open: give the readers a moment, not for ever.
+        // A daemon left behind by the tool may hold the pipes open: wait for the readers briefly, not indefinitely.
         let Text { text, whole } = stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
         if let Some(reader) = stderr {
             reader.finish(Duration::from_secs(2));
@@ -241,19 +246,19 @@ impl Command {
         command.args(&self.args);
         match self.only_env {
             true => command.env_clear(),
-            // No translations: errors are read by people who search for them, and output is parsed.
+            // Untranslated: operators search for error messages, and output is parsed.
             false => command.env("LC_ALL", "C"),
         };
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its own group, so that a deadline ends its children too.
+        // Own process group, so that the deadline kills its children too.
         command.process_group(0);
         if let Some(confined) = &self.confined {
             command.current_dir("/");
             let confine = confined.prepare()?;
-            // SAFETY: between fork and exec it only makes system calls, which are async-signal-safe; all memory was
-            // allocated before the fork.
+            // SAFETY: between fork and exec it makes only async-signal-safe system calls; all memory was allocated
+            // before the fork.
             unsafe { command.pre_exec(confine) };
         }
         #[cfg(feature = "serve")]
@@ -290,18 +295,18 @@ impl fmt::Display for CommandError {
             End::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` said more than the {limit} bytes that are read of it, or left somebody who goes on",
+                    "`{}` printed more than the {limit} bytes that are read, or left a process that holds its output open",
                     self.argv
                 )?;
             }
         }
         if !self.tail.is_empty() {
-            write!(f, ", saying: {}", self.tail.join(" | "))?;
+            write!(f, ": {}", self.tail.join(" | "))?;
         }
         if let End::Deadline { warnings, .. } = &self.end
             && !warnings.is_empty()
         {
-            write!(f, "; meanwhile the kernel warned: {}", warnings.join(" | "))?;
+            write!(f, "; kernel warnings meanwhile: {}", warnings.join(" | "))?;
         }
         Ok(())
     }
@@ -309,7 +314,8 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Names of the tools that `PATH` does not have. Asked at start, so that none is missed in the middle of an install.
+/// Returns the tools that are not in `PATH`. Checked at startup, so that no installation fails halfway for a missing
+/// tool.
 pub fn missing<'a>(tools: &[&'a str]) -> Vec<&'a str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
@@ -341,10 +347,10 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn kill_group(child: &mut Child) {
     use nix::sys::signal::{Signal, killpg};
     if let Ok(id) = i32::try_from(child.id()) {
-        // Gone already is as good as killed.
+        // A process that has already ended is fine too.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
-    // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for that one.
+    // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for it.
     let end = Instant::now() + Duration::from_secs(2);
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
@@ -373,7 +379,7 @@ mod tests {
         let error = Command::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3, saying: disk is on fire"
+            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3: disk is on fire"
         );
     }
 
@@ -414,7 +420,7 @@ mod tests {
         let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
         assert_eq!(
             error.to_string(),
-            "`lvm pvs` did not end within 120 s and was killed, saying: one; meanwhile the kernel warned: \
+            "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings meanwhile: \
              nvme nvme1: I/O 684 QID 1 timeout, reset controller"
         );
     }
@@ -436,7 +442,8 @@ mod tests {
         assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
         let error = said(3_999_999).unwrap_err();
         assert!(matches!(error.end, End::NotWhole(3_999_999)), "{error}");
-        let expected = "` said more than the 3999999 bytes that are read of it, or left somebody who goes on";
+        let expected =
+            "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
         assert!(error.to_string().ends_with(expected), "{error}");
         // Somebody who is left behind and may go on.
         let error = Command::new("sh").args(["-c", "echo one; sleep 9 &"]).whole(100).run().unwrap_err();

@@ -1,5 +1,5 @@
-//! What people read on the console. Each line is printed at once, and the last of them are kept for a control plane that shows them where
-//! nobody stands before the machine.
+//! Console output for operators. Lines are printed immediately, and the most recent ones are kept for a control plane
+//! that displays them remotely.
 
 #[cfg(feature = "agent")]
 pub mod ask;
@@ -10,37 +10,37 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is kept, in bytes; an installation says some 20 kB.
+/// Maximum size of the kept output, in bytes; an installation prints about 20 kB.
 const KEPT: usize = 256 << 10;
 
-/// What the ramdisk has said before the agent began.
+/// Output of the ramdisk before the agent started.
 const BEFORE: &str = "/run/ramdisk.log";
 
-/// What this process has said.
+/// Console output of this process.
 pub static SAID: Said = Said::new();
 
-/// Prints a line, or several.
+/// Prints one or more lines.
 pub fn say(text: &str) {
     let text = escape(text);
-    // A console that cannot be written does not end an installation.
+    // An unwritable console does not fail an installation.
     let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
     SAID.note(&text);
 }
 
-/// Begins with what the ramdisk has said, where it kept that.
+/// Starts the log with the ramdisk's own output, if it recorded any.
 pub fn begin() {
-    // A ramdisk of another kind keeps nothing.
+    // Other ramdisks do not record their output.
     if let Ok(text) = std::fs::read(Path::new(BEFORE)) {
         SAID.note(cut(String::from_utf8_lossy(&text).trim_end(), KEPT / 2));
     }
 }
 
-/// The end of what was said, and how much came before it.
+/// Most recent output, and the amount that preceded it.
 pub struct Said(Mutex<Tail>);
 
 struct Tail {
     text: String,
-    /// Bytes that were said before `text` and are not kept any more.
+    /// Bytes printed before `text` that are no longer kept.
     gone: u64,
 }
 
@@ -50,17 +50,17 @@ impl Said {
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
-        // A panic while the lock was held leaves nothing half-done here.
+        // A panic while the lock was held leaves the text consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a line, or several.
+    /// Records one or more lines.
     pub fn note(&self, text: &str) {
         let mut tail = self.tail();
         tail.text.push_str(text);
         tail.text.push('\n');
         if tail.text.len() > KEPT {
-            // A half at once, so that long logs are not moved by every line.
+            // Drop half at once, so that not every line moves a long log.
             let from = tail.text.len() - KEPT / 2;
             let from =
                 tail.text.as_bytes()[from..].iter().position(|byte| *byte == b'\n').map_or(from, |at| from + at + 1);
@@ -70,20 +70,20 @@ impl Said {
         }
     }
 
-    /// What was said after the first `start` bytes, at most so many bytes of it, and where that begins: later than `start` where what came
-    /// first is not kept any more.
+    /// Returns the output after the first `start` bytes, at most `most` bytes of it, and its offset, which is higher
+    /// than `start` if the beginning is no longer kept.
     pub fn since(&self, start: u64, most: usize) -> (u64, String) {
         let tail = self.tail();
         let start = start.max(tail.gone);
         let rest = usize::try_from(start - tail.gone).ok().and_then(|from| tail.text.get(from..)).unwrap_or_default();
         let part = cut(rest, most);
-        // Whole lines, where one fits.
+        // Cut at a line end if at least one line fits.
         let end = if part.len() < rest.len() { part.rfind('\n').map_or(part.len(), |at| at + 1) } else { part.len() };
         (start, part[..end].to_owned())
     }
 }
 
-/// Standard error for log lines, which are [`without_secrets`] and contain nothing that controls a terminal.
+/// Writer of log lines to standard error, without secrets ([`without_secrets`]) and terminal control characters.
 pub struct Discreet;
 
 impl Write for Discreet {

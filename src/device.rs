@@ -1,4 +1,4 @@
-//! What a block device is called. It has three kinds of names, and what holds of one kind does not hold of the others.
+//! Names of block devices. The three types of names have different rules and must not be confused.
 
 pub mod identifiers;
 
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines a kind of names: text that nobody takes for a name of another kind.
+/// Defines a name type that is not interchangeable with the others.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! kind_of_names {
             }
         }
 
-        /// For lists of names in words.
+        /// Allows lists of names to be joined like strings.
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -79,19 +79,19 @@ macro_rules! kind_of_names {
 }
 
 kind_of_names! {
-    /// What the kernel calls a device in sysfs: `sda1`, `md127`, `dm-0`. Where a driver has a directory of its own in `/dev`, the
-    /// slash is an exclamation mark here: `cciss!c0d0p1`.
+    /// Kernel name of a device in sysfs: `sda1`, `md127`, `dm-0`. A driver's subdirectory of `/dev` is separated by
+    /// an exclamation mark instead of a slash: `cciss!c0d0p1`.
     KernelName
 }
 
 kind_of_names! {
-    /// Where a device is found: `/dev/sda1`, `/dev/cciss/c0d0p1`, `/dev/mapper/vg00-root`.
+    /// Path of a device node or link: `/dev/sda1`, `/dev/cciss/c0d0p1`, `/dev/mapper/vg00-root`.
     DevicePath
 }
 
 kind_of_names! {
-    /// What a layout calls a device: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any name that it gives to
-    /// a disk with hints. Which device of a machine that is, the match of `topology` tells.
+    /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any
+    /// name that the layout gives to a disk selected by hints. `topology` matches it with a device of the machine.
     LayoutPath
 }
 
@@ -103,14 +103,14 @@ impl std::ops::Deref for KernelName {
     }
 }
 
-/// What is opened, looked up or unlinked.
+/// Path for opening, looking up and unlinking.
 impl AsRef<Path> for DevicePath {
     fn as_ref(&self) -> &Path {
         Path::new(&self.0)
     }
 }
 
-/// What a tool is told.
+/// Argument for tools.
 impl AsRef<OsStr> for DevicePath {
     fn as_ref(&self) -> &OsStr {
         OsStr::new(&self.0)
@@ -118,40 +118,39 @@ impl AsRef<OsStr> for DevicePath {
 }
 
 impl KernelName {
-    /// The node that the kernel itself makes.
+    /// Returns the device node that the kernel creates.
     pub fn path(&self) -> DevicePath {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
 }
 
 impl DevicePath {
-    /// The kernel's name of a device whose node the kernel has made. What device mapper or mdadm have named is another matter:
-    /// `topology` knows these.
+    /// Returns the kernel name of a device whose node the kernel created. Not valid for names created by device
+    /// mapper or mdadm, which `topology` resolves.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
 
-    /// Where the kernel shows partition `number` of this disk.
+    /// Returns the path of partition `number` of this disk.
     pub fn partition(&self, number: u32) -> DevicePath {
         DevicePath(partition(&self.0, number))
     }
 }
 
 impl LayoutPath {
-    /// What the layout calls partition `number` of this disk.
+    /// Returns the layout's name of partition `number` of this disk.
     pub fn partition(&self, number: u32) -> LayoutPath {
         LayoutPath(partition(&self.0, number))
     }
 
-    /// The device of this very name: that of an array or a volume is where the layout says. Where a disk is, the match of `topology`
-    /// tells.
+    /// Returns the path of the same name, which is valid for arrays and volumes. Disks are resolved by `topology`.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }
 }
 
-/// Path of partition `number` of `disk`, as the kernel names it: names that end in a digit get a `p`
-/// (`disk_name()` in block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
+/// Returns the path of partition `number` of `disk`. Names that end in a digit get a `p` (`disk_name()` in
+/// block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
 fn partition(disk: &str, number: u32) -> String {
     if disk.starts_with("/dev/disk/by-") {
         format!("{disk}-part{number}")

@@ -1,7 +1,7 @@
-//! The GPT, the partition table of UEFI: its bytes are known here alone. Reads one of its two copies, and writes both.
+//! GPT partition tables. Reads either copy of a table, and writes both.
 //!
-//! A table that was read stays as its bytes: the entries of an image keep their attributes, and what we do not know. Entry N is
-//! in slot N-1, whatever slots are free before it.
+//! A table is kept as its bytes: entries from an image preserve their attributes and unknown fields. Entry N is in
+//! slot N-1, even if earlier slots are free.
 
 use flate2::Crc;
 use std::fs::File;
@@ -10,23 +10,23 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
-/// Sizes of sector that GPTs are made for.
+/// Logical sector sizes that can hold a GPT.
 pub const SECTORS_BYTES: [u64; 2] = [512, 4096];
 
-/// UEFI's minimum, and what every tool writes.
+/// UEFI's minimum number of entries, which every tool writes.
 pub const ENTRIES: u32 = 128;
 const ENTRY_BYTES: u32 = 128;
 
-/// UTF-16 units of a partition's name.
+/// Maximum length of a partition name, in UTF-16 code units.
 pub const NAME_UNITS: usize = 36;
 
-/// The type of the partition that stands for a GPT in the protective MBR.
+/// MBR partition type that marks a protective MBR.
 pub const PROTECTIVE: u8 = 0xee;
 
-/// How a header begins.
+/// Magic bytes of a header.
 const SIGNATURE: &[u8] = b"EFI PART";
 
-/// UEFI's header; what comes behind it in its sector is zero.
+/// Size of UEFI's header; the rest of its sector is zero.
 const HEADER_BYTES: u32 = 92;
 
 /// Offsets in the header (UEFI specification 5.3.2).
@@ -49,48 +49,48 @@ const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 const NAME: usize = 56;
 
-/// Reads a disk, or what is known of it: so many bytes from that offset.
+/// Function that fills a buffer from an offset of a disk or of a copy of its contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
-/// One copy of the table.
+/// Single copy of the partition table.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,
-    /// A whole sector.
+    /// Header, padded to a whole sector.
     header: Vec<u8>,
     entries: Vec<u8>,
 }
 
-/// A partition.
+/// Partition entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub number: u32,
     pub kind: Uuid,
     pub guid: Uuid,
-    /// As the table has them: they may lie anywhere.
+    /// Range of sectors as recorded, which may lie outside the disk.
     pub sectors: Range<u64>,
 }
 
-/// Does this sector begin as a header does?
+/// Returns whether a sector starts with the magic bytes of a header.
 pub fn is_header(sector: &[u8]) -> bool {
     sector.starts_with(SIGNATURE)
 }
 
-/// Where the disk ends that this GPT was made for, by the word of a header that nobody has checked. `None` where the bytes, which
-/// begin as the disk does, have no header for such sectors.
+/// Returns the size of the disk that this GPT was created for, in bytes, according to its unverified header. `None`
+/// if `head`, the first bytes of the disk, does not contain a header for this sector size.
 pub fn claimed_end(head: &[u8], sector: u64) -> Option<u64> {
     let header = head.get(sector as usize..2 * sector as usize)?;
     is_header(header).then(|| number_at(header, BACKUP_LBA).saturating_add(1).saturating_mul(sector))
 }
 
 impl Gpt {
-    /// A primary copy without partitions, for a disk of so many sectors.
+    /// Creates a primary copy without partitions, for a disk of `sectors` sectors.
     ///
     /// # Errors
-    /// No GPT is made for such sectors, or there are too few of them.
+    /// The sector size is not supported, or the disk is too small.
     pub fn new(sector: u64, sectors: u64, guid: Uuid) -> io::Result<Gpt> {
         if !SECTORS_BYTES.contains(&sector) {
-            return Err(io::Error::other(format!("sectors of {sector} bytes cannot be partitioned")));
+            return Err(io::Error::other(format!("cannot create a GPT: sector size {sector} is not supported")));
         }
         let entries = vec![0; (ENTRIES * ENTRY_BYTES) as usize];
         let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries };
@@ -106,15 +106,15 @@ impl Gpt {
         gpt.put_numbers(&[(OWN_LBA, 1), (ENTRIES_LBA, 2), (FIRST_USABLE, first_usable)]);
         gpt.resize(sectors);
         if gpt.last_usable() < first_usable {
-            return Err(io::Error::other(format!("{sectors} sectors are too few for a partition table")));
+            return Err(io::Error::other(format!("cannot create a GPT: a disk of {sectors} sectors is too small")));
         }
         Ok(gpt)
     }
 
-    /// The copy whose header is at this sector; `None` where there is none.
+    /// Reads the copy whose header is at sector `lba`; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or it is damaged.
+    /// The copy cannot be read, or is damaged.
     pub fn read(read_at: ReadAt, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
         let mut header = vec![0; sector as usize];
         read_at(&mut header, lba * sector)?;
@@ -128,12 +128,12 @@ impl Gpt {
             return damaged("the header's checksum is wrong");
         }
         let (count, entry_bytes) = (gpt.word(ENTRY_COUNT) as usize, gpt.word(ENTRY_SIZE) as usize);
-        // Nobody has more than a few; a size that lies must not cost memory.
+        // Real tables have a few hundred entries; a forged size must not exhaust memory.
         if !(1..=4096).contains(&count) || !(128..=4096).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
             return damaged(&format!("{count} entries of {entry_bytes} bytes"));
         }
         if gpt.number(OWN_LBA) != lba {
-            return damaged("the header is meant for another place");
+            return damaged("the header belongs to another sector");
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
@@ -148,7 +148,7 @@ impl Gpt {
         guid_at(&self.header, DISK_GUID)
     }
 
-    /// The sector of the other copy's header.
+    /// Returns the sector of the other copy's header.
     pub fn backup_lba(&self) -> u64 {
         self.number(BACKUP_LBA)
     }
@@ -173,7 +173,7 @@ impl Gpt {
         self.sector
     }
 
-    /// Those in use.
+    /// Returns the partitions, which are the entries in use.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let entries = self.entries.chunks_exact(self.word(ENTRY_SIZE) as usize).zip(1..);
         entries.filter(|(entry, _)| entry[..PARTITION_GUID] != [0; PARTITION_GUID]).map(|(entry, number)| Entry {
@@ -184,14 +184,14 @@ impl Gpt {
         })
     }
 
-    /// A primary copy for a disk of so many sectors: the backup lies at its end.
+    /// Adapts a primary copy to a disk of `sectors` sectors: the backup lies at its end.
     pub fn resize(&mut self, sectors: u64) {
         let last = sectors.saturating_sub(1);
         let last_usable = last.saturating_sub(self.entries_sectors() + 1);
         self.put_numbers(&[(BACKUP_LBA, last), (LAST_USABLE, last_usable)]);
     }
 
-    /// The partition takes its slot, with no attributes. Of the name there is as much as fits.
+    /// Stores a partition in its slot, without attributes. The name is truncated if too long.
     pub fn put(&mut self, entry: &Entry, name: &str) {
         let Some(slot) = self.slot(entry.number) else { return };
         slot.fill(0);
@@ -204,17 +204,18 @@ impl Gpt {
         }
     }
 
-    /// The partition ends before that sector; all else of it stays.
+    /// Changes the end of a partition and nothing else.
     pub fn put_end(&mut self, number: u32, end: u64) {
         if let Some(slot) = self.slot(number) {
             put(slot, LAST_LBA, &end.saturating_sub(1).to_le_bytes());
         }
     }
 
-    /// Writes both copies of this primary one, the backup first: after a cut in between one of them is whole.
+    /// Writes both copies of this primary one, the backup first, so that one copy is intact if writing is
+    /// interrupted.
     ///
     /// # Errors
-    /// A write error.
+    /// A write fails.
     pub fn write(&self, disk: &File) -> io::Result<()> {
         for copy in self.copies() {
             disk.write_all_at(&copy.entries, copy.entries_lba() * copy.sector)?;
@@ -224,22 +225,22 @@ impl Gpt {
         Ok(())
     }
 
-    /// Are both copies on the disk as [`Self::write`] has written them?
+    /// Verifies that both copies are on the disk as [`Self::write`] wrote them.
     ///
     /// # Errors
-    /// They are not, or cannot be read.
+    /// They differ, or cannot be read.
     pub fn prove(&self, disk: &File) -> io::Result<()> {
         for copy in self.copies() {
             let lba = copy.number(OWN_LBA);
             let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
             if Gpt::read(&read_at, self.sector, lba)?.as_ref() != Some(&copy) {
-                return Err(io::Error::other(format!("the table at sector {lba} is not what was written")));
+                return Err(io::Error::other(format!("the GPT at sector {lba} differs from the one written")));
             }
         }
         Ok(())
     }
 
-    /// Backup and primary, with their checksums.
+    /// Returns the backup and the primary copy, with their checksums.
     fn copies(&self) -> [Gpt; 2] {
         let (last, mut backup, mut primary) = (self.backup_lba(), self.clone(), self.clone());
         let entries = last.saturating_sub(self.entries_sectors());
@@ -256,7 +257,7 @@ impl Gpt {
         put(&mut self.header, HEADER_CRC, &sum.to_le_bytes());
     }
 
-    /// Of the header with zeros in the checksum's place.
+    /// Computes the header's checksum, with the checksum field zeroed.
     fn header_crc(&self) -> u32 {
         let mut header = self.header[..self.word(HEADER_SIZE) as usize].to_vec();
         header[HEADER_CRC..HEADER_CRC + 4].fill(0);
@@ -281,7 +282,7 @@ impl Gpt {
     }
 }
 
-/// The MBR of a disk with a GPT (UEFI specification 5.2.3): one partition, which covers the disk.
+/// Returns a protective MBR (UEFI specification 5.2.3): one partition, which covers the disk.
 pub fn protective_mbr(last_lba: u64) -> [u8; 512] {
     let mut mbr = [0; 512];
     put(&mut mbr, 446, &[0, 0, 2, 0, PROTECTIVE, 0xff, 0xff, 0xff, 1, 0, 0, 0]);
@@ -290,7 +291,8 @@ pub fn protective_mbr(last_lba: u64) -> [u8; 512] {
     mbr
 }
 
-/// It covers the disk from LBA 1, and 0xFFFFFFFF stands for "more". Other entries of a hybrid MBR stay.
+/// Resizes the protective partition to cover the disk from LBA 1; 0xFFFFFFFF means "or more". Other entries of a
+/// hybrid MBR are preserved.
 pub fn fit_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
     for entry in mbr[446..510].chunks_exact_mut(16) {
         if entry[4] == PROTECTIVE && entry[8..12] == 1_u32.to_le_bytes() {

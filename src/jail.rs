@@ -1,26 +1,26 @@
-//! The one way to open what lies beneath a directory that strangers have filled: an image, or whoever had the disk before. The kernel
-//! resolves the path, and nothing leads out (openat2(2)).
+//! Safe opening of files beneath an untrusted directory: an unpacked image, or a filesystem of the previous owner.
+//! The kernel resolves the path, and no symlink can escape (openat2(2)).
 
 use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What may be on the way.
+/// Restrictions on path resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Symlinks, which lead as if the directory were the root.
+    /// Symlinks are resolved as if the directory were the root.
     AsRoot,
-    /// No symlink.
+    /// Symlinks are rejected.
     Plain,
-    /// No symlink, and no other filesystem than that of the directory.
+    /// Symlinks and mount points are rejected.
     SameFilesystem,
 }
 
-/// Opens `path` beneath `directory`. It is closed before another program runs.
+/// Opens `path` beneath `directory` with O_CLOEXEC.
 ///
 /// # Errors
-/// ELOOP: a symlink is on a way that has none. EXDEV: the path leads out, or into another filesystem.
+/// ELOOP: a symlink where none is allowed. EXDEV: the path escapes or crosses into another filesystem.
 pub fn open<P: ?Sized + NixPath>(directory: impl AsFd, path: &P, flags: OFlag, way: Way) -> Result<OwnedFd, Errno> {
     let resolve = match way {
         Way::AsRoot => ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS,
@@ -31,7 +31,7 @@ pub fn open<P: ?Sized + NixPath>(directory: impl AsFd, path: &P, flags: OFlag, w
     };
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     loop {
-        // EAGAIN: something was renamed anywhere while `..` in a symlink was resolved; openat2(2) says try again.
+        // EAGAIN: a rename happened anywhere while `..` was resolved; openat2(2) says to retry.
         match openat2(&directory, path, how) {
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             other => return other,

@@ -1,8 +1,8 @@
-//! Identity of machines: defines which UUIDs, MAC addresses and serial numbers identify a machine, for boot, registration,
-//! `machine add`, management controllers, files of a fleet, metal-stack and Ironic. Pure.
+//! Identity of machines: UUIDs, MAC addresses and serial numbers that identify a machine, for boot, registration,
+//! `machine add`, management controllers, fleet files, metal-stack and Ironic. No I/O.
 //!
-//! Identifiers are claims: firmware ships with defaults, NICs move between machines, and controllers expose the same MAC on all
-//! machines of a model. A placeholder counts as missing. `matching` has the decision table.
+//! Identifiers are claims: firmware ships with defaults, NICs move between machines, and controllers expose the same
+//! MAC on all machines of a model. A placeholder counts as missing. `matching` contains the decision table.
 
 mod matching;
 
@@ -13,15 +13,15 @@ pub use matching::{
 
 use uuid::Uuid;
 
-/// Vendor defaults without a pattern, in the byte order of RFC 4122 or of SMBIOS: both are recognized.
+/// Vendor defaults without a pattern, recognized in the byte order of RFC 4122 and of SMBIOS.
 const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x12345678_1234_5678_90ab_cddeefaabbcc),
     // LX2160A boards.
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID if it identifies a machine: it is neither "not present" nor "not set" (SMBIOS 7.2.1), nor a default that a
-/// vendor has shipped on all boards of a model.
+/// Returns the UUID if it identifies a machine: it is neither "not present" nor "not set" (SMBIOS 7.2.1), nor a
+/// default that a vendor shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
@@ -29,24 +29,24 @@ pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     (!is_default(uuid) && !is_default(swapped(uuid))).then_some(uuid)
 }
 
-/// Reads a UUID of firmware: 36 characters in any case, if it is [usable](usable_uuid).
+/// Parses a UUID reported by firmware: 36 characters in any case, if it is [usable](usable_uuid).
 pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
     let text = text.trim();
     Uuid::try_parse(text).ok().filter(|_| text.len() == 36).and_then(usable_uuid)
 }
 
-/// Returns the UUID with its first three fields in the other byte order. SMBIOS before 2.6 and some management controllers
-/// report it that way.
+/// Returns the UUID with its first three fields in the other byte order, as SMBIOS before 2.6 and some management
+/// controllers report it.
 pub fn swapped(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
-/// Returns the id of a machine in the other byte order, if it is a UUID.
+/// Returns a machine ID in the other byte order, if it is a UUID.
 pub fn swapped_id(id: &str) -> Option<String> {
     Uuid::try_parse(id).ok().map(|uuid| swapped(uuid).to_string())
 }
 
-/// Returns whether both spell the identity of one machine, in either byte order.
+/// Returns whether two UUIDs are the same in either byte order.
 pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
     one == other || swapped(one) == other
 }
@@ -83,8 +83,8 @@ fn is_blank_service_tag(uuid: &Uuid) -> bool {
     [b, c, d & 0x7f, e, f, g].iter().all(|character| *character == a)
 }
 
-/// Returns the MAC address in lower case with colons if it can be that of one NIC: no multicast address, and neither zeros nor
-/// ones.
+/// Returns the MAC address in lower case with colons if it can belong to a single NIC: neither multicast nor all
+/// zeros or ones.
 pub fn usable_mac(text: &str) -> Option<String> {
     let pairs: Vec<&str> = text.trim().split([':', '-']).collect();
     let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -161,7 +161,7 @@ def first_pool(rack, machine, loki):
     rack.logs_to(loki, client="short")
     machine.on(clock="2020-02-02")
     machine.says("and is set by pixie's answer")
-    machine.says("only leaf01 is heard of two leaves; nothing is heard on eth1")
+    machine.says("found only leaf01 of two leaves; nothing received on eth1")
     machine.leaves[1].speaks.set()
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
@@ -333,7 +333,7 @@ def alone(target, directory):
     try:
         with Machine(rack, target, "alone", leaves=(True, False), vda=64) as machine:
             machine.on()
-            began = machine.says("only leaf01 is heard of two leaves; nothing is heard on eth1")
+            began = machine.says("found only leaf01 of two leaves; nothing received on eth1")
             ended = machine.says("is not connected to exactly two switches, found connections to 1 switches")
             return f"the console names the silent card, and {ended - began:.0f} s later what the control plane says of it"
     finally:

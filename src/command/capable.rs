@@ -1,5 +1,5 @@
-//! A process with a few capabilities and no other power. Where root starts it, it is nobody's; else it is the same user's, who must have
-//! these capabilities.
+//! Processes restricted to a few capabilities. Started by root, the process changes to an unprivileged user;
+//! otherwise it keeps its user, which must have these capabilities.
 
 use super::nobody::{become_nobody, failed};
 use nix::errno::Errno;
@@ -7,7 +7,7 @@ use nix::libc;
 use nix::unistd::geteuid;
 use std::io;
 
-/// A capability, as linux/capability.h numbers them.
+/// Capability, numbered as in linux/capability.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     NetBindService = 10,
@@ -15,15 +15,15 @@ pub enum Capability {
     NetRaw = 13,
 }
 
-/// See capset(2): the third version has two words of 32 bits each.
+/// Header of capset(2): version 3 has two 32-bit words.
 const HEADER: [u32; 2] = [0x2008_0522, 0];
 
-/// Has this process all of them?
+/// Returns whether this process has all of these capabilities.
 pub fn has(capabilities: &[Capability]) -> bool {
     own().is_ok_and(|[_, permitted, ..]| permitted & bits(capabilities) == bits(capabilities))
 }
 
-/// Effective, permitted, inheritable; then the same of those from 32 on.
+/// Returns the effective, permitted and inheritable sets: the low 32 bits of each, then the high ones.
 fn own() -> Result<[u32; 6], Errno> {
     let mut sets = [0; 6];
     // SAFETY: both have the layout of linux/capability.h, and live until it returns.
@@ -35,9 +35,10 @@ fn bits(capabilities: &[Capability]) -> u32 {
     capabilities.iter().fold(0, |bits, one| bits | 1 << *one as u32)
 }
 
-/// Leaves this process, and the program that it becomes, with these alone. It ends with the thread that has started it.
+/// Drops all other capabilities from this process and the program it executes, which is terminated when the thread
+/// that started it ends.
 ///
-/// Called between fork and exec: it makes system calls and nothing else.
+/// Called between fork and exec: makes only system calls.
 ///
 /// # Errors
 /// The kernel refuses. The program must not be started then.
@@ -52,17 +53,17 @@ pub fn keep_only(capabilities: &[Capability]) -> io::Result<()> {
     }
     let bits = bits(capabilities);
     let sets = [bits, bits, bits, 0, 0, 0];
-    // A unit that gives just these may forbid to change them.
+    // A systemd unit that grants exactly these may forbid capset(2).
     if own() != Ok(sets) {
         // SAFETY: both have the layout of linux/capability.h, and live until it returns.
         let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
-        Errno::result(set).map_err(|error| failed("give up other capabilities", error))?;
+        Errno::result(set).map_err(|error| failed("drop other capabilities", error))?;
     }
     for one in capabilities {
         prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, *one as libc::c_ulong)
-            .map_err(|error| failed("hand capabilities on", error))?;
+            .map_err(|error| failed("pass on capabilities", error))?;
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| failed("forbid new privileges", error))?;
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0)
-        .map_err(|error| failed("end with the server", error))
+        .map_err(|error| failed("request termination with the server", error))
 }

@@ -1,7 +1,8 @@
-//! A process that sees a part of the machine only: another root, mounts of its own, no device nodes but those it is given.
+//! Processes confined to another root, with their own mount namespace and without device nodes except those provided.
 //!
-//! It is still root, and may mount things (CAP_SYS_ADMIN): installers do. Who means harm can mount a devtmpfs. What runs here
-//! comes from an image whose digest is known; this keeps its mistakes off other people's disks.
+//! They still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program can
+//! therefore mount a devtmpfs. Confined programs come from images with a verified digest; the confinement protects
+//! other disks from their mistakes.
 
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -12,27 +13,27 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Numbers from linux/capability.h: CAP_SYS_PTRACE and CAP_MKNOD.
+/// CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
 const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
 
-/// See [`super::Command::confined`].
+/// Parameters of [`super::Command::confined`].
 pub struct Confined {
     pub root: PathBuf,
-    /// Mount points.
+    /// Mount points whose device nodes are unusable.
     pub no_devices: Vec<PathBuf>,
-    /// Where it begins, as it sees it.
+    /// Working directory, as seen from the root.
     pub folder: PathBuf,
 }
 
 impl Confined {
-    /// What is to run between fork and exec.
+    /// Returns the function to run between fork and exec.
     ///
     /// # Errors
-    /// A mount point is not there.
+    /// A mount point does not exist.
     pub fn prepare(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
         let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {
-            // A remount replaces these flags, and leaves that of atime alone where none is given.
+            // A remount replaces these flags, but preserves the atime flags if none is passed.
             let was = statvfs(point)?.flags();
             let flags = [
                 (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),

@@ -1,4 +1,4 @@
-//! A program that turns one stream into another: what is written into it comes out of it changed.
+//! Filter programs, which transform what is written to their stdin.
 
 use super::STARTING;
 use std::io;
@@ -6,22 +6,22 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::PoisonError;
 
-/// Ends with this.
+/// Filter process, killed on drop.
 pub struct Filter {
     child: Child,
     name: String,
 }
 
 impl Filter {
-    /// What it takes, and what comes out of it. Its words go where ours go.
+    /// Starts the program and returns it with its stdin and stdout. Its stderr is inherited.
     ///
     /// # Errors
-    /// There is no such program.
+    /// The program cannot be started.
     pub fn start(argv: &[&str]) -> io::Result<(Filter, ChildStdin, ChildStdout)> {
         let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // What a person types at the terminal is for this process.
+        // Signals from the terminal are meant for this process only.
         command.process_group(0);
         let started = {
             let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,10 +33,10 @@ impl Filter {
         Ok((Filter { child, name: (*program).to_owned() }, input, output))
     }
 
-    /// Waits for its end: both its pipes are closed, so it comes.
+    /// Waits for the process. Both pipes are closed, so it will end.
     ///
     /// # Errors
-    /// It says that something was wrong.
+    /// It failed.
     pub fn finish(mut self) -> io::Result<()> {
         let status = self.child.wait()?;
         match status.success() {
@@ -48,7 +48,7 @@ impl Filter {
 
 impl Drop for Filter {
     fn drop(&mut self) {
-        // Gone already is as good as killed.
+        // A process that has already ended is fine too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

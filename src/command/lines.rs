@@ -1,4 +1,4 @@
-//! What a process says, line by line, as it comes.
+//! Output of a process, read line by line as it arrives.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many of its last lines an error quotes.
+/// Number of trailing lines that an error quotes.
 pub const TAIL_LINES: usize = 20;
 
-/// No single line of a tool is kept longer than this.
+/// Maximum length of a line, in bytes.
 const LINE_BYTES: u64 = 4096;
 
 pub type Watch = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What was read of a pipe.
+/// Output read from a pipe.
 #[derive(Default)]
 pub struct Text {
     pub text: String,
-    /// To its end, and nothing of it was too much.
+    /// Whether the pipe was read to its end and nothing was dropped.
     pub whole: bool,
 }
 
@@ -63,7 +63,7 @@ pub fn read_lines(
             }
             let raw = String::from_utf8_lossy(&line);
             if let Ok(mut collected) = collected.lock() {
-                // Nothing after the first line that is too much: a hole in the middle would not be seen.
+                // Drop everything after the first excess line: a gap in the middle would go unnoticed.
                 dropped |= collected.text.len() + raw.len() > limit;
                 if !dropped {
                     collected.text.push_str(&raw);

@@ -1,28 +1,28 @@
-//! A process that is nobody: another user than all others, without capabilities, and none of that comes back.
+//! Privilege dropping: a user ID shared with no other process, no capabilities, and no way to regain either.
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::io;
 
-/// A user and a group that nobody else is: Debian reserves the number, and no system gives it away.
+/// User and group ID of unprivileged processes. Debian reserves the number, so no system assigns it.
 pub const NOBODY_ELSE: u32 = 65_432;
 
-/// Only root can.
+/// Switches to the unprivileged user and group, which only root can do.
 ///
 /// # Errors
-/// The kernel refuses: the process must not go on then.
+/// The kernel refuses: the process must not continue then.
 pub fn become_nobody() -> io::Result<()> {
-    setgroups(&[]).map_err(|error| failed("leave the groups of root", error))?;
+    setgroups(&[]).map_err(|error| failed("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
-    setresgid(gid, gid, gid).map_err(|error| failed("be another group", error))?;
-    setresuid(uid, uid, uid).map_err(|error| failed("be another user than root", error))
+    setresgid(gid, gid, gid).map_err(|error| failed("change the group", error))?;
+    setresuid(uid, uid, uid).map_err(|error| failed("change the user", error))
 }
 
-/// Those that it has, and those that a program could bring it.
+/// Drops all capabilities and prevents regaining any through exec.
 ///
 /// # Errors
-/// As [`become_nobody`].
+/// As for [`become_nobody`].
 pub fn give_up_capabilities() -> io::Result<()> {
     drop_capabilities().map_err(|error| failed("drop all capabilities", error))?;
     // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.
@@ -30,17 +30,17 @@ pub fn give_up_capabilities() -> io::Result<()> {
     Errno::result(no_more).map_err(|error| failed("forbid new privileges", error)).map(drop)
 }
 
-/// Closes all but the standard three: what the program before has left open by mistake.
+/// Closes all file descriptors except the standard three, in case the parent leaked some.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel refuses.
 pub fn close_others() -> io::Result<()> {
-    // SAFETY: nothing of this process has a file open yet but the standard three.
+    // SAFETY: this process has not opened any file yet except the standard three.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;
     Ok(())
 }
 
-/// See capset(2): the third version has two words of 32 bits each.
+/// Drops all capabilities. See capset(2): version 3 has two 32-bit words.
 fn drop_capabilities() -> Result<(), Errno> {
     let header: [u32; 2] = [0x2008_0522, 0];
     let none = [0_u32; 6];

@@ -1,5 +1,5 @@
-//! How a process gives up all power that it has: its user, its capabilities, what it may ask of the kernel. What it holds already
-//! stays usable: open files, memory. Nothing comes back.
+//! Privilege dropping of sandboxed workers: user, capabilities, and system calls. Open files and memory stay usable.
+//! Nothing can be regained.
 
 use super::nobody::{self, failed};
 use crate::order::Gather;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The numbers of linux/landlock.h: what a version of it can forbid at all, of files, of the network and between processes.
+/// Access rights of linux/landlock.h that each ABI version can restrict: filesystem, network, scopes.
 const LANDLOCK: [(i64, [u64; 3]); 6] = [
     (1, [(1 << 13) - 1, 0, 0]),
     (2, [(1 << 14) - 1, 0, 0]),
@@ -25,17 +25,18 @@ const LANDLOCK: [(i64, [u64; 3]); 6] = [
     (6, [(1 << 16) - 1, 3, 3]),
 ];
 
-/// What of it the kernel did not have.
+/// Optional restrictions that the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Files are out of reach by Landlock too. Without it the filter of system calls alone keeps them.
+    /// Whether Landlock denies access to files. Without it, only the system call filter does.
     pub landlock: bool,
 }
 
-/// Drops all privileges of this process, which has one thread so far. Open descriptors and `data_bytes` of memory remain.
+/// Drops all privileges of this process, which must be single-threaded. Open descriptors and `data_bytes` of memory
+/// remain.
 ///
 /// # Errors
-/// The kernel has no filter for system calls, or refuses: the process must not go on then.
+/// The kernel has no system call filter, or refuses: the process must not continue then.
 pub fn give_up(data_bytes: u64) -> io::Result<GivenUp> {
     let filter = filter()?;
     for (resource, most) in
@@ -47,35 +48,35 @@ pub fn give_up(data_bytes: u64) -> io::Result<GivenUp> {
         nobody::become_nobody()?;
     }
     nobody::give_up_capabilities()?;
-    let landlock = landlock().map_err(|error| failed("forbid all files", error))?;
-    // What is open stays open, and there is no number left for anything else.
+    let landlock = landlock().map_err(|error| failed("deny access to files", error))?;
+    // Open descriptors stay open; no new one can be allocated.
     setrlimit(Resource::RLIMIT_NOFILE, 0, 0)?;
     apply_filter_all_threads(&filter).map_err(|error| {
-        io::Error::other(format!("this kernel does not filter system calls (CONFIG_SECCOMP_FILTER): {error}"))
+        io::Error::other(format!("this kernel does not support system call filters (CONFIG_SECCOMP_FILTER): {error}"))
     })?;
     Ok(GivenUp { landlock })
 }
 
-/// A set of rules without one that allows anything. `false` where the kernel has no Landlock.
+/// Applies a ruleset that allows nothing. Returns `false` if the kernel does not support Landlock.
 fn landlock() -> Result<bool, Errno> {
     let nothing = std::ptr::null::<u64>();
-    // SAFETY: without attributes it says its version.
+    // SAFETY: without attributes, the call returns the ABI version.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, 1_u32) };
     let Some((_, handled)) = LANDLOCK.iter().rev().find(|(since, _)| *since <= version) else { return Ok(false) };
-    // A version knows no more of the attributes than it can forbid.
+    // A version accepts only the attributes that it can restrict.
     let known = 8 * handled.iter().filter(|bits| **bits != 0).count();
-    // SAFETY: the attributes are as long as it is told.
+    // SAFETY: the size matches the attributes.
     let rules = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, handled.as_ptr(), known, 0_u32) };
     let rules = i32::try_from(Errno::result(rules)?).map_err(|_| Errno::EBADF)?;
-    // SAFETY: it was just made.
+    // SAFETY: the descriptor was just created.
     let rules = unsafe { OwnedFd::from_raw_fd(rules) };
-    // SAFETY: it takes two numbers.
+    // SAFETY: the call takes two numbers.
     Errno::result(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0_u32) })?;
     Ok(true)
 }
 
-/// What threads, memory and open descriptors need. Everything else is answered as by a kernel that does not have it, which the C
-/// library can live with.
+/// System calls needed by threads, memory management and open descriptors. All others fail with ENOSYS, which the C
+/// library handles.
 const ALLOWED: [libc::c_long; 36] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -116,18 +117,20 @@ const ALLOWED: [libc::c_long; 36] = [
 ];
 
 fn filter() -> io::Result<BpfProgram> {
-    let wrong = |error: seccompiler::BackendError| io::Error::other(format!("the filter of system calls: {error}"));
+    let wrong =
+        |error: seccompiler::BackendError| io::Error::other(format!("cannot build the system call filter: {error}"));
     let masked = |argument, mask: libc::c_int, value: libc::c_int| {
         let (mask, value) = (u64::from(mask.cast_unsigned()), u64::from(value.cast_unsigned()));
         let is = SeccompCmpOp::MaskedEq(mask);
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).gather();
-    // Memory that is run as code is never made.
+    // Executable mappings are denied.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);
     }
-    // Threads, and no processes. What clone3(2) is asked for cannot be seen here: it is not there, and clone(2) is tried.
+    // Threads but no processes. Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS, and the C
+    // library falls back to clone(2).
     rules.insert(libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD).map_err(wrong)?]);
     let (missing, allowed) = (SeccompAction::Errno(libc::ENOSYS.cast_unsigned()), SeccompAction::Allow);
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;

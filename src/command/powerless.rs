@@ -1,4 +1,5 @@
-//! This program once more, as a process that will have no power (`power`): it gets one socket, and what comes through that.
+//! Sandboxed workers: this program started again as a process without privileges (`power`), which communicates over
+//! one socket.
 
 use super::STARTING;
 use std::io::{self, Read};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const WORKER: &str = "image-worker";
 pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
 
-/// The same program, also where its file has been replaced meanwhile.
+/// Path of this program, valid even if its file has been replaced since.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Purpose of a sandboxed process.
@@ -34,7 +35,7 @@ impl Job {
         }
     }
 
-    /// A test in place of `main`.
+    /// Arguments that run a test in place of `main`.
     #[cfg(test)]
     fn arguments(self) -> Vec<&'static str> {
         let test = match self {
@@ -45,24 +46,24 @@ impl Job {
     }
 }
 
-/// It closes its socket a moment before it ends.
+/// Time from closing the socket to exiting.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 const LAST_WORDS_BYTES: u64 = 2000;
 
-/// Ends with this.
+/// Sandboxed worker process, killed on drop.
 pub struct Powerless(Child);
 
 impl Powerless {
-    /// `socket` is its standard input. Its last words are kept; it has no other output.
+    /// Starts the worker with `socket` as its standard input. Its stderr is captured; stdout is discarded.
     ///
     /// # Errors
-    /// There is no /proc, or no room for one more process.
+    /// /proc is not mounted, or the process limit is reached.
     pub fn start(job: Job, socket: OwnedFd) -> io::Result<Powerless> {
         let mut command = Command::new(PROGRAM);
         command.args(job.arguments()).env_clear().current_dir("/");
         command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
-        // What a person types at the terminal is for this process.
+        // Signals from the terminal are meant for this process only.
         command.process_group(0);
         let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         command.spawn().map(Powerless)
@@ -72,32 +73,32 @@ impl Powerless {
         self.0.id()
     }
 
-    /// How it has ended. It was not to do so yet.
+    /// Describes how the worker ended unexpectedly, and kills it if it has not.
     pub fn end(&mut self) -> String {
         let patience = Instant::now() + LAST_MOMENT;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(5));
         }
-        // Gone already is as good as killed.
+        // A process that has already ended is fine too.
         let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
         let end = match self.0.wait() {
-            _ if hangs => "it said nothing more".to_owned(),
+            _ if hangs => "it stopped responding".to_owned(),
             Ok(status) => in_words(status),
             Err(error) => error.to_string(),
         };
         let mut words = Vec::new();
         if let Some(stderr) = &mut self.0.stderr {
-            // What cannot be read was not said.
+            // Unreadable output is treated as empty.
             let _ = stderr.take(LAST_WORDS_BYTES).read_to_end(&mut words);
         }
         let words = String::from_utf8_lossy(&words);
-        if words.trim().is_empty() { end } else { format!("{end}, saying: {}", words.trim()) }
+        if words.trim().is_empty() { end } else { format!("{end}: {}", words.trim()) }
     }
 }
 
 impl Drop for Powerless {
     fn drop(&mut self) {
-        // Gone already is as good as killed.
+        // A process that has already ended is fine too.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

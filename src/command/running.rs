@@ -1,4 +1,4 @@
-//! A process that nobody waits for: it is watched while it runs, and ended when it is not needed any more.
+//! Long-running processes, watched while they run and stopped when no longer needed.
 
 use super::lines::{LineReader, Watch, read_lines};
 use super::{Command, CommandError, End, OUTPUT_BYTES, kill_group, wait};
@@ -9,7 +9,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// It is killed when this is dropped, and all that it has started too.
+/// Running process, killed on drop together with all its descendants.
 pub struct Running {
     child: Child,
     argv: String,
@@ -18,10 +18,10 @@ pub struct Running {
 }
 
 impl Command {
-    /// Starts it, and hands every line of its output over as it comes. It has no deadline.
+    /// Starts the process and passes each line of output to `watch` as it arrives. It has no deadline.
     ///
     /// # Errors
-    /// The program is missing, or may not be started so.
+    /// The program is missing or cannot be started with these restrictions.
     pub fn start(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<Running, CommandError> {
         let argv = self.argv();
         tracing::debug!(%argv, "start");
@@ -36,10 +36,10 @@ impl Command {
 }
 
 impl Running {
-    /// How it has ended, once it has.
+    /// Returns how the process ended, or `None` while it runs.
     pub fn ended(&mut self) -> Option<CommandError> {
         let status = self.child.try_wait().ok().flatten()?;
-        // Its last words may still be on their way.
+        // The last lines may not have been read yet.
         for reader in self.readers.drain(..) {
             reader.finish(Duration::from_secs(2));
         }
@@ -47,7 +47,7 @@ impl Running {
         Some(CommandError { argv: self.argv.clone(), end: End::of(status), tail })
     }
 
-    /// Asks it to end, and kills it where it has not done so by then.
+    /// Sends SIGTERM, and SIGKILL after `patience`.
     pub fn end(mut self, patience: Duration) {
         if let Ok(id) = i32::try_from(self.child.id())
             && kill(Pid::from_raw(id), Signal::SIGTERM).is_ok()
@@ -59,7 +59,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended is not killed: its number may be somebody else's by now.
+        // Do not kill a process that has ended: its PID may have been reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             kill_group(&mut self.child);
         }
@@ -88,7 +88,7 @@ mod tests {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        assert!(error.ends_with("exited with 3, saying: one | two"), "{error}");
+        assert!(error.ends_with("exited with 3: one | two"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A process that sees some files, the programs of this system and nothing else, and cannot write, talk or look around: namespaces of
-//! its own, nobody's user, no capabilities, a filter of system calls.
+//! Sandbox for OS definitions' programs: separate namespaces, an unprivileged user, no capabilities, and a system
+//! call filter. The process sees a few files and the programs of this system, and cannot write, use the network, or
+//! inspect other processes.
 //!
-//! For a program that somebody has written for this: unlike what `power` leaves over, it can start other programs.
+//! Unlike the workers restricted by `power`, it may start other programs.
 
 use super::nobody::{self, NOBODY_ELSE, failed};
 use crate::order::Gather;
@@ -24,17 +25,17 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Where the new root is built: a directory that every system has, and that nothing needs afterwards.
+/// Mount point of the new root during setup: a directory that every system has and that is not needed afterwards.
 const BUILT_AT: &str = "/proc";
 
-/// Programs and their libraries. What Debian's alternatives lead to is found through the last one.
+/// Directories of programs and their libraries; Debian's alternatives are resolved through the last one.
 const PROGRAMS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives"];
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// For files of a few hundred KiB.
+/// Options of the root's tmpfs, sized for files of a few hundred KiB.
 const ROOT_OPTIONS: &str = "mode=0755,size=8m,nr_inodes=1k";
 
-/// Enough for a script.
+/// Resource limits, sufficient for a script.
 const LIMITS: [(Resource, u64); 4] = [
     (Resource::RLIMIT_AS, 512 << 20),
     (Resource::RLIMIT_NPROC, 256),
@@ -42,13 +43,13 @@ const LIMITS: [(Resource, u64); 4] = [
     (Resource::RLIMIT_FSIZE, 0),
 ];
 
-/// The numbers of linux/mount.h.
+/// Constants of linux/mount.h.
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 
-/// What nobody needs to look at text, and what has let programs out of namespaces before.
+/// System calls that text processing does not need, or that were used to escape from namespaces.
 const FORBIDDEN: [libc::c_long; 32] = [
     libc::SYS_socket,
     libc::SYS_socketpair,
@@ -86,19 +87,19 @@ const FORBIDDEN: [libc::c_long; 32] = [
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// A file that the process sees.
+/// File visible inside the sandbox.
 pub struct Seen<'a> {
-    /// Absolute.
+    /// Absolute path.
     pub path: PathBuf,
     pub executable: bool,
     pub content: &'a [u8],
 }
 
-/// Goes into a sandbox with these files. What returns is its first process: all others there end with that one, and this process ends
-/// as it does. This process has one thread.
+/// Enters a sandbox with these files. The function returns in the sandbox's first process, whose end terminates all
+/// others in it; the calling process waits for it and exits with its status. The caller must be single-threaded.
 ///
 /// # Errors
-/// The kernel refuses. The process must not go on then.
+/// The kernel refuses. The process must not continue then.
 pub fn enter(files: &[Seen]) -> io::Result<()> {
     let filters = filters()?;
     nobody::close_others()?;
@@ -109,17 +110,17 @@ pub fn enter(files: &[Seen]) -> io::Result<()> {
         | CloneFlags::CLONE_NEWPID;
     let is_root = getuid().is_root();
     if is_root {
-        unshare(apart).map_err(|error| failed("make namespaces", error))?;
+        unshare(apart).map_err(|error| failed("create namespaces", error))?;
     } else {
         in_user_namespace(apart)?;
     }
     build(files)?;
-    // SAFETY: there is one thread.
+    // SAFETY: the process is single-threaded.
     match unsafe { fork() }? {
         ForkResult::Child => {}
         ForkResult::Parent { child } => match waitpid(child, None)? {
             WaitStatus::Exited(_, code) => process::exit(code),
-            // As a shell says it.
+            // Exit code as of a shell.
             WaitStatus::Signaled(_, signal, _) => process::exit(128 + signal as i32),
             _ => process::exit(1),
         },
@@ -131,27 +132,30 @@ pub fn enter(files: &[Seen]) -> io::Result<()> {
         nobody::become_nobody()?;
     }
     nobody::give_up_capabilities()?;
-    // SAFETY: it takes two numbers. Who ends the one that waits ends this one; it lasts while the user stays the same.
+    // SAFETY: the call takes two numbers. It ties this process to the waiting parent, and stays in effect as long as
+    // the user does not change.
     Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     filters.iter().try_for_each(|filter| {
         apply_filter(filter).map_err(|error| {
-            io::Error::other(format!("this kernel does not filter system calls (CONFIG_SECCOMP_FILTER): {error}"))
+            io::Error::other(format!(
+                "this kernel does not support system call filters (CONFIG_SECCOMP_FILTER): {error}"
+            ))
         })
     })
 }
 
-/// Where this process is not root it can be so in a namespace, which root has to allow.
+/// Becomes root in a user namespace, which the system's root must permit.
 fn in_user_namespace(apart: CloneFlags) -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());
     unshare(CloneFlags::CLONE_NEWUSER | apart)
-        .map_err(|error| failed("make namespaces as a user that is not root", error))?;
-    // A group can be mapped when no more can be left (user_namespaces(7)).
+        .map_err(|error| failed("create namespaces as an unprivileged user", error))?;
+    // A group can be mapped only after setgroups(2) is disabled (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{NOBODY_ELSE} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{NOBODY_ELSE} {gid} 1"))
 }
 
-/// Makes the root, and goes into it.
+/// Builds the new root and changes into it.
 fn build(files: &[Seen]) -> io::Result<()> {
     let none = None::<&str>;
     let root = Path::new(BUILT_AT);
@@ -168,15 +172,15 @@ fn build(files: &[Seen]) -> io::Result<()> {
     }
     files.iter().try_for_each(|file| show(root, file))?;
     set_attributes(root, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID)?;
-    // Where a service may not do it, the machine's name is no secret.
+    // A service may be denied this; the host name is not a secret.
     let _ = nix::unistd::sethostname("sandbox");
     nix::unistd::chdir(root)?;
-    mount(Some("."), "/", none, MsFlags::MS_MOVE, none).map_err(|error| failed("make it the root", error))?;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none).map_err(|error| failed("move the new root to /", error))?;
     nix::unistd::chroot(".")?;
     Ok(nix::unistd::chdir("/")?)
 }
 
-/// A folder of this system, or the link to another one that it is.
+/// Binds a directory of this system, or recreates the symlink that it is.
 fn show_programs(root: &Path, folder: &str) -> io::Result<()> {
     let (there, here) = (Path::new("/").join(folder), root.join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };
@@ -188,11 +192,11 @@ fn show_programs(root: &Path, folder: &str) -> io::Result<()> {
     set_attributes(&here, MOUNT_ATTR_NODEV)
 }
 
-/// With all that is mounted below: a part alone cannot be shown where it was mounted by somebody with more power.
+/// Bind-mounts recursively: the kernel refuses to expose a single mount that a more privileged process covered.
 fn bind(there: &Path, here: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(there), here, None::<&str>, flags, None::<&str>)
-        .map_err(|error| failed(&format!("show {}", there.display()), error))
+        .map_err(|error| failed(&format!("bind {}", there.display()), error))
 }
 
 fn show(root: &Path, file: &Seen) -> io::Result<()> {
@@ -206,33 +210,34 @@ fn show(root: &Path, file: &Seen) -> io::Result<()> {
     fs::set_permissions(&path, Permissions::from_mode(mode))
 }
 
-/// Of a mount and of all below it; the kernel can that since 5.12.
+/// Sets attributes of a mount and of all mounts below it, which requires Linux 5.12.
 fn set_attributes(mount_point: &Path, attributes: u64) -> io::Result<()> {
-    // What is set, what is cleared, how mounts are passed on, of which user namespace.
+    // Attributes to set, to clear, propagation, and user namespace.
     let wanted = [attributes, 0, 0, 0];
     let path = std::ffi::CString::new(mount_point.as_os_str().as_encoded_bytes())?;
     let size = size_of_val(&wanted);
-    // SAFETY: path and attributes live until it returns, and the attributes are as long as it is told.
+    // SAFETY: path and attributes outlive the call, and the size matches the attributes.
     let set = unsafe {
         libc::syscall(libc::SYS_mount_setattr, libc::AT_FDCWD, path.as_ptr(), AT_RECURSIVE, wanted.as_ptr(), size)
     };
-    Errno::result(set).map_err(|error| failed("make what is shown read-only", error)).map(drop)
+    Errno::result(set).map_err(|error| failed("set mount attributes", error)).map(drop)
 }
 
 fn filters() -> io::Result<[BpfProgram; 2]> {
-    let wrong = |error: seccompiler::BackendError| io::Error::other(format!("the filter of system calls: {error}"));
+    let wrong =
+        |error: seccompiler::BackendError| io::Error::other(format!("cannot build the system call filter: {error}"));
     let argument = |is: SeccompCmpOp, value: libc::c_int| {
         let value = u64::from(value.cast_unsigned());
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
     let mut refused: Rules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).gather();
-    // Processes, and no namespaces of users.
+    // Processes but no user namespaces.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);
-    // It ends with whoever waits for it.
+    // The process must stay tied to its waiting parent.
     let ends = argument(SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG).map_err(wrong)?;
     refused.insert(libc::SYS_prctl, vec![ends]);
-    // What clone3(2) is asked for cannot be seen here: it is not there, and clone(2) is tried.
+    // Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS, and the C library falls back to clone(2).
     let missing: Rules = [(libc::SYS_clone3, Vec::new())].into();
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;
     let filter = |rules: Rules, errno: libc::c_int| {

@@ -1,4 +1,4 @@
-//! A line that a person types at the machine's console, which does not show it.
+//! Hidden input of a line at the machine's console.
 
 use super::say;
 use std::fs::{File, OpenOptions};
@@ -8,19 +8,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// The terminal that the kernel's last `console=` names.
+/// Terminal named by the kernel's last `console=` parameter.
 pub const CONSOLE: &str = "/dev/console";
 
-/// A terminal gives no longer line (N_TTY_BUF_SIZE in drivers/tty/n_tty.c).
+/// Maximum line length of a terminal (N_TTY_BUF_SIZE in drivers/tty/n_tty.c).
 const LINE_BYTES: usize = 4096;
 
-/// Asks, and waits for a line; `None`: nobody has typed one before `until`.
+/// Prints a question and waits for a line until `until`; `None` on timeout.
 ///
 /// # Errors
-/// The console is no terminal, or cannot be read.
+/// The console is not a terminal, or cannot be read.
 pub fn hidden_line(console: &Path, question: &str, until: Instant) -> Result<Option<String>> {
     let mut terminal = Silent::new(console)?;
-    // What was typed before is gone, and what is typed from here on is not shown.
+    // Earlier input has been flushed, and echo is off from here on.
     say(question);
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -38,11 +38,11 @@ pub fn hidden_line(console: &Path, question: &str, until: Instant) -> Result<Opt
     let mut line = vec![0; LINE_BYTES];
     let length = terminal.file.read(&mut line)?;
     line.truncate(length);
-    let text = String::from_utf8(line).map_err(|_| Error::other("what was typed is not text"))?;
+    let text = String::from_utf8(line).map_err(|_| Error::other("the input is not UTF-8 text"))?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
-/// A terminal that does not show what is typed, as long as this lives.
+/// Terminal with echo off, restored on drop.
 struct Silent {
     file: File,
     before: libc::termios,
@@ -51,7 +51,7 @@ struct Silent {
 impl Silent {
     fn new(console: &Path) -> Result<Silent> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(console)?;
-        // SAFETY: the structure has numbers only, for which zero is a value.
+        // SAFETY: the structure contains only integers, for which zero is valid.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };
         // SAFETY: the descriptor is open, and the structure lives until the call returns.
         if unsafe { libc::tcgetattr(file.as_raw_fd(), &raw mut before) } < 0 {
@@ -70,7 +70,7 @@ impl Drop for Silent {
     }
 }
 
-/// What was typed and not read is forgotten.
+/// Sets terminal attributes and discards unread input.
 fn set(file: &File, to: &libc::termios) -> Result<()> {
     // SAFETY: the descriptor is open, and the structure lives until the call returns.
     if unsafe { libc::tcsetattr(file.as_raw_fd(), libc::TCSAFLUSH, to) } < 0 {

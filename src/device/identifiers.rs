@@ -1,8 +1,8 @@
-//! Identifiers that hardware reports: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines report
-//! placeholders, which many disks share. A placeholder counts as missing wherever disks are compared or selected; inventories and plans
-//! still show it as it was reported.
+//! Hardware identifiers: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines
+//! report placeholders, which many disks share. A placeholder counts as missing wherever disks are compared or
+//! selected; inventories and plans still show it as reported.
 //!
-//! A table in docs/plan.md has the rule.
+//! The rules are in a table in docs/plan.md.
 
 mod links;
 mod placeholders;
@@ -13,17 +13,17 @@ pub use links::names_placeholder;
 
 /// Digits of the shortest world wide name (64 bits).
 const WWN_DIGITS: usize = 16;
-/// Prefixes of one and the same world wide name, as sysfs, udev and lsblk spell it.
+/// Prefixes of world wide names in sysfs, udev and lsblk.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
-/// Pairs of characters that must differ before a spelling with swapped bytes is taken for the same serial number: `00000012` and
-/// `00000021` are two disks.
+/// Minimum number of differing character pairs for a byte-swapped spelling to count as the same serial number:
+/// `00000012` and `00000021` are two disks.
 const SWAPPED_PAIRS: usize = 4;
-/// Length from which a placeholder with swapped bytes is recognized.
+/// Minimum length of a byte-swapped placeholder that is recognized.
 const SWAPPED_WORD: usize = 4;
 
-/// Returns a serial number in the form in which serial numbers are compared, or `None` for a missing one and for a placeholder.
+/// Returns a serial number in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Case, blanks around it, the kind of blanks within it, and swapped bytes of ATA words make no difference.
+/// Case, surrounding blanks, the type of inner blanks, and byte order of ATA words are ignored.
 pub fn comparable_serial(text: &str) -> Option<String> {
     let plain = plain_serial(text);
     let padded = words_of_ata(&plain);
@@ -36,9 +36,9 @@ pub fn comparable_serial(text: &str) -> Option<String> {
     Some(if differing >= SWAPPED_PAIRS { plain.min(swapped) } else { plain })
 }
 
-/// Returns a world wide name in the form in which world wide names are compared, or `None` for a missing one and for a placeholder.
+/// Returns a world wide name in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Prefix (`0x`, `naa.`, `eui.`), separators and case make no difference.
+/// Prefix (`0x`, `naa.`, `eui.`), separators and case are ignored.
 pub fn comparable_wwn(text: &str) -> Option<String> {
     let plain = text.trim().to_lowercase();
     let mut digits = plain.as_str();
@@ -56,12 +56,12 @@ pub fn comparable_wwn(text: &str) -> Option<String> {
     }
 }
 
-/// Returns whether a serial number is reported and is a placeholder.
+/// Returns whether a reported serial number is a placeholder.
 pub fn is_placeholder_serial(text: &str) -> bool {
     !text.is_empty() && comparable_serial(text).is_none()
 }
 
-/// Returns whether a world wide name is reported and is a placeholder.
+/// Returns whether a reported world wide name is a placeholder.
 pub fn is_placeholder_wwn(text: &str) -> bool {
     !text.is_empty() && comparable_wwn(text).is_none()
 }
@@ -71,8 +71,8 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
     Some(comparable_serial(one)? == comparable_serial(other)?)
 }
 
-/// Returns whether two world wide names are the same, or `None` if one of them is missing, a placeholder, or the other one cut to its
-/// first 64 bits, as udev cuts it.
+/// Returns whether two world wide names are the same; `None` if one is missing, a placeholder, or the other one
+/// truncated to 64 bits, as udev does.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);
     let (short, long) = if one.len() < other.len() { (&one, &other) } else { (&other, &one) };
@@ -80,14 +80,14 @@ pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     (!is_cut).then_some(one == other)
 }
 
-/// Upper case, with one underscore for each run of blanks and underscores, and none at the ends.
+/// Converts to upper case, with one underscore for each run of blanks and underscores, and none at the ends.
 fn plain_serial(text: &str) -> String {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';
     let words: Vec<&str> = text.split(is_blank).filter(|word| !word.is_empty()).collect();
     words.join("_").to_uppercase()
 }
 
-/// Characters of a serial number, filled up to whole ATA words.
+/// Returns the characters of a serial number, padded to whole ATA words.
 fn words_of_ata(plain: &str) -> Vec<char> {
     let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
     if !characters.len().is_multiple_of(2) {
@@ -96,7 +96,7 @@ fn words_of_ata(plain: &str) -> Vec<char> {
     characters
 }
 
-/// The serial number with the two bytes of each ATA word swapped, as some controllers report it.
+/// Swaps the two bytes of each ATA word, as some controllers do.
 fn swap_bytes(words: &[char]) -> String {
     let swapped: String = words.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect();
     plain_serial(&swapped)

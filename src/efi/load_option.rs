@@ -1,4 +1,4 @@
-//! A load option: what `Boot0003` holds. UEFI specification 3.1.3; its device path: 10.3.
+//! UEFI load options, such as `Boot0003`. UEFI specification 3.1.3; device paths: 10.3.
 
 use uuid::Uuid;
 
@@ -9,10 +9,10 @@ const END: &[u8] = &[0x7f, 0xff, 4, 0];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOption {
     pub attributes: u32,
-    /// What the firmware's menu shows.
+    /// Title in the firmware's menu.
     pub description: String,
     path: Vec<u8>,
-    /// What the loader gets as its arguments.
+    /// Arguments passed to the boot loader.
     pub optional: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ pub struct LoadOption {
 pub struct PartitionLocation {
     pub number: u32,
     pub guid: Uuid,
-    /// In units of logical sectors, as `sectors`.
+    /// First sector, in units of logical sectors, as `sectors`.
     pub first_lba: u64,
     pub sectors: u64,
 }
@@ -31,7 +31,7 @@ pub struct PartitionLocation {
 pub struct Node<'a> {
     pub kind: u8,
     pub subtype: u8,
-    /// Without type, subtype and length.
+    /// Payload, without type, subtype and length.
     pub data: &'a [u8],
 }
 
@@ -50,13 +50,13 @@ impl LoadOption {
             return None;
         }
         let path = [partition_node(&partition.into()), node(4, 4, &utf16(&loader))?, END.to_vec()].concat();
-        // Attributes, length and description are no part of it.
+        // The length field covers only the path.
         u16::try_from(path.len()).ok()?;
         let optional = if arguments.is_empty() { Vec::new() } else { utf16(arguments) };
         Some(LoadOption { attributes: ACTIVE, description, path, optional })
     }
 
-    /// `None` when it is broken.
+    /// Parses a load option; `None` if it is malformed.
     pub fn read(value: &[u8]) -> Option<LoadOption> {
         let attributes = u32::from_le_bytes(value.get(..4)?.try_into().ok()?);
         let path_bytes = usize::from(u16::from_le_bytes(value.get(4..6)?.try_into().ok()?));
@@ -69,7 +69,7 @@ impl LoadOption {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        // A path is as long as u16 can say, whoever made it.
+        // The path was limited to the range of u16 when it was created or parsed.
         let length = u16::try_from(self.path.len()).unwrap_or_default().to_le_bytes();
         let description = utf16(&self.description);
         [&self.attributes.to_le_bytes()[..], &length, &description, &self.path, &self.optional].concat()
@@ -79,10 +79,10 @@ impl LoadOption {
         self.attributes & ACTIVE != 0
     }
 
-    /// The nodes before the end of its path; `None` when the path is broken.
+    /// Returns the nodes of the path without its terminator; `None` if the path is malformed.
     pub fn nodes(&self) -> Option<Vec<Node<'_>>> {
         let (mut path, mut nodes) = (&self.path[..], Vec::new());
-        // Type, subtype, length of the node with these four bytes.
+        // Type, subtype, and length including these four bytes.
         while let [kind, subtype, low, high, ..] = *path {
             let length = usize::from(u16::from_le_bytes([low, high]));
             let node = path.get(..length).filter(|node| node.len() >= 4)?;
@@ -96,7 +96,8 @@ impl LoadOption {
     }
 }
 
-/// A partition of a GPT, in the short form: wherever the firmware finds that disk, also in another slot (3.1.2).
+/// Encodes a GPT partition in the short form, which the firmware resolves wherever it finds the disk, even in another
+/// slot (3.1.2).
 fn partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;
@@ -111,7 +112,7 @@ fn node(kind: u8, subtype: u8, data: &[u8]) -> Option<Vec<u8>> {
     Some([&[kind, subtype, low, high][..], data].concat())
 }
 
-/// With the zero at its end.
+/// Encodes text as NUL-terminated UTF-16.
 fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
 }

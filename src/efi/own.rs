@@ -1,4 +1,4 @@
-//! Variables of the firmware that mean something to drophammer alone.
+//! Firmware variables of drophammer itself.
 
 use super::variables::{remove_file, write_file};
 use crate::error::{Error, Phase, Result};
@@ -24,7 +24,8 @@ pub fn path(directory: &Path, name: &str) -> PathBuf {
 /// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
 ///
 /// # Errors
-/// There is a variable, and it cannot be read or parsed. It must not pass for absent: what it records could be erased.
+/// The variable exists but cannot be read or parsed. It must not be treated as absent: what it records could be
+/// erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = path(directory, name);
     let refused = |why: String| {
@@ -52,14 +53,18 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     }
 }
 
+/// Writes a variable.
+///
 /// # Errors
-/// The firmware or the kernel refuses. A variable that was not there is not there then either.
+/// The firmware or the kernel refuses. A new variable does not exist after a failure.
 pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&path(directory, name), value)
 }
 
+/// Removes a variable, if it exists.
+///
 /// # Errors
-/// The firmware or the kernel refuses. One that is not there is gone already.
+/// The firmware or the kernel refuses.
 pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&path(directory, name))
 }

@@ -1,4 +1,4 @@
-//! The firmware's entries for a person, as `efibootmgr -v` prints them.
+//! Human-readable output of the firmware's boot entries, as of `efibootmgr -v`.
 
 use super::load_option::{LoadOption, Node};
 use super::variables::{Variables, entry_name};
@@ -21,14 +21,14 @@ impl fmt::Display for Variables {
     }
 }
 
-/// `Boot0001* debian  HD(1,GPT,…,0x800,0x82000)/File(\EFI\debian\shimx64.efi)`.
+/// Formats an entry: `Boot0001* debian  HD(1,GPT,…,0x800,0x82000)/File(\EFI\debian\shimx64.efi)`.
 fn entry(number: u16, value: &[u8]) -> String {
     let name = entry_name(number);
     let Some(option) = LoadOption::read(value) else {
         return format!("{name}  cannot be read: {} bytes", value.len());
     };
     let active = if option.is_active() { "*" } else { " " };
-    let path = device_path_text(&option).unwrap_or_else(|| "a broken path".to_owned());
+    let path = device_path_text(&option).unwrap_or_else(|| "malformed device path".to_owned());
     let optional = arguments(&option.optional);
     printable(&format!("{name}{active} {}  {path}{optional}", option.description))
 }
@@ -38,12 +38,12 @@ pub fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(node).collect::<Vec<_>>().join("/"))
 }
 
-/// Firmware and other systems may put anything there.
+/// Replaces control characters: firmware and other systems may store any text.
 fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
 
-/// As text where it is text, else how much it is.
+/// Formats optional data: as text if it is text, else its size.
 fn arguments(optional: &[u8]) -> String {
     if optional.is_empty() {
         return String::new();
@@ -64,7 +64,7 @@ pub fn text_arguments(optional: &[u8]) -> Option<String> {
     (is_text && !text.is_empty()).then(|| text.to_owned())
 }
 
-/// UEFI specification 10.6.1.6: device nodes as text.
+/// Formats a device node (UEFI specification 10.6.1.6).
 fn node(node: &Node) -> String {
     known(node).unwrap_or_else(|| format!("Path({},{},{})", node.kind, node.subtype, hexadecimal(node.data)))
 }
@@ -74,7 +74,7 @@ fn known(Node { kind, subtype, data }: &Node) -> Option<String> {
         (1, 1) => format!("Pci(0x{:x},0x{:x})", data.get(1)?, data.first()?),
         (1, 4) => format!("VenHw({})", guid(data)?),
         (2, 1) => match data.get(..4)? {
-            // EISA's spelling of PNP0A03 and PNP0A08.
+            // EISA encoding of PNP0A03 and PNP0A08.
             [0xd0, 0x41, 0x03 | 0x08, 0x0a] => format!("PciRoot(0x{:x})", quarter(data, 4)?),
             _ => format!("Acpi(0x{:08x},0x{:x})", quarter(data, 0)?, quarter(data, 4)?),
         },
@@ -135,7 +135,7 @@ fn whole(data: &[u8], at: usize) -> Option<u64> {
 
 fn hexadecimal(data: &[u8]) -> String {
     data.iter().fold(String::new(), |mut text, byte| {
-        // A text takes all that is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

@@ -1,4 +1,4 @@
-//! The firmware's variables, as efivarfs shows them: four bytes of attributes, then the value.
+//! UEFI variables in efivarfs: four bytes of attributes, then the value.
 
 use crate::error::{Context, Phase, Result};
 use nix::errno::Errno;
@@ -9,34 +9,36 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// efivarfs, where the kernel shows it.
+/// Mount point of efivarfs.
 pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
 
-/// Vendor of all variables that the specification names.
+/// Vendor GUID of the variables defined by the specification.
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Non-volatile, for boot services and for the running system.
+/// Non-volatile, accessible to boot services and at runtime.
 const ATTRIBUTES: u32 = 7;
 
-/// No firmware keeps more in one variable.
+/// Maximum size of a variable that is read.
 const MAXIMUM: u64 = 1 << 20;
 
-/// All that the firmware remembers of how it boots.
+/// Boot configuration of the firmware.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// `Boot0003` by its number; empty when it cannot be read.
+    /// Values of `Boot####` by number; empty if unreadable.
     pub entries: BTreeMap<u16, Vec<u8>>,
     pub order: Vec<u16>,
-    /// What the firmware has booted this time.
+    /// Entry that the firmware booted this time.
     pub current: Option<u16>,
-    /// What it boots the next time, once.
+    /// Entry for the next boot only.
     pub next: Option<u16>,
     pub timeout_seconds: Option<u16>,
-    /// `BootOrder` is there, and cannot be read: nobody may replace it.
+    /// Reason why an existing `BootOrder` cannot be read; it must not be replaced then.
     pub unreadable_order: Option<String>,
 }
 
 impl Variables {
+    /// Reads the boot configuration.
+    ///
     /// # Errors
     /// The directory cannot be read.
     pub fn read(directory: &Path) -> Result<Variables> {
@@ -62,13 +64,13 @@ impl Variables {
         Ok(variables)
     }
 
-    /// Where the entry stands in the order.
+    /// Returns the position of the entry in the boot order.
     pub fn place(&self, number: u16) -> Option<usize> {
         self.order.iter().position(|other| *other == number)
     }
 }
 
-/// `Boot000A`.
+/// Returns the variable name of an entry, such as `Boot000A`.
 pub fn entry_name(number: u16) -> String {
     format!("Boot{number:04X}")
 }
@@ -77,7 +79,7 @@ pub fn file(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{GLOBAL}"))
 }
 
-/// The value of a variable, without its attributes.
+/// Reads the value of a variable, without its attributes.
 pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
     read_file(&file(directory, name))
 }
@@ -90,8 +92,10 @@ pub fn read_file(path: &Path) -> Option<Vec<u8>> {
     content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
 }
 
+/// Writes a variable.
+///
 /// # Errors
-/// The firmware or the kernel refuses. A variable that was not there is not there then either.
+/// The firmware or the kernel refuses. A new variable does not exist after a failure.
 pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&file(directory, name), value)
 }
@@ -99,11 +103,11 @@ pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
 /// Writes a variable of any vendor by its path.
 ///
 /// # Errors
-/// As [`write`].
+/// As for [`write`].
 pub fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     make_mutable(path)?;
-    // efivarfs takes attributes and value in one write(2) or not at all.
+    // efivarfs takes attributes and value in one write(2).
     let content = [&ATTRIBUTES.to_le_bytes()[..], value].concat();
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = opened.and_then(|variable| write_whole(variable, &content));
@@ -116,11 +120,13 @@ pub fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
 
 fn write_whole(mut variable: File, content: &[u8]) -> io::Result<()> {
     variable.write_all(content)?;
-    // efivarfs has cut it by now. A file elsewhere keeps the end of a longer value.
+    // efivarfs has truncated the file already. On other filesystems, the end of a longer value would remain.
     let (is, wanted) = (variable.metadata()?, content.len() as u64);
     if is.is_file() && is.len() > wanted { variable.set_len(wanted) } else { Ok(()) }
 }
 
+/// Removes a variable, if it exists.
+///
 /// # Errors
 /// The firmware or the kernel refuses.
 pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
@@ -139,7 +145,7 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `Boot0003-8be4df61-…` is number 3.
+/// Parses the number of an entry from a file name: `Boot0003-8be4df61-…` is 3.
 fn entry_number(file: &str) -> Option<u16> {
     let digits = file.strip_suffix(GLOBAL)?.strip_suffix('-')?.strip_prefix("Boot")?;
     let hexadecimal = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -153,16 +159,16 @@ mod ioctl {
     nix::ioctl_write_ptr!(set_flags, b'f', 2, c_long);
 }
 
-/// FS_IMMUTABLE_FL: efivarfs sets it on what it does not know, so that `rm -r` kills no firmware.
+/// FS_IMMUTABLE_FL: efivarfs sets it on unknown variables, so that `rm -r` does not brick the firmware.
 const IMMUTABLE: c_long = 0x10;
 
-/// What is not there, or cannot be opened, has no flag to clear.
+/// Clears the immutable flag of a variable. A missing or unreadable file is not an error.
 fn make_mutable(path: &Path) -> io::Result<()> {
     let Ok(file) = File::open(path) else { return Ok(()) };
     let mut flags: c_long = 0;
-    // SAFETY: the descriptor is open. The kernel writes and reads an int there, which a long has room for.
+    // SAFETY: the descriptor is open. The kernel accesses an int, which fits into a long.
     match unsafe { ioctl::get_flags(file.as_raw_fd(), &mut flags) } {
-        // No such flags, so none is set.
+        // The filesystem does not support the flags, so none is set.
         Err(Errno::ENOTTY | Errno::EOPNOTSUPP) => return Ok(()),
         other => other?,
     };

@@ -20,7 +20,7 @@ pub struct FirmwareVariables {
     pub boot_next: Option<u16>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boot_order: Vec<u16>,
-    /// Programs that the firmware starts: boot entries, and what runs before and instead of them.
+    /// Programs that the firmware starts: boot entries, drivers, and recovery programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_options: Vec<FirmwareLoadOption>,
     /// Other variables that influence a boot.
@@ -90,7 +90,7 @@ impl LoadOptionClass {
         LoadOptionClass::OsRecovery,
     ];
 
-    /// Beginning of the names of its variables.
+    /// Common prefix of the variable names.
     pub fn prefix(self) -> &'static str {
         match self {
             LoadOptionClass::Boot => "Boot",
@@ -101,7 +101,7 @@ impl LoadOptionClass {
         }
     }
 
-    /// Variable that lists the numbers of those that are started.
+    /// Variable with the order in which load options of this class are started.
     pub fn order_variable(self) -> Option<&'static str> {
         match self {
             LoadOptionClass::Boot => Some("BootOrder"),
@@ -112,7 +112,7 @@ impl LoadOptionClass {
     }
 }
 
-/// Location that a load option starts from.
+/// Location from which a load option is started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadTarget {
@@ -134,7 +134,7 @@ pub enum LoadTarget {
     Malformed,
 }
 
-/// A variable that is not a load option.
+/// Variable that is not a load option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherVariable {
     pub name: String,
@@ -149,7 +149,7 @@ pub struct OtherVariable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariablePurpose {
-    /// A key of the keyboard that starts a load option: `Key0001`.
+    /// Hotkey that starts a load option: `Key0001`.
     HotKey,
     /// A request to the firmware, carried out at the next boot: `OsIndications`.
     FirmwareRequest,

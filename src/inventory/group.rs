@@ -1,35 +1,36 @@
-//! Volume groups of LVM.
+//! LVM volume groups.
 
 use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
-/// [`LogicalVolume::entangled`] of the origin of a snapshot. Its content is current, and is visible through a read-only mapping.
+/// Value of [`LogicalVolume::entangled`] for the origin of a snapshot. Its content is current, and visible through a
+/// read-only mapping.
 pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
 
-/// A volume group of LVM.
+/// LVM volume group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeGroup {
     pub name: String,
-    /// LVM's own kind of id: `kZ3Wud-…`.
+    /// UUID in LVM's format: `kZ3Wud-…`.
     pub uuid: String,
     pub extent_bytes: u64,
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Of extents that no volume has; older inventories do not tell.
+    /// Size of unallocated extents, in bytes; absent from older inventories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// What LVM allows when a volume is added; older inventories do not contain it.
+    /// Limits for adding a volume; absent from older inventories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<GroupAllocation>,
     pub physical: Vec<PhysicalVolume>,
     pub volumes: Vec<LogicalVolume>,
-    /// Why LVM lets nobody here have it: it is exported, or another host's.
+    /// Reason why LVM does not activate the group here: it is exported, or belongs to another host.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
 
 impl VolumeGroup {
-    /// The physical volumes that are there.
+    /// Returns the physical volumes that are present.
     pub fn devices(&self) -> impl Iterator<Item = &DevicePath> {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
     }
@@ -65,7 +66,7 @@ pub struct FreeSpace {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhysicalVolume {
-    /// `/dev/nvme0n1`; none when it is missing.
+    /// Path such as `/dev/nvme0n1`; none if missing.
     #[serde(with = "crate::empty")]
     pub device: Option<DevicePath>,
     pub uuid: String,
@@ -77,28 +78,28 @@ pub struct LogicalVolume {
     pub name: String,
     pub uuid: String,
     pub size_bytes: u64,
-    /// LVM's segment type: `linear`, `striped`, `raid1`, `thin-pool`.
+    /// LVM segment type: `linear`, `striped`, `raid1`, `thin-pool`.
     pub kind: String,
     pub stripes: u32,
-    /// When it is active; or a read-only mapping that shows its content.
+    /// Kernel name while it is active, or of a read-only mapping that shows its content.
     #[serde(default)]
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
-    /// What its activation would do to others: `is being moved, which would go on`.
+    /// Side effect of its activation on other volumes: `is being moved, which would continue`.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }
 
-/// Are all the data of a volume there?
+/// Completeness of a volume's data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
     #[default]
     Whole,
-    /// A copy is missing, another one is there.
+    /// A copy is missing, but another one is present.
     Degraded,
-    /// Some of it lies on a missing physical volume and nowhere else.
+    /// Some data is only on a missing physical volume.
     Lost,
 }
 

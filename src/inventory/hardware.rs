@@ -1,13 +1,13 @@
-//! The machine apart from its disks.
+//! Hardware other than disks.
 
 use super::lldp::Neighbour;
 use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
-/// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
+/// Machine identification from SMBIOS (`/sys/class/dmi/id`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {
-    /// SMBIOS UUID, lower case; the firmware may give none.
+    /// SMBIOS UUID in lower case; none if the firmware provides none.
     #[serde(with = "crate::empty")]
     pub uuid: Option<String>,
     #[serde(default)]
@@ -33,7 +33,7 @@ pub enum Firmware {
     Uefi,
 }
 
-/// One socket.
+/// CPU socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     pub vendor: String,
@@ -48,19 +48,19 @@ pub struct Nic {
     pub mac: String,
     #[serde(default)]
     pub driver: String,
-    /// True for a device on USB.
+    /// Whether it is a USB device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usb: bool,
-    /// Is there a carrier?
+    /// Whether the link has a carrier.
     #[serde(default)]
     pub link: bool,
-    /// Who is at the other end of its cable; empty where nobody has listened.
+    /// Neighbours at the other end of the cable; empty if LLDP was not received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<Neighbour>,
 }
 
 impl Nic {
-    /// Returns whether it is on USB. Inventories of earlier versions have the driver alone.
+    /// Returns whether it is a USB device. Inventories of earlier versions contain only the driver.
     pub fn is_usb(&self) -> bool {
         self.usb || is_usb_driver(&self.driver)
     }

@@ -18,7 +18,7 @@ impl Disk {
     }
 }
 
-/// Disks of a machine that have a serial number, WWN or `by-path` link which no other disk of the machine has.
+/// Disks with a serial number, WWN or `by-path` link that is unique in the machine.
 #[derive(Debug, Default)]
 pub struct OwnIdentifiers {
     serials: BTreeSet<KernelName>,
@@ -38,18 +38,18 @@ impl OwnIdentifiers {
         }
     }
 
-    /// Returns whether the disk has a serial number that no other one has.
+    /// Returns whether the disk has a unique serial number.
     pub fn has_serial(&self, disk: &Disk) -> bool {
         self.serials.contains(&disk.name)
     }
 
-    /// Returns whether the disk has a world wide name that no other one has.
+    /// Returns whether the disk has a unique world wide name.
     pub fn has_wwn(&self, disk: &Disk) -> bool {
         self.wwns.contains(&disk.name)
     }
 
-    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk and of no other one. A placeholder names no
-    /// disk.
+    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk only. A placeholder matches
+    /// no disk.
     pub fn is_named_by(&self, disk: &Disk, text: &str) -> bool {
         let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
         let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
@@ -57,7 +57,7 @@ impl OwnIdentifiers {
     }
 }
 
-/// Disks of a machine by their identifiers in the comparable form.
+/// Disks of a machine, indexed by comparable identifiers.
 pub struct ComparableDisks<'a> {
     disks: &'a [Disk],
     serials: BTreeMap<String, Vec<usize>>,
@@ -74,7 +74,7 @@ impl<'a> ComparableDisks<'a> {
         ComparableDisks { disks, serials, wwns }
     }
 
-    /// Returns the first disk that has both identifiers, as far as they are given. Without any there is none.
+    /// Returns the first disk that has all given identifiers; `None` if none are given.
     pub fn find(&self, serial: Option<&String>, wwn: Option<&String>) -> Option<&'a Disk> {
         let with = |all: &'_ BTreeMap<String, Vec<usize>>, key: Option<&String>| {
             key.map(|key| all.get(key).cloned().unwrap_or_default())

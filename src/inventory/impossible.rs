@@ -1,15 +1,16 @@
-//! What no machine has: an inventory that was edited by hand, or is not whole. Whoever computes with it may rely on the rest.
+//! Detection of impossible inventories, which were edited by hand or truncated. Code that uses an inventory relies on
+//! these checks.
 
 use super::{Disk, Inventory, Table};
 use std::fmt::Display;
 
-/// What the kernel can address: its byte offsets are signed.
+/// Largest byte offset of the kernel, which is signed.
 const MAX_BYTES: u64 = i64::MAX as u64;
-/// More than md takes (MD_SB_DISKS, and 1.x metadata).
+/// Upper bound of md's member count (MD_SB_DISKS, and 1.x metadata).
 const MAX_MEMBERS: u32 = 4096;
 
 impl Inventory {
-    /// The first thing that cannot be, in words.
+    /// Returns the first impossible property, as a message.
     pub fn impossible(&self) -> Option<String> {
         let disks = self.disks.iter().find_map(impossible_disk);
         let stacked = self.stacked.iter();
@@ -29,10 +30,7 @@ impl Inventory {
 fn impossible_disk(disk: &Disk) -> Option<String> {
     let sector = disk.sector_bytes;
     if !sector.is_power_of_two() || !(512..=65536).contains(&sector) {
-        return Some(format!(
-            "sector_bytes of {} is {sector}, and disks have sectors of 512 or 4096 bytes",
-            disk.device
-        ));
+        return Some(format!("sector_bytes of {} is {sector}, which is not a supported sector size", disk.device));
     }
     too_large(&disk.device, 0, disk.size_bytes).or_else(|| parts(&disk.table))
 }
@@ -44,7 +42,7 @@ fn parts(table: &Option<Table>) -> Option<String> {
 
 fn too_large(device: impl Display, start: u64, size: u64) -> Option<String> {
     let fits = start.checked_add(size).is_some_and(|end| end <= MAX_BYTES);
-    (!fits).then(|| format!("{device} ends after {MAX_BYTES} bytes, and nothing is so large"))
+    (!fits).then(|| format!("{device} ends beyond the maximum of {MAX_BYTES} bytes"))
 }
 
 #[cfg(test)]
@@ -67,13 +65,16 @@ mod tests {
             (with(disk(0, 1)), "sector_bytes of /dev/sda is 0"),
             (with(disk(520, 1)), "sector_bytes of /dev/sda is 520"),
             (with(disk(1 << 21, 1)), "sector_bytes"),
-            (with(disk(512, u64::MAX)), "nothing is so large"),
-            (with(Disk { table: table.clone(), ..disk(512, 1) }), "nothing is so large"),
-            (Inventory { stacked: vec![Stacked { table, ..Stacked::default() }], ..empty() }, "nothing is so large"),
+            (with(disk(512, u64::MAX)), "ends beyond the maximum"),
+            (with(Disk { table: table.clone(), ..disk(512, 1) }), "ends beyond the maximum"),
+            (
+                Inventory { stacked: vec![Stacked { table, ..Stacked::default() }], ..empty() },
+                "ends beyond the maximum",
+            ),
             (Inventory { arrays: vec![Array { raid_devices: 5000, ..Array::default() }], ..empty() }, "5000 members"),
             (
                 Inventory { groups: vec![VolumeGroup { volumes: vec![huge()], ..VolumeGroup::default() }], ..empty() },
-                "nothing is so large",
+                "ends beyond the maximum",
             ),
         ] {
             let found = inventory.impossible();

@@ -1,20 +1,20 @@
-//! Largest inventory that a server accepts and that is planned with. Everything that is computed from an inventory takes little time
-//! within these limits; they are above what storage servers have.
+//! Maximum size of an inventory that a server accepts and the planner processes. Within these limits, all
+//! computations are fast; they exceed what storage servers have.
 
 mod nesting;
 
 use super::{Disk, Inventory, Signature, Table, Use};
 use std::collections::BTreeSet;
 
-/// Disks, each path to a multipath device included.
+/// Disks, including each path to a multipath device.
 const DISKS: usize = 4096;
 /// Disks, partitions, arrays, logical volumes and other mappings.
 const BLOCK_DEVICES: usize = 16_384;
-/// Statements that one device lies on another, is a member of an array or a physical volume of a group.
+/// Relations between devices: stacked on another one, member of an array, physical volume of a group.
 const LINKS: usize = 262_144;
-/// Devices that something lies on or is held by, and that are not listed.
+/// Devices that are referred to but not listed.
 const UNLISTED: usize = 4096;
-/// Devices on top of each other.
+/// Stacked devices.
 const NESTED: usize = 1024;
 const GROUPS: usize = 2048;
 const LOGICAL_VOLUMES: usize = 16_384;
@@ -22,10 +22,11 @@ const LOGICAL_VOLUMES: usize = 16_384;
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
-/// Filesystems, parts of filesystems on several devices, failed attempts: about one for each device and kind of attempt.
+/// Filesystems, components of filesystems that span devices, and failed attempts: about one for each device and type
+/// of attempt.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;
-/// Disks, volumes and digests that markers list.
+/// Disks, volumes and digests listed by install markers.
 const RECORDS: usize = 16_384;
 const SPARSE_FILES: usize = 65_536;
 const NICS: usize = 1024;
@@ -36,7 +37,7 @@ const NAME_BYTES: usize = 1024;
 const LINKS_OF_ONE_DISK: usize = 64;
 
 impl Inventory {
-    /// Returns the first limit that the inventory exceeds, with its remedy; or why its devices cannot lie on each other as it says.
+    /// Returns the first exceeded limit with its remedy, or the inconsistency in how devices are stacked.
     pub fn exceeded(&self) -> Option<String> {
         let counts = self.device_counts().into_iter().chain(self.finding_counts());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
@@ -100,7 +101,7 @@ impl Inventory {
                 SIGNATURES_OF_ONE,
             ),
             ("filesystems", erase, self.filesystems.len(), FINDINGS),
-            ("parts of filesystems", erase, self.parts.len(), FINDINGS),
+            ("components of filesystems", erase, self.parts.len(), FINDINGS),
             ("devices that cannot be assigned", erase, unknown.sum(), FINDINGS),
             ("failed attempts", erase, self.failed.len(), FINDINGS),
             ("install markers", erase, markers().count(), MARKERS),
@@ -134,7 +135,7 @@ impl Inventory {
         self.all_signatures().map(|(_, signatures)| signatures)
     }
 
-    /// Names of devices that others refer to, and that the inventory does not list.
+    /// Returns the names of devices that are referred to but not listed.
     fn unlisted(&self) -> BTreeSet<&str> {
         let parts = self.tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
         let parts: BTreeSet<_> = parts.collect();
@@ -149,7 +150,7 @@ impl Inventory {
         named.map(|name| name.as_str()).collect()
     }
 
-    /// Texts that are compared, looked up or printed in lists.
+    /// Returns the texts that are compared, looked up or printed in lists.
     fn names(&self) -> impl Iterator<Item = &str> {
         let disks = self.disks.iter().flat_map(disk_names);
         let stacked = self.stacked.iter().flat_map(|stacked| {
@@ -182,7 +183,7 @@ impl Inventory {
     }
 }
 
-/// Name of the counted objects, remedy of the operator, number found, and number supported.
+/// Name of the counted objects, remedy for the operator, number found, and number supported.
 type Count = (&'static str, &'static str, usize, usize);
 
 fn disk_names(disk: &Disk) -> impl Iterator<Item = &str> {
@@ -228,7 +229,7 @@ mod tests {
             (crowded::holders(5000), "5000 devices that are in use and not listed"),
             (crowded::holders(250_000), "250000 devices that are in use and not listed"),
             (crowded::holders(LINKS + 1), "links between block devices"),
-            (crowded::chain(1100), "1101 devices lie on top of each other"),
+            (crowded::chain(1100), "1101 levels of stacked devices"),
             (crowded::markers(MARKERS + 1), "65 install markers"),
             (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
             (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),

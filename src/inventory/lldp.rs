@@ -1,14 +1,13 @@
-//! Who is at the other end of a cable, by what it says of itself: LLDP (IEEE 802.1AB). Of frames only as much is read as metal-stack
-//! goes by.
+//! LLDP neighbours (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
 
 use crate::order::Gather;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Of frames on the wire.
+/// EtherType of LLDP frames.
 pub const ETHERTYPE: u16 = 0x88cc;
 
-/// The header of an Ethernet frame: two addresses and the type.
+/// Length of an Ethernet header: two addresses and the EtherType.
 const HEADER: usize = 14;
 
 const CHASSIS: u8 = 1;
@@ -17,54 +16,55 @@ const TTL: u8 = 3;
 const PORT_DESCRIPTION: u8 = 4;
 const SYSTEM_NAME: u8 = 5;
 
-/// Text for people is no longer than this.
+/// Maximum length of descriptive text, in characters.
 const TEXT: usize = 255;
 
-/// A port of another machine.
+/// Port of another machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// What the other machine is called.
+    /// Name of the other machine.
     pub hostname: String,
-    /// Its chassis: a MAC with colons, else as it was sent.
+    /// Chassis ID: a MAC with colons, else as sent.
     pub chassis: String,
-    /// Its port: a MAC with colons, else as it was sent.
+    /// Port ID: a MAC with colons, else as sent.
     pub port: String,
-    /// Its port, for people; empty when it does not say.
+    /// Port description; empty if not sent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The chassis is named by its MAC, and the port by a MAC or a name that the chassis gives: so do the switches that metal-stack manages.
+    /// Whether the chassis is identified by its MAC, and the port by a MAC or an interface name, as on switches
+    /// managed by metal-stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaf: bool,
 }
 
 impl Neighbour {
-    /// Of its port, for people.
+    /// Returns the description of its port, or the port ID if it has none.
     pub fn name(&self) -> &str {
         if self.description.is_empty() { &self.port } else { &self.description }
     }
 }
 
-/// What a network card has heard.
+/// Neighbours received on a NIC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heard {
     pub nic: String,
-    /// In Mbit/s; 0 when it is not known.
+    /// Speed in Mbit/s; 0 if unknown.
     pub speed: u32,
     pub neighbours: Vec<Neighbour>,
 }
 
-/// Are the two leaves there?
+/// Result of the search for the two leaf switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leaves {
-    /// Two, each on a card of its own. What the cards have heard of others is left out.
+    /// Two leaves, each on its own NIC. Neighbours that are not leaves are omitted.
     Both(Vec<Heard>),
-    /// These cards have heard none, and at least one of them must.
+    /// Fewer than two leaves: names of the NICs without a leaf, and of the leaves found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// More than two, and no speed tells which are meant. All of them.
+    /// Names of all leaves, if there are more than two and the speed of the NICs does not distinguish them.
     TooMany(Vec<String>),
 }
 
-/// Reads an Ethernet frame; none when it is not a whole LLDP frame, or one that says farewell.
+/// Parses an Ethernet frame; `None` if it is not a complete LLDP frame, or is a shutdown frame.
 pub fn read(frame: &[u8]) -> Option<Neighbour> {
     let is_lldp = frame.get(12..HEADER)? == ETHERTYPE.to_be_bytes();
     let mut rest = frame.get(HEADER..).filter(|_| is_lldp)?;
@@ -74,7 +74,7 @@ pub fn read(frame: &[u8]) -> Option<Neighbour> {
         let head = u16::from_be_bytes(*head);
         let (kind, length) = ((head >> 9) as u8, usize::from(head & 0x1ff));
         let (value, after) = after.split_at_checked(length)?;
-        // These three come first, in this order (802.1AB, 8.2).
+        // These three are mandatory and come first, in this order (802.1AB, 8.2).
         match (seen, kind) {
             (0, CHASSIS) => (neighbour.chassis, is_mac) = (id(value, 4)?, value.first() == Some(&4)),
             (1, PORT) => {
@@ -99,7 +99,7 @@ pub fn read(frame: &[u8]) -> Option<Neighbour> {
     Some(neighbour)
 }
 
-/// One octet of subtype, then the id. An id of the subtype `mac` is an address.
+/// Parses an ID: one octet of subtype, then the value. A value of the subtype `mac` is a MAC address.
 fn id(value: &[u8], mac: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     let id = match id {
@@ -111,15 +111,15 @@ fn id(value: &[u8], mac: u8) -> Option<String> {
     Some(id).filter(|id| !id.is_empty())
 }
 
-/// A stranger's words: no control characters, and not many.
+/// Sanitizes untrusted text: replaces control characters and limits its length.
 fn text(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let plain = text.trim_matches(['\0', ' ']).chars().map(|c| if c.is_control() { '?' } else { c });
     plain.take(TEXT).collect()
 }
 
-/// Which of those heard are the two leaves. A switch of another network may speak LLDP too: where there are more than two, those on the
-/// fastest cards are the leaves.
+/// Selects the two leaves. Switches of other networks may send LLDP too: of more than two, those on the fastest NICs
+/// are the leaves.
 pub fn leaves(heard: &[Heard]) -> Leaves {
     let of = |heard: &Heard| -> Heard {
         let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
@@ -155,7 +155,7 @@ fn names(cards: &[Heard]) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// A frame as a switch sends it; every TLV is its type and its value.
+/// Builds a frame as a switch sends it, from TLVs of type and value.
 #[cfg(test)]
 pub fn frame(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
     let mut frame = [&[1, 0x80, 0xc2, 0, 0, 0x0e][..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE.to_be_bytes()].concat();

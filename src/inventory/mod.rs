@@ -1,4 +1,5 @@
-//! What is there, as data that `survey` reads. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
+//! Hardware and disk contents of a machine, collected by `survey`. Serialized as the JSON of `drophammer inventory`,
+//! which `drophammer plan` reads.
 
 mod array;
 #[cfg(test)]
@@ -42,73 +43,74 @@ pub struct Inventory {
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
     pub disks: Vec<Disk>,
-    /// Block devices made of others that are running now.
+    /// Running block devices on top of others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<Stacked>,
-    /// md arrays by what their members say, running or not.
+    /// md arrays by their members' superblocks, running or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arrays: Vec<Array>,
-    /// LVM volume groups by what their physical volumes say, active or not.
+    /// LVM volume groups by their metadata, active or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<VolumeGroup>,
-    /// Members of arrays and physical volumes that belong to something, and nobody could tell to what.
+    /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
-    /// Devices that are parts of something on several, and that neither mdadm nor lvm tells of.
+    /// Components of objects that span several devices and that neither mdadm nor lvm reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
-    /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
+    /// Filesystems that were inspected, because they are mounted or were mounted read-only for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<Filesystem>,
-    /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
+    /// Failed attempts of the agent to start or mount an object for inspection. Empty if none was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
-    /// Boot variables of a UEFI firmware; none of a BIOS, and in inventories of earlier versions.
+    /// Boot variables of UEFI firmware; none for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
-    /// Whether everything that can be shown without a write was assembled and mounted before this was read. An inventory without it
-    /// does not contain what inactive arrays, groups and unmounted filesystems hold.
+    /// Whether all objects that can be shown without writing were assembled and mounted before. Otherwise the
+    /// contents of inactive arrays, groups and unmounted filesystems are missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub explored: bool,
 }
 
-/// How the names begin of mappings that the agent puts over devices so that nothing is written to these.
+/// Prefix of the agent's write-protecting overlay mappings.
 pub const OVERLAY: &str = "drophammer-overlay-";
 
-/// What the inside of a filesystem tells.
+/// Contents of a filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filesystem {
-    /// `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`: as the disk, partition or stacked device spells it.
+    /// Path as spelled by the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`,
+    /// `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
     pub size_bytes: u64,
     pub used_bytes: u64,
-    /// Of the installation whose root this is.
+    /// Install marker, if this is the root filesystem of an installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// Reason why the file of the marker exists and cannot be read.
+    /// Reason why an existing install marker cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_marker: Option<String>,
-    /// Files of sparse volumes of Kubernetes.
+    /// Backing files of sparse Kubernetes volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sparse: Vec<SparseFile>,
 }
 
-/// The file of a sparse volume, which is called by its UUID.
+/// Backing file of a sparse volume, named by its UUID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseFile {
     pub uid: Uuid,
     pub size_bytes: u64,
 }
 
-/// A whole disk.
+/// Whole disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// `sda`, `nvme0n1`.
+    /// Kernel name: `sda`, `nvme0n1`.
     pub name: KernelName,
-    /// `/dev/NAME`.
+    /// Path `/dev/NAME`.
     pub device: DevicePath,
     pub size_bytes: u64,
-    /// Logical sector, 512 or 4096: the unit of LBAs.
+    /// Logical sector size, 512 or 4096: the unit of LBAs.
     pub sector_bytes: u32,
     #[serde(default)]
     pub model: String,
@@ -118,25 +120,25 @@ pub struct Disk {
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
-    /// The kernel's count of disks: no two that are ever shown have the same, whatever their names; 0 when it is not known.
+    /// Sequence number that the kernel assigns to each disk that appears, unique since boot; 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub diskseq: u64,
     #[serde(default)]
     pub rotational: bool,
-    /// `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty when unknown.
+    /// Transport: `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty if unknown.
     #[serde(default)]
     pub transport: String,
-    /// `/dev/disk/by-path/…` as udev would name it; empty when unknown.
+    /// Link `/dev/disk/by-path/…` as udev would create it; empty if unknown.
     #[serde(default)]
     pub by_path: String,
-    /// `/dev/disk/by-id/…`, all that udev would make.
+    /// All links `/dev/disk/by-id/…` that udev would create.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_id: Vec<String>,
-    /// SCSI host:channel:target:lun; empty for what is not SCSI or ATA.
+    /// SCSI host:channel:target:lun; empty for disks other than SCSI and ATA.
     #[serde(default)]
     pub hctl: String,
-    /// How all of it can be erased, the best first. What every disk can, [`EraseMethod::WriteZeroes`] and
-    /// [`EraseMethod::Ends`], is not listed.
+    /// Supported methods to erase the whole disk, best first, without those that every disk supports:
+    /// [`EraseMethod::WriteZeroes`] and [`EraseMethod::Ends`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erase: Vec<EraseMethod>,
     #[serde(default)]
@@ -145,25 +147,25 @@ pub struct Disk {
     pub removable: bool,
     #[serde(default)]
     pub table: Option<Table>,
-    /// Signatures on the whole disk, the partition table left out.
+    /// Signatures on the whole disk, without the partition table.
     #[serde(default)]
     pub signatures: Vec<Signature>,
-    /// Who uses the whole disk now.
+    /// Current users of the whole disk.
     #[serde(default)]
     pub uses: Vec<Use>,
-    /// Why not all that is on the disk is known: a read error, a signature with a wrong checksum. Then the absence of
-    /// a table or signature proves nothing, and the disk must not be taken for blank.
+    /// Reason why the disk contents are not completely known: a read error, a signature with a wrong checksum.
+    /// Missing tables and signatures then prove nothing, and the disk must not be treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Nothing is known on it, and samples from all over it are zero.
+    /// Whether nothing was recognized, and samples from all over the device are zero.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
-/// A partition table as it is on the disk.
+/// Partition table as found on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// `gpt` or `dos`, as libblkid names it.
+    /// Type as in libblkid: `gpt` or `dos`.
     pub kind: String,
     /// Disk GUID, for GPT.
     #[serde(default)]
@@ -174,7 +176,7 @@ pub struct Table {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     pub number: u32,
-    /// `/dev/sda1`.
+    /// Path such as `/dev/sda1`.
     pub device: DevicePath,
     pub start_bytes: u64,
     pub size_bytes: u64,
@@ -190,20 +192,20 @@ pub struct Partition {
     pub signatures: Vec<Signature>,
     #[serde(default)]
     pub uses: Vec<Use>,
-    /// As [`Disk::blank`].
+    /// Blank as defined by [`Disk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
-/// A running block device that is made of others, as sysfs shows it: md array, device-mapper device, bcache.
+/// Running block device on top of others, as shown in sysfs: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacked {
-    /// `md127`, `dm-0`.
+    /// Kernel name: `md127`, `dm-0`.
     pub name: KernelName,
-    /// `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    /// Path: `/dev/md127`, `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
     pub kind: StackedKind,
-    /// What it lies on: disks, partitions, other stacked devices.
+    /// Underlying devices: disks, partitions, other stacked devices.
     pub below: Vec<KernelName>,
     pub size_bytes: u64,
     #[serde(default)]
@@ -212,10 +214,10 @@ pub struct Stacked {
     pub signatures: Vec<Signature>,
     #[serde(default)]
     pub uses: Vec<Use>,
-    /// It was not running before the agent assembled what it found, to see what is on it.
+    /// Whether the agent assembled it for inspection; it was not running before.
     #[serde(default)]
     pub assembled: bool,
-    /// As [`Disk::blank`].
+    /// Blank as defined by [`Disk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
@@ -223,38 +225,38 @@ pub struct Stacked {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StackedKind {
-    /// md; inactive ones too, which hold their members all the same.
+    /// md array, including inactive ones, which hold their members as well.
     Array,
-    /// A logical volume of LVM, or a hidden part of one.
+    /// LVM logical volume, or a hidden subvolume of one.
     Volume,
-    /// dm-crypt.
+    /// dm-crypt mapping.
     Crypt,
     Bcache,
     #[default]
     Other,
 }
 
-/// A way to make all of a disk unreadable or zero.
+/// Method to make all data on a disk unreadable or zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseMethod {
     NvmeSanitizeCrypto,
     NvmeSanitizeBlock,
-    /// Format NVM with secure erase setting 2: the key is thrown away.
+    /// Format NVM with secure erase setting 2: the encryption key is discarded.
     NvmeFormatCrypto,
     /// Format NVM with secure erase setting 1.
     NvmeFormat,
     AtaEnhancedErase,
     AtaErase,
-    /// Discard all, and prove by reading that it gave zeros.
+    /// Discard of the whole disk, verified by reading zeros.
     Discard,
-    /// Zeros over all of it, by the disk itself where it can.
+    /// Writing zeros to the whole disk, offloaded to the disk if supported.
     WriteZeroes,
-    /// Zeros where signatures live, and nothing else.
+    /// Writing zeros only where signatures are located.
     Ends,
 }
 
-/// Something that libblkid recognises: a filesystem, a RAID member, a physical volume.
+/// Signature that libblkid recognizes: a filesystem, a RAID member, a physical volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// libblkid's TYPE: `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
@@ -268,11 +270,11 @@ pub struct Signature {
     pub uuid: String,
 }
 
-/// Who holds a device at this moment.
+/// Current use of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
-    /// Mounted at this path.
+    /// Mount point of its filesystem.
     Mounted(String),
     Swap,
     /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
@@ -295,42 +297,42 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Inventory {
-    /// The disk of that device path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). None as well when two
-    /// disks answer to the same name, as cheap USB sticks with one serial number do.
+    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`); `None` also if two
+    /// disks share it, as cheap USB sticks with one serial number do.
     pub fn disk(&self, device: &str) -> Option<&Disk> {
         let mut found = self.disks.iter().filter(|disk| disk.is(device));
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Why that does not come up, by the last of several tries; none when it does, or when nobody tried.
+    /// Returns why the last attempt failed; `None` if it succeeded or none was made.
     pub fn failure(&self, tried: &Tried) -> Option<&str> {
         self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
 
-    /// The kernel's name of a device path of this inventory: `/dev/mapper/vg00-root` → `dm-0`.
+    /// Returns the kernel name of a device in this inventory: `/dev/mapper/vg00-root` → `dm-0`.
     pub fn kernel_name(&self, device: &DevicePath) -> KernelName {
         let stacked = self.stacked.iter().find(|stacked| stacked.device == *device);
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
-    /// Returns the partitions inside volumes, as virtual machines' disks have them. They have no devices of their own, so that no tool
-    /// can read them, and what they belong to is the business of that machine.
+    /// Returns the partitions inside volumes, such as those of virtual machine disks. They have no device nodes, so
+    /// that no tool can read them, and their contents belong to the virtual machine.
     pub fn inside_devices(&self) -> BTreeSet<&DevicePath> {
         use StackedKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
-        // kpartx makes devices of them.
+        // Partitions mapped by kpartx are stacked devices of their own.
         let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).gather();
         parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).gather()
     }
 
-    /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
+    /// Returns the paths of all disks, partitions and stacked devices with a signature of one of these types.
     pub fn devices_with(&self, kinds: &[&str]) -> Vec<&DevicePath> {
         let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
         self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
     }
 
-    /// What is on each disk, partition and stacked device, by its path.
+    /// Returns the signatures of each disk, partition and stacked device, by its path.
     pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[Signature])> {
         let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
         let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
@@ -343,14 +345,14 @@ impl Inventory {
 }
 
 impl Stacked {
-    /// Did the agent put it over another device, so that nothing is written to that one?
+    /// Returns whether the agent created it as an overlay, so that nothing is written to the device below.
     pub fn is_overlay(&self) -> bool {
         self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
     }
 }
 
 impl Disk {
-    /// Returns whether the disk has this path. A link that is made of a placeholder names no disk.
+    /// Returns whether the disk has this path. A link derived from a placeholder matches no disk.
     pub fn is(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)

@@ -1,5 +1,5 @@
-//! Objects whose content was not seen. Each may contain anything: the marker of an installation, or a component of something that
-//! is preserved. Planner, fleet mode and `drophammer inventory` use this list and no other rule.
+//! Objects whose content was not inspected. Each may contain anything: the install marker of an installation, or a
+//! component of a preserved object. The planner, fleet mode and `drophammer inventory` all use this list.
 //!
 //! | object | opaque unless |
 //! |---|---|
@@ -23,21 +23,21 @@ use seen::{Device, SeenDevices, devices};
 use serde::Serialize;
 use std::fmt;
 
-/// Formats that a layout can put `/` on.
+/// Filesystem formats that a layout supports for `/`.
 const ROOT_FORMATS: [&str; 5] = ["ext2", "ext3", "ext4", "xfs", "btrfs"];
 
-/// Object whose content was not seen.
+/// Object whose content was not inspected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpaqueObject {
     pub kind: OpaqueKind,
-    /// `logical volume vg00/root (thin)`, `crypto_LUKS "vault"`.
+    /// Description: `logical volume vg00/root (thin)`, `crypto_LUKS "vault"`.
     pub name: String,
-    /// Devices that it lies on, spelled as the disks, partitions and stacked devices of the inventory.
+    /// Underlying devices, spelled as the disks, partitions and stacked devices of the inventory.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// What the operator can do to make its content visible.
+    /// Action of the operator that makes the content visible.
     pub remedy: String,
-    /// Nothing has tried to show the content. The agent tries, and may succeed.
+    /// Whether no attempt was made to show the content. The agent makes one, which may succeed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub untried: bool,
 }
@@ -49,7 +49,7 @@ pub enum OpaqueKind {
     LogicalVolume,
     Array,
     Encrypted,
-    /// Component of something that neither md nor LVM assembles.
+    /// Component of an object that neither md nor LVM assembles.
     Component,
     /// RAID member or physical volume that mdadm or lvm cannot assign.
     Unassigned,
@@ -75,7 +75,7 @@ impl fmt::Display for OpaqueObject {
 }
 
 impl Inventory {
-    /// Returns every object whose content was not seen.
+    /// Returns all objects whose content was not inspected.
     pub fn opaque_objects(&self) -> Vec<OpaqueObject> {
         let seen = SeenDevices::new(self);
         let groups = self.groups.iter().flat_map(|group| seen.opaque_volumes(group));
@@ -101,10 +101,10 @@ impl SeenDevices<'_> {
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
         let reason = match failure {
             Some(why) => format!("it does not start: {why}"),
-            None if is_firmware => format!("RAID of the firmware ({}) is not started", array.metadata),
+            None if is_firmware => format!("firmware RAID ({}) is not started", array.metadata),
             None if !is_whole => "none of its members is known to be complete and current".to_owned(),
-            None if untried => "it did not run when the inventory was read".to_owned(),
-            None => "it does not run".to_owned(),
+            None if untried => "it was not running when the inventory was read".to_owned(),
+            None => "it is not running".to_owned(),
         };
         let remedy = match is_firmware {
             true => "delete the RAID volume in the firmware setup, or save its content in the system that uses it",
@@ -147,7 +147,7 @@ impl SeenDevices<'_> {
         let (reason, remedy) = match (seen, failure) {
             (Some(Filesystem { unreadable_marker: None, .. }), _) => return None,
             (Some(Filesystem { unreadable_marker: Some(why), .. }), _) => {
-                (format!("the marker of an installation in it cannot be read: {why}"), "repair or remove that file")
+                (format!("its install marker cannot be read: {why}"), "repair or remove that file")
             }
             (None, Some(why)) => (format!("it cannot be mounted: {why}"), "repair the filesystem"),
             (None, None) if is_ambiguous => {
@@ -172,7 +172,7 @@ fn unassigned(unknown: &Unknown) -> OpaqueObject {
         kind: OpaqueKind::Unassigned,
         name: "RAID member or physical volume".to_owned(),
         devices: unknown.devices.clone(),
-        reason: format!("what it belongs to is not known: {}", unknown.reason),
+        reason: format!("its array, group or pool is unknown: {}", unknown.reason),
         remedy: "connect the devices that belong to it, or repair its metadata".to_owned(),
         untried: false,
     }
@@ -185,7 +185,7 @@ fn unreadable_region(disk: &Disk) -> Option<OpaqueObject> {
         name: "unreadable region".to_owned(),
         devices: vec![disk.device.clone()],
         reason: why.clone(),
-        remedy: "check the disk and its cabling, or repair the metadata that is named".to_owned(),
+        remedy: "check the disk and its cabling, or repair the damaged metadata".to_owned(),
         untried: false,
     })
 }

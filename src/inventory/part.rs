@@ -1,24 +1,25 @@
-//! A part of something that lies on several devices.
+//! Components of objects that span several devices.
 
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 
-/// [`Part::whole`] of an xfs whose log is on another device, and of that log.
+/// Value of [`Part::whole`] for an xfs with an external log, and for that log.
 pub const XFS_LOG: &str = "xfs and its external log";
 
-/// [`Part::whole`] of an xfs with a realtime device. Nothing on the realtime device tells what it belongs to.
+/// Value of [`Part::whole`] for an xfs with a realtime device. Nothing on the realtime device identifies its
+/// filesystem.
 pub const XFS_REALTIME: &str = "xfs and its realtime device";
 
-/// A device that says so itself.
+/// Device with a component, as identified by its own superblock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// `/dev/sda1`: as the disk, partition or stacked device spells it.
+    /// Path as spelled by the disk, partition or stacked device: `/dev/sda1`.
     pub device: DevicePath,
-    /// libblkid's TYPE of what is on it.
+    /// libblkid's TYPE of its signature.
     pub kind: String,
-    /// What the parts make together, in words.
+    /// Description of the object that the components form.
     pub whole: String,
-    /// Which one of these: the same for all its parts.
+    /// Identifier of that object, shared by all its components.
     pub id: String,
     pub role: Role,
 }
@@ -26,11 +27,11 @@ pub struct Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It is nothing without a part that serves it.
+    /// Unusable without a component that serves it.
     NeedsAnother,
     Serves,
-    /// One of several, and it does not say of how many.
+    /// Component of an object with an unknown number of components.
     Peer,
-    /// One of so many, more than one.
+    /// Component of an object with this number of components, more than one.
     OneOf(u64),
 }

@@ -1,10 +1,10 @@
-//! What could not be found out, and why: a reinstall refuses where that may cost data.
+//! Failed inspections and unassigned devices. A reinstall is refused if they may cost data.
 
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Something that does not come up, and why.
+/// Failed attempt, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     pub tried: Tried,
@@ -17,19 +17,19 @@ pub enum Tried {
     Array(Uuid),
     /// Logical volume, by LVM's UUID.
     Volume(String),
-    /// On this device, as [`super::Filesystem::device`].
+    /// Filesystem on this device, as in [`super::Filesystem::device`].
     Filesystem(DevicePath),
-    /// LUKS on this device. It is not open, or not with the key that was given.
+    /// LUKS container on this device, which is not open, or not with the given key.
     Container(DevicePath),
-    /// LUKS on this device, which the machine's TPM does not open. Its second key does.
+    /// LUKS container on this device, which the machine's TPM does not unlock. Its second key does.
     Sealed(DevicePath),
 }
 
-/// Parts of something that is not known.
+/// Components of an unknown object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
-    /// `/dev/sda1`, `/dev/md127`: as the disk, partition or stacked device spells it.
+    /// Paths as spelled by the disk, partition or stacked device: `/dev/sda1`, `/dev/md127`.
     pub devices: Vec<DevicePath>,
-    /// In the words of mdadm or lvm where it has any.
+    /// Reason, quoted from mdadm or lvm if available.
     pub reason: String,
 }

@@ -309,13 +309,9 @@ fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up()
         (
             StageName::StorageFormat,
             Operation::Device(OnDevice::MakeFilesystem(make)),
-            "which is no disk of the plan by now",
+            "which is not a disk of the plan",
         ),
-        (
-            StageName::StorageMount,
-            Operation::Run(OfRun::Mount(root_on(&disk, &[]))),
-            "which is no disk of the plan by now",
-        ),
+        (StageName::StorageMount, Operation::Run(OfRun::Mount(root_on(&disk, &[]))), "which is not a disk of the plan"),
     ] {
         let plan = plan(vec![(stage, vec![operation])]);
         let failure = bench.run(&plan).unwrap_err();
@@ -343,8 +339,7 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
         let plan = plan(vec![(StageName::StorageIdentify, vec![identify_operation(&disk)]), (stage, vec![operation])]);
         let failure = bench.run(&plan).unwrap_err();
         let name = other.path().kernel_name();
-        let expected =
-            format!("{} lies on {name}, which is no disk of the plan by now; it was left alone", other.path());
+        let expected = format!("{} lies on {name}, which is not a disk of the plan; it was not changed", other.path());
         assert_eq!((failure.stage, failure.error.to_string().as_str()), (stage, expected.as_str()));
     }
     let dir = tempfile::tempdir().unwrap();

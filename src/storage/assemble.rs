@@ -1,10 +1,12 @@
-//! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk
-//! changes. The disks refuse writes by programs. Arrays are started read-only. Only those logical volumes are activated
-//! that write nothing by themselves; others are shown through read-only mappings where LVM's metadata describe their content
-//! (`groups`). Every array is started over snapshots of its members, whose changes live in memory, because the kernel writes to
-//! arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the superblock of a
-//! bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a partial parity log emptied, a
-//! reshape continued. The superblocks do not prove that the kernel will write nothing.
+//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. Not a byte of a disk
+//! changes: the disks reject writes by programs, arrays are started read-only, and only those logical volumes are
+//! activated whose activation writes nothing; others are shown through read-only mappings if LVM's metadata describe
+//! their content (`groups`).
+//!
+//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
+//! to arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
+//! superblock of a bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a
+//! partial parity log emptied, a reshape continued. The superblocks do not prove that the kernel will write nothing.
 
 mod groups;
 
@@ -21,40 +23,41 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Arrays on volumes on arrays: nobody builds higher.
+/// Maximum nesting of arrays and volumes that is assembled.
 const ROUNDS: usize = 8;
 
-/// A disk that is dying answers late.
+/// Deadline of mdadm and lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Memory for the changes to a member of an array of which the kernel writes at most the bitmap and the superblock. mdadm makes
-/// bitmaps of a few hundred KiB.
+/// Memory for changes to a member of an array of which the kernel writes at most the bitmap and the superblock.
+/// Bitmaps created by mdadm take a few hundred KiB.
 const BITMAP_ROOM_BYTES: u64 = 16 << 20;
 
-/// What [`assemble`] did.
+/// Result of [`assemble`].
 #[derive(Debug)]
 pub struct Assembled {
-    /// What was running before.
+    /// Devices that were running before.
     before: Vec<KernelName>,
-    /// All that was asked for.
+    /// Disks that were requested.
     disks: Vec<DevicePath>,
     locks: Locks,
-    /// Arrays and volumes that were tried and did not come up.
+    /// Failed attempts to start arrays and volumes.
     failed: Vec<Failed>,
-    /// Arrays that were tried, with the number of their members.
+    /// Arrays that were attempted, with the number of their members.
     arrays: HashSet<(Uuid, usize)>,
-    /// The same of groups and their physical volumes.
+    /// Groups that were attempted, with the number of their physical volumes.
     groups: HashSet<(String, usize)>,
-    /// UUIDs of groups whose volumes were tried since the last look.
+    /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
-    /// What could not be assembled and why. That is no error: the inventory only knows less.
+    /// Objects that could not be assembled, with the reason. This is not an error: the inventory is only less
+    /// complete.
     pub notes: Vec<String>,
 }
 
-/// Locks these disks and starts every array and every harmless volume on them and on what lies on them.
+/// Locks these disks and starts every array and every volume on them that can be started without writing.
 ///
 /// # Errors
-/// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
+/// A disk cannot be locked, or sysfs cannot be read. The disks are unlocked then.
 pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
     let (failed, notes) = (Vec::new(), Vec::new());
@@ -63,7 +66,7 @@ pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
-            // The first error tells more than an error of the unlocking.
+            // The first error is more informative than one of unlocking.
             let _ = assembled.locks.unlock();
             Err(error)
         }
@@ -71,12 +74,12 @@ pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
 }
 
 impl Assembled {
-    /// Marks in the inventory what was not running before, and what does not run although that was tried.
+    /// Marks the devices that were not running before, and adds failed attempts whose object is still not running.
     pub fn mark(&self, inventory: &mut Inventory) {
         for stacked in &mut inventory.stacked {
             stacked.assembled = !self.before.contains(&stacked.name);
         }
-        // Another member may have come to light after the first try.
+        // Another member may have been found after the first attempt.
         let fails = |failed: &&Failed| {
             !inventory.arrays.iter().any(|array| is_up(inventory, array, failed))
                 && !groups::is_shown(inventory, failed)
@@ -88,13 +91,12 @@ impl Assembled {
     /// Makes the disks writable again. Arrays and volumes stay read-only.
     ///
     /// # Errors
-    /// A disk refuses.
+    /// A disk cannot be made writable.
     pub fn unlock(&mut self) -> Result<()> {
         self.locks.unlock()
     }
 
-    /// Adds to the inventory what is in the filesystems on these disks and on what lies on them, while the disks refuse
-    /// writes.
+    /// Adds the contents of the filesystems on these disks to the inventory, while the disks are locked.
     ///
     /// # Errors
     /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
@@ -106,15 +108,15 @@ impl Assembled {
         unlocked
     }
 
-    /// The same on a machine whose disks are only read, in an inventory that was read while they were locked: they stay so, and so does
-    /// a disk that has come since. Whoever has the locks may give them up; nothing before that does.
+    /// Like [`Assembled::look`], for a machine whose disks are only read: the disks stay locked, and disks that
+    /// appeared since are locked too. The caller receives the locks and may release them.
     ///
     /// # Errors
     /// A disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
     pub fn look_and_stay_locked(mut self, inventory: &mut Inventory) -> Result<Locks> {
         for disk in &mut inventory.disks {
             if self.locks.have(&disk.device) {
-                // What the inventory shows is this very lock.
+                // The inventory shows our own lock.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock(&disk.device)?;
@@ -143,20 +145,21 @@ impl Assembled {
         Ok(())
     }
 
-    /// The same after more was opened: there may be a group in it, which was there and taken down.
+    /// Assembles again after containers were opened: they may contain physical volumes of groups that were already
+    /// attempted.
     ///
     /// # Errors
-    /// As [`Assembled::build`].
+    /// As for [`Assembled::build`].
     pub fn build_again(&mut self) -> Result<()> {
         self.groups.clear();
         self.build()
     }
 
-    /// Starts what is there, again and again, until nothing new comes to light. Arrays first: a group may lie on an
-    /// array and on a disk.
+    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays come first: a group may span an array
+    /// and a disk.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// The inventory cannot be read.
     fn build(&mut self) -> Result<()> {
         for _ in 0..ROUNDS {
             let inventory = survey::read(Depth::Deep)?;
@@ -188,8 +191,8 @@ impl Assembled {
         Ok(())
     }
 
-    /// Reports of each group that was tried which volumes are shown, and why the others are not. lvm exits with success even if it
-    /// has activated nothing.
+    /// Reports for each attempted group which volumes are shown, and why others are not. lvm exits with success even
+    /// if it activated nothing.
     fn report_groups(&mut self, inventory: &Inventory) {
         let tried = std::mem::take(&mut self.tried);
         for group in inventory.groups.iter().filter(|group| tried.contains(&group.uuid)) {
@@ -200,9 +203,9 @@ impl Assembled {
 
     fn note(&mut self, what: &str, result: Result<(), String>) {
         match result {
-            Ok(()) => tracing::info!("{what}: assembled read-only, to look inside"),
+            Ok(()) => tracing::info!("{what}: assembled read-only for inspection"),
             Err(error) => {
-                let note = format!("{what} is not assembled: {error}");
+                let note = format!("{what}: cannot assemble: {error}");
                 tracing::warn!("{note}");
                 self.notes.push(note);
             }
@@ -210,9 +213,9 @@ impl Assembled {
     }
 }
 
-/// All arrays and device-mapper devices there are.
+/// Returns all md arrays, device-mapper devices and bcache devices.
 fn running() -> Result<Vec<KernelName>> {
-    let entries = fs::read_dir("/sys/block").context(Phase::Storage, || "read the directory /sys/block")?;
+    let entries = fs::read_dir("/sys/block").context(Phase::Storage, || "read /sys/block")?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let names = names.filter(|name| ["md", "dm-", "bcache"].iter().any(|prefix| name.starts_with(prefix)));
     Ok(names.map(KernelName::from).collect())
@@ -224,8 +227,8 @@ fn is_read_only(disk: &DevicePath) -> Result<bool> {
     Ok(text.trim() == "1")
 }
 
-/// Is this the array that failed, and does it run now? An array that mdadm cannot start stays there with its members,
-/// and without a size.
+/// Returns whether this is the array that failed, and whether it runs now. An array that mdadm could not start
+/// remains with its members, but without a size.
 fn is_up(inventory: &Inventory, array: &Array, failed: &Failed) -> bool {
     let is_it = failed.tried == Tried::Array(array.uuid);
     let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
@@ -234,24 +237,24 @@ fn is_up(inventory: &Inventory, array: &Array, failed: &Failed) -> bool {
 
 fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
-        return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
+        return Err(format!("it is a firmware RAID ({}), which is not started", array.metadata));
     }
     // Of two members that were used without each other, mdadm would take the first.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
-        return Err("none of its members is known to be whole and up to date".to_owned());
+        return Err("none of its members is known to be complete and current".to_owned());
     }
     let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
     let overlays = cover(&members, room_bytes(array))?;
     run(array, &overlays).inspect_err(|_| uncover(&overlays))
 }
 
-/// Returns how much memory the changes to each member may take.
+/// Returns the maximum memory for changes to each member.
 fn room_bytes(array: &Array) -> u64 {
     let most = overlay::room_bytes() / array.members.len().max(1) as u64;
     if array.writes_at_start { most } else { most.min(BITMAP_ROOM_BYTES) }
 }
 
-/// Overlays over these devices, all or none.
+/// Creates overlays over these devices; all or none.
 fn cover(devices: &[DevicePath], room_bytes: u64) -> Result<Vec<DevicePath>, String> {
     let mut overlays = Vec::new();
     for device in devices {
@@ -272,9 +275,9 @@ fn uncover(overlays: &[DevicePath]) {
     }
 }
 
-/// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
-/// and never reaches the arrays that come after it (Assemble.c, "Found some drive for an array that is already
-/// active").
+/// Starts an array. Not with `mdadm --assemble --scan`, which stops at the first member of a running array whose
+/// event count is behind, and never reaches the arrays after it (Assemble.c, "Found some drive for an array that is
+/// already active").
 fn run(array: &Array, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
@@ -282,14 +285,14 @@ fn run(array: &Array, members: &[DevicePath]) -> Result<(), String> {
     mdadm.args(members).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
 }
 
-/// The highest array number that is free, as mdadm itself would choose.
+/// Returns the highest free array number, as mdadm itself would choose.
 fn free_name() -> Result<String, String> {
     let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
-    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 numbers of arrays are in use")?;
+    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 md device numbers are in use")?;
     Ok(format!("/dev/md{number}"))
 }
 
-/// How many of its physical volumes are there.
+/// Returns the number of physical volumes that are present.
 fn present(group: &VolumeGroup) -> usize {
     group.physical.iter().filter(|physical| physical.device.is_some()).count()
 }

@@ -1,4 +1,4 @@
-//! Who uses a device or a mount: for the errors that say "busy", which otherwise leave a person guessing.
+//! Users of devices and mounts, for "busy" errors that otherwise do not name them.
 
 use super::kernel;
 use crate::device::DevicePath;
@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who uses this device, in words: what holds it, and processes. Best effort, empty when nobody is found.
+/// Returns descriptions of the holders of this device and of the processes that have it open. Best effort; empty if
+/// none are found.
 pub fn device_users(device: &DevicePath) -> Vec<String> {
     let mut users = device_holders(device);
     let devices = with_partitions(device);
@@ -16,7 +17,7 @@ pub fn device_users(device: &DevicePath) -> Vec<String> {
     users
 }
 
-/// What holds this device or a partition of it, in words: mounts, swap, other block devices.
+/// Returns descriptions of the mounts, swap and block devices that use this device or a partition of it.
 pub fn device_holders(device: &DevicePath) -> Vec<String> {
     let mounts = mounts();
     let swaps = survey::mounts::swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default());
@@ -35,7 +36,7 @@ pub fn device_holders(device: &DevicePath) -> Vec<String> {
     users
 }
 
-/// Directories of the device and its partitions in sysfs.
+/// Returns the sysfs directories of the device and its partitions.
 pub(super) fn with_partitions(device: &DevicePath) -> Vec<PathBuf> {
     let Ok(disk) = kernel::sysfs(device) else { return Vec::new() };
     let partitions = kernel::partitions(device).unwrap_or_default();
@@ -43,7 +44,7 @@ pub(super) fn with_partitions(device: &DevicePath) -> Vec<PathBuf> {
     [vec![disk], partitions].concat()
 }
 
-/// `md127`, `dm-0 (vg00-root)`.
+/// Formats the name of a holder: `md127`, `dm-0 (vg00-root)`.
 fn holder_name(sysfs: &Path) -> String {
     let kernel = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match fs::read_to_string(sysfs.join("dm/name")) {
@@ -52,7 +53,7 @@ fn holder_name(sysfs: &Path) -> String {
     }
 }
 
-/// Who keeps the filesystem mounted at `path` busy: mounts below it, processes in it.
+/// Returns descriptions of what keeps the filesystem mounted at `path` busy: mounts below it, and processes.
 pub fn mount_users(path: &Path) -> Vec<String> {
     let below = mounts_below(path).into_iter().filter(|below| below != path);
     let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();
@@ -60,22 +61,22 @@ pub fn mount_users(path: &Path) -> Vec<String> {
     users
 }
 
-/// `", used by: a, b"`, or nothing.
+/// Formats users as `", used by: a, b"`; empty if there are none.
 pub fn in_words(users: &[String]) -> String {
     if users.is_empty() { String::new() } else { format!(", used by: {}", users.join(", ")) }
 }
 
-/// Paths of everything mounted at or below `path`, oldest first.
+/// Returns the paths of all mounts at or below `path`, oldest first.
 pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
     mounts().into_iter().map(|mount| PathBuf::from(mount.path)).filter(|mount| mount.starts_with(path)).collect()
 }
 
-/// Processes whose root directory is `root`.
+/// Returns the processes whose root directory is `root`.
 pub fn rooted_at(root: &Path) -> Vec<Process> {
     processes().filter(|process| process.link("root").is_some_and(|path| path == root)).collect()
 }
 
-/// A running process.
+/// Running process.
 #[derive(Debug)]
 pub struct Process {
     pub id: i32,
@@ -111,7 +112,8 @@ impl Process {
         })
     }
 
-    /// This process keeps the disks of a plan open for reading while the plan runs. That is in nobody's way.
+    /// Returns whether this is one of our own read-only descriptors that hold the disks of a plan while it runs. They
+    /// do not block other users.
     fn holds_disk(&self, file: &Path, device: &DevicePath) -> bool {
         let info = Path::new("/proc/self/fdinfo").join(file.file_name().unwrap_or_default());
         let info = || fs::read_to_string(info).unwrap_or_default();
@@ -139,7 +141,7 @@ fn is_device(path: &str, number: &str) -> bool {
     })
 }
 
-/// A btrfs has a device number of its own; its source is a disk all the same.
+/// Compares device numbers. A btrfs has its own number, but its source is a disk.
 fn is_of(mount: &Mount, number: &str) -> bool {
     mount.number == number.trim() || is_device(&mount.source, number)
 }

@@ -1,4 +1,5 @@
-//! mkfs: each filesystem with the UUID and label that the plan chose, read back, and found again by UUID.
+//! Creation of filesystems with mkfs, with the UUID and label chosen by the plan, which are verified and linked in
+//! /dev/disk/by-uuid.
 
 use super::{kernel, wipe};
 use crate::command::{Command, CommandError};
@@ -12,30 +13,30 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// What this file runs; all of it must be in `PATH`.
+/// Tools used by this module; all must be in `PATH`.
 pub const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
-/// ext3 has no lazy initialisation: mkfs.ext3 writes all inode tables, a 64th of the disk.
+/// ext3 has no lazy initialization: mkfs.ext3 writes all inode tables, 1/64 of the disk.
 const DEADLINE: Duration = Duration::from_secs(300);
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
 
-/// Where btrfs has its first superblock.
+/// Offset of the first btrfs superblock.
 const BTRFS: usize = 0x10000;
 
-/// From the start of the device, the superblocks of all formats lie within this.
+/// Size of the area at the start of a device that contains the superblocks of all formats.
 const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 
-/// Makes the filesystem, or nothing for [`Format::None`], and its link in `/dev/disk/by-uuid`.
+/// Creates the filesystem, or nothing for [`Format::None`], and its link in `/dev/disk/by-uuid`.
 ///
 /// # Errors
-/// The device is in use or unwritable, the tool's own words, or another UUID on the device than was asked for.
+/// The device is in use or unwritable, the tool fails, or the UUID on the device is not the requested one.
 pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
     let device = &filesystem.device;
-    let what = || format!("make {} on {device}", filesystem.format);
+    let what = || format!("create {} on {device}", filesystem.format);
     if filesystem.format == Format::None {
         return Ok(());
     }
-    // mkfs leaves the signatures of others where it writes nothing itself; two at once are ambiguous to blkid.
+    // mkfs preserves foreign signatures in areas it does not write; two signatures are ambiguous to blkid.
     wipe::wipe_ends(device)?;
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
@@ -48,7 +49,7 @@ pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
 /// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// No tool makes this format. The inner result is what the tool says.
+/// No tool creates this format. The inner result is that of the tool.
 pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = argv(filesystem)?;
     let mkfs = Command::new(tool).args(args).deadline(deadline);
@@ -57,21 +58,21 @@ pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<R
     Ok(mkfs.run().map(drop))
 }
 
-/// Reads the UUID back, because the create options can change what is made.
+/// Verifies the UUID, because create options may override it.
 ///
 /// # Errors
-/// There is another UUID on the device than was asked for, or no such filesystem.
+/// The device has another UUID or no such filesystem.
 pub fn require_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     let MakeFilesystem { device, format, uuid, .. } = filesystem;
-    let found = read_uuid(device, *format).context(Phase::Storage, || format!("make {format} on {device}"))?;
+    let found = read_uuid(device, *format).context(Phase::Storage, || format!("create {format} on {device}"))?;
     if found.eq_ignore_ascii_case(uuid) {
         return Ok(());
     }
-    let why = format!("{format} was made, but the UUID on {device} is {found}, not {uuid}");
+    let why = format!("{format} on {device} was created with UUID {found} instead of {uuid}");
     Err(Error::new(Phase::Storage, why))
 }
 
-/// The tool and its arguments; the layout's own come first.
+/// Returns the tool and its arguments; the layout's own come first.
 fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> {
     let uuid = filesystem.uuid.as_str();
     let (tool, label_flag, mut ours) = match filesystem.format {
@@ -84,7 +85,7 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
         Format::Btrfs => ("mkfs.btrfs", "-L", vec!["-f".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         Format::Swap => ("mkswap", "-L", vec!["-f".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         other @ (Format::Tmpfs | Format::None) => {
-            return Err(io::Error::other(format!("{other} is not made on a device")));
+            return Err(io::Error::other(format!("{other} cannot be created on a device")));
         }
     };
     if let Some(label) = &filesystem.label {
@@ -96,7 +97,7 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
     Ok((tool, args))
 }
 
-/// The UUID in the superblock, as blkid writes it, from the device itself and not from a cache.
+/// Reads the UUID from the superblock in blkid's format, from the device itself and not from a cache.
 fn read_uuid(device: &DevicePath, format: Format) -> io::Result<String> {
     let file = File::open(device)?;
     if file.metadata()?.file_type().is_block_device() {
@@ -104,10 +105,11 @@ fn read_uuid(device: &DevicePath, format: Format) -> io::Result<String> {
     }
     let mut start = vec![0; SUPERBLOCKS_BYTES];
     file.read_exact_at(&mut start, 0)?;
-    uuid_in(&start, format).ok_or_else(|| io::Error::other(format!("there is no {format} on {device} afterwards")))
+    uuid_in(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} afterwards")))
 }
 
-/// Offsets from libblkid's superblocks/{ext,vfat,swap,xfs,btrfs}.c; swap's is that of 4 KiB pages.
+/// Returns the UUID, at the offsets of libblkid's superblocks/{ext,vfat,swap,xfs,btrfs}.c; that of swap is for 4 KiB
+/// pages.
 fn uuid_in(start: &[u8], format: Format) -> Option<String> {
     let start: &[u8; SUPERBLOCKS_BYTES] = start.try_into().ok()?;
     let uuid = |at: usize| Some(uuid::Uuid::from_slice(start.get(at..at + 16)?).ok()?.to_string());
@@ -131,7 +133,7 @@ fn uuid_in(start: &[u8], format: Format) -> Option<String> {
     }
 }
 
-/// What udev would do. grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…` when the link is missing.
+/// Creates the link that udev would create. Without it, grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…`.
 fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
     let link = Path::new("/dev/disk/by-uuid").join(uuid);
     let what = || format!("link {} to {device}", link.display());
@@ -238,7 +240,10 @@ mod tests {
         let error = make(&filesystem(disk.path().as_str(), Format::Ext4, UUID, &["-O", "no_such_feature"]))
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with(&format!("make ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())), "{error}");
+        assert!(
+            error.starts_with(&format!("create ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())),
+            "{error}"
+        );
         assert!(error.contains("Invalid filesystem option set: no_such_feature"), "{error}");
         let none = MakeFilesystem { format: Format::None, ..filesystem("/dev/no-such-disk", Format::None, "", &[]) };
         make(&none).unwrap();

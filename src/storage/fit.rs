@@ -1,7 +1,8 @@
-//! Fits the partition table of a raw image to its disk: the backup GPT goes to the disk's end, a partition may take the
-//! room behind it, and the kernel is told.
+//! Adaptation of a raw image's partition table to its disk: moves the backup GPT to the end of the disk, grows a
+//! partition if requested, and updates the kernel.
 //!
-//! The image's entries are kept byte for byte, with their numbers, attributes and GUIDs. Other tables than GPTs are left as they are.
+//! The image's entries are preserved byte for byte, with their numbers, attributes and GUIDs. Partition tables other
+//! than GPT are not changed.
 
 use super::{gpt, kernel, wipe};
 use crate::device::DevicePath;
@@ -16,26 +17,26 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Partitions end where this is whole, as those of a layout do.
+/// Alignment of partition ends, as in layouts.
 const MIB: u64 = 1 << 20;
 
-/// Types of extended partitions, as libblkid writes them.
+/// Types of extended partitions in libblkid's notation.
 const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 
-/// What the kernel makes of an extended partition: room for a boot loader (block/partitions/msdos.c).
+/// Size of the kernel's device for an extended partition: room for a boot loader (block/partitions/msdos.c).
 const EXTENDED_BYTES: u64 = 1024;
 
-/// Fits the table and makes all partitions known to the kernel; returns what is on the disk then. `grow` is the number of a
-/// partition that becomes as large as it can. What is `added` lies behind all others.
+/// Adapts the table and registers all partitions with the kernel; returns the resulting table. `grow` is the number
+/// of a partition that is enlarged as far as possible. `added` is placed behind all others.
 ///
 /// # Errors
-/// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition is not there, or another one
-/// lies behind it; there is no room for what is added.
+/// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition does not exist, or
+/// another one follows it; there is no space for the added one.
 pub fn fit(device: &DevicePath, grow: Option<u32>, added: Option<&AddedPartition>) -> Result<Option<Table>> {
     let disk = wipe::open_exclusive(device)?;
     let sector_bytes = kernel::sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
     let size_bytes = kernel::size_bytes(&disk).context(Phase::Storage, || format!("size of {device}"))?;
-    // The image went past the page cache.
+    // The image was written with direct I/O.
     kernel::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     wipe::forget_partitions(&disk, device)?;
     let fitted = fit_table(&disk, u64::from(sector_bytes), size_bytes, grow, added);
@@ -46,17 +47,17 @@ pub fn fit(device: &DevicePath, grow: Option<u32>, added: Option<&AddedPartition
         let is_extended = EXTENDED.contains(&partition.kind.as_str());
         let length = if is_extended { EXTENDED_BYTES.min(partition.size_bytes) } else { partition.size_bytes };
         kernel::add_partition(&disk, partition.number, partition.start_bytes, length)
-            .context(Phase::Storage, || format!("make {} known to the kernel", partition.device))?;
+            .context(Phase::Storage, || format!("register {} with the kernel", partition.device))?;
         gpt::wait_for_node(device, partition.number, &partition.device)?;
     }
     Ok(Some(table))
 }
 
-/// Refuses a GPT that [`fit`] would refuse, by the first bytes of its image, before anything is written. Returns the
-/// numbers and GUIDs of the partitions, without their content; `None` if the table is not in those bytes.
+/// Checks before anything is written whether [`fit`] would refuse the GPT in the first bytes of an image. Returns the
+/// numbers and GUIDs of the partitions; `None` if the table is not in those bytes.
 ///
 /// # Errors
-/// As [`fit`].
+/// As for [`fit`].
 pub fn check(
     head: &[u8],
     sector_bytes: u32,
@@ -71,7 +72,7 @@ pub fn check(
         Ok(())
     };
     let found = match Gpt::read(&read_at, sector, 1) {
-        // The entries may lie anywhere on the disk.
+        // The entries may be anywhere on the disk.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
         found => found?,
     };
@@ -85,17 +86,17 @@ pub fn check(
     Ok(Some(Table { kind: "gpt".to_owned(), guid: Some(found.guid()), partitions: partitions.collect() }))
 }
 
-/// The error when a partition of another kind of table is to grow.
+/// Returns the error for growing a partition in a table other than GPT.
 pub fn only_gpt_grows(number: u32) -> String {
     format!("partition {number} cannot grow: the image has no GPT")
 }
 
-/// The error when a partition is to be added to another kind of table.
+/// Returns the error for adding a partition to a table other than GPT.
 pub fn only_gpt_gets(added: &AddedPartition) -> String {
-    format!("there is no place for the partition {}: the image has no GPT", added.name)
+    format!("cannot add partition {}: the image has no GPT", added.name)
 }
 
-/// The same as [`fit`], without the kernel.
+/// Does the same as [`fit`] without updating the kernel.
 fn fit_table(
     disk: &File,
     sector: u64,
@@ -113,7 +114,7 @@ fn fit_table(
     };
     let (fitted, place) = fitted(&found, size_bytes / sector, grow, added)?;
     if let Some((added, place)) = added.zip(place) {
-        // Before there is a partition: nobody finds half of it.
+        // Before the partition exists, so that it is never found half-written.
         disk.write_all_at(&added.content, place.start * sector)?;
         disk.sync_all()?;
     }
@@ -128,9 +129,8 @@ fn fit_table(
     fitted.prove(disk)
 }
 
-/// Zeros the image's backup header, so that no tool finds it when it looks for lost tables. The image may say anything
-/// about where that is. So the sector must really be a header, and lie neither in a partition nor in one of the fitted
-/// tables.
+/// Zeroes the image's old backup header, so that recovery tools do not find it. Its offset comes from the untrusted
+/// image: the sector must actually contain a header, and be neither in a partition nor in one of the new tables.
 fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     let (old, entries) = (found.backup_lba(), fitted.entries_lba());
     let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);
@@ -148,7 +148,7 @@ fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// The primary copy for a disk of so many sectors, and the place of what is added.
+/// Returns the primary copy for a disk of `sectors` sectors, and the location of the added partition.
 fn fitted(
     found: &Gpt,
     sectors: u64,
@@ -160,17 +160,17 @@ fn fitted(
     gpt.resize(sectors);
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
-        return refuse(format!(
-            "its entries begin at sector {own}, and there is no room for them: the last one is {last_usable}"
-        ));
+        return refuse(format!("its entries at sector {own} do not fit: the last usable sector is {last_usable}"));
     }
     for Entry { number, sectors, .. } in found.entries() {
         let end = sectors.end.saturating_sub(1);
         if sectors.is_empty() {
-            return refuse(format!("partition {number} ends at sector {end}, before it begins"));
+            return refuse(format!("partition {number} ends at sector {end}, before its start"));
         }
         if end > last_usable {
-            return refuse(format!("partition {number} ends at sector {end}, the last one is {last_usable}"));
+            return refuse(format!(
+                "partition {number} ends at sector {end}, after the last usable sector {last_usable}"
+            ));
         }
     }
     let sector = gpt.sector_bytes();
@@ -183,10 +183,10 @@ fn fitted(
     });
     if let Some(number) = grow {
         let Some(entry) = found.entries().find(|entry| entry.number == number) else {
-            return refuse(format!("partition {number} cannot grow: there is none in the image"));
+            return refuse(format!("partition {number} cannot grow: the image does not contain it"));
         };
         if let Some(behind) = found.entries().find(|other| other.sectors.start > entry.sectors.start) {
-            return refuse(format!("partition {number} cannot grow: partition {} lies behind it", behind.number));
+            return refuse(format!("partition {number} cannot grow: partition {} follows it", behind.number));
         }
         gpt.put_end(number, end.max(entry.sectors.end));
     }
@@ -194,12 +194,12 @@ fn fitted(
         let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
         let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
         let Some(number) = number.filter(|_| behind <= place.start && gpt.first_usable() <= place.start) else {
-            return refuse(format!("the disk has no room for the partition {name} behind what the image has"));
+            return refuse(format!("cannot add partition {name}: not enough space behind the image's partitions"));
         };
         let entry = Entry { number, kind: PartitionKind::Linux.guid(), guid: *guid, sectors: place };
         gpt.put(&entry, name);
         if gpt.entries().all(|entry| entry.number != number) {
-            return refuse(format!("the table has no entry left for the partition {name}"));
+            return refuse(format!("cannot add partition {name}: all entries of the table are in use"));
         }
     }
     Ok((gpt, place))

@@ -1,4 +1,4 @@
-//! Writes a GPT exactly as planned, proves it by reading it back, and tells the kernel.
+//! Writing of GPTs as planned, with verification by reading, and registration of the partitions with the kernel.
 
 use super::{identify, kernel, wipe};
 use crate::device::DevicePath;
@@ -15,26 +15,25 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// devtmpfs makes a node before BLKPG returns; this is for a machine that is very slow.
+/// Timeout for device nodes. devtmpfs creates them before BLKPG returns, except on very slow machines.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Writes protective MBR, both headers and both arrays of entries, reads them back, and waits for the partitions'
-/// device nodes.
+/// Writes the protective MBR, both headers and both arrays of entries, verifies them, and waits for the device nodes
+/// of the partitions.
 ///
 /// # Errors
-/// The disk is in use, its sector size or size is not the planned one, a write fails, what is read back or what the
-/// kernel shows differs from the plan, or a node does not appear.
+/// The disk is in use, its size or sector size differs from the plan, a write fails, the table read back or the
+/// kernel's view differs from the plan, or a node does not appear.
 pub fn write(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;
     identify::prove(&disk, &table.identity)?;
-    // Programs that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
+    // Programs that honor systemd's BLOCK_DEVICE_LOCKING ignore the disk while the table is incomplete.
     let lock = || {
         let disk = disk.try_clone().map_err(|error| kernel::errno(&error))?;
         Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
     };
-    let disk = kernel::patiently(Errno::EWOULDBLOCK, lock)
-        .context(Phase::Storage, || format!("lock {device} against other tools"))?;
+    let disk = kernel::patiently(Errno::EWOULDBLOCK, lock).context(Phase::Storage, || format!("lock {device}"))?;
     let sectors = check_sectors(&disk, table)?;
     wipe::forget_partitions(&disk, device)?;
     let planned = planned(table, sectors).context(Phase::Storage, || format!("partition table of {device}"))?;
@@ -46,20 +45,20 @@ pub fn write(table: &PartitionTable) -> Result<()> {
     table.partitions.iter().try_for_each(|partition| wait_for_node(&table.device, partition.number, &partition.device))
 }
 
-/// Size of the disk in its sectors.
+/// Returns the size of the disk in sectors, after checking the sector size.
 fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
     let device = &table.device;
     let sector_bytes = kernel::sector_bytes(disk).context(Phase::Storage, || format!("sector size of {device}"))?;
     if sector_bytes != table.sector_bytes {
         let planned = table.sector_bytes;
-        let what = format!("{device} has sectors of {sector_bytes} bytes, the plan was made for {planned}");
+        let what = format!("{device}: sector size is {sector_bytes} bytes, but the plan was made for {planned}");
         return Err(Error::new(Phase::Storage, what));
     }
     let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("size of {device}"))?;
     Ok(size_bytes / u64::from(sector_bytes))
 }
 
-/// All that is to be on the disk, but for the MBR.
+/// Returns the planned table.
 fn planned(table: &PartitionTable, sectors: u64) -> io::Result<Gpt> {
     let mut gpt = Gpt::new(table.sector_bytes.into(), sectors, table.guid)?;
     check_partitions(&table.partitions, &gpt)?;
@@ -69,7 +68,7 @@ fn planned(table: &PartitionTable, sectors: u64) -> io::Result<Gpt> {
     Ok(gpt)
 }
 
-/// The MBR last: nobody looks for a table before there is one.
+/// Writes the MBR last, so that the table is not found before it is complete.
 fn write_all(gpt: &Gpt, disk: &File) -> io::Result<()> {
     gpt.write(disk)?;
     disk.write_all_at(&protective_mbr(gpt.backup_lba()), 0)?;
@@ -80,12 +79,12 @@ fn prove_all(gpt: &Gpt, disk: &File) -> io::Result<()> {
     let mut mbr = [0; 512];
     disk.read_exact_at(&mut mbr, 0)?;
     if mbr != protective_mbr(gpt.backup_lba()) {
-        return Err(io::Error::other("the protective MBR is not what was written"));
+        return Err(io::Error::other("the protective MBR differs from the one written"));
     }
     gpt.prove(disk)
 }
 
-/// A name that is cut, or sectors that lie elsewhere, would be written as well.
+/// Checks the partitions, since a truncated name or overlapping sectors would be written as well.
 fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
     order::by_key(&mut by_place, |partition| partition.first_lba);
@@ -94,27 +93,27 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
         let NewPartition { number, first_lba, last_lba, name, .. } = partition;
         let fail = |why: String| Err(io::Error::other(format!("partition {number}: {why}")));
         if !(1..=ENTRIES).contains(number) || partitions.iter().filter(|other| other.number == *number).count() > 1 {
-            return fail(format!("numbers go from 1 to {ENTRIES}, each once"));
+            return fail(format!("numbers must be unique and from 1 to {ENTRIES}"));
         }
         if *first_lba < free || last_lba < first_lba || *last_lba > gpt.last_usable() {
             let last = gpt.last_usable();
-            return fail(format!("sectors {first_lba} to {last_lba} are not within the free {free} to {last}"));
+            return fail(format!("sectors {first_lba} to {last_lba} are not within the free sectors {free} to {last}"));
         }
         if name.encode_utf16().count() > NAME_UNITS {
-            return fail(format!("the name {name:?} has more than {NAME_UNITS} UTF-16 units"));
+            return fail(format!("the name {name:?} is longer than {NAME_UNITS} UTF-16 code units"));
         }
         free = last_lba + 1;
     }
     Ok(())
 }
 
-/// BLKPG and not BLKRRPART: it works on every disk, also where the kernel has no parser for GPT or does not scan, and
-/// an error is about one partition.
+/// Registers the partitions by BLKPG instead of BLKRRPART: it works on every disk, even if the kernel has no parser
+/// for GPT or does not scan, and errors are specific to a partition.
 fn add_to_kernel(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = place(table, partition);
         kernel::add_partition(disk, partition.number, start, length)
-            .context(Phase::Storage, || format!("make {} known to the kernel", partition.device))?;
+            .context(Phase::Storage, || format!("register {} with the kernel", partition.device))?;
     }
     Ok(())
 }
@@ -129,19 +128,20 @@ fn compare_with_kernel(table: &PartitionTable) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "the kernel shows other partitions on {} than were written (number: (start, size) in bytes): {known:?}, not {planned:?}",
+        "partitions of {} in the kernel differ from those written (number: (start, size) in bytes): found {known:?}, \
+         expected {planned:?}",
         table.device
     );
     Err(Error::new(Phase::Storage, what))
 }
 
-/// Start and length in bytes.
+/// Returns the start and length in bytes.
 fn place(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
     let sector = u64::from(table.sector_bytes);
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 
-/// Waits until the node at this path is this partition.
+/// Waits until the node at this path is that of this partition.
 pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -> Result<()> {
     let known = kernel::partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();
@@ -154,7 +154,7 @@ pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -
         }
         if Instant::now() > end {
             let seconds = NODE_PATIENCE.as_secs();
-            let what = format!("{path} did not become the node of {name} within {seconds} s");
+            let what = format!("{path}: device node of {name} did not appear within {seconds} s");
             return Err(Error::new(Phase::Storage, what));
         }
         thread::sleep(Duration::from_millis(20));
@@ -219,13 +219,13 @@ mod tests {
     fn what_was_changed_behind_our_back_is_noticed() {
         // Sector 0: MBR; 1: primary header; 2-33: entries; last 33: backup entries and header.
         for (offset, expected) in [
-            (450_u64, "the protective MBR is not what was written"),
-            (512, "the table at sector 1 is not what was written"),
+            (450_u64, "the protective MBR differs from the one written"),
+            (512, "the GPT at sector 1 differs from the one written"),
             (512 + 56, "sector 1 is damaged: the header's checksum"),
-            (512 + 100, "the table at sector 1 is not what was written"),
+            (512 + 100, "the GPT at sector 1 differs from the one written"),
             (1024, "sector 1 is damaged: the checksum of its entries"),
             ((4096 - 33) * 512, "sector 4095 is damaged: the checksum of its entries"),
-            (4095 * 512, "the table at sector 4095 is not what was written"),
+            (4095 * 512, "the GPT at sector 4095 differs from the one written"),
             (4095 * 512 + 56, "sector 4095 is damaged: the header's checksum"),
         ] {
             let file = tempfile::tempfile().unwrap();
@@ -240,23 +240,23 @@ mod tests {
         file.set_len(4096 * 512).unwrap();
         write_all(&planned(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap(), &file).unwrap();
         let other = planned(&table(512, vec![partition(1, 34, 98, "a")]), 4096).unwrap();
-        assert!(prove_all(&other, &file).unwrap_err().to_string().contains("is not what was written"));
+        assert!(prove_all(&other, &file).unwrap_err().to_string().contains("differs from the one written"));
     }
 
     #[test]
     fn tables_that_cannot_be_are_refused() {
         let cases = [
-            (vec![partition(0, 34, 99, "")], "numbers go from 1"),
-            (vec![partition(129, 34, 99, "")], "numbers go from 1"),
-            (vec![partition(1, 34, 99, ""), partition(1, 100, 199, "")], "each once"),
+            (vec![partition(0, 34, 99, "")], "numbers must be unique and from 1"),
+            (vec![partition(129, 34, 99, "")], "numbers must be unique and from 1"),
+            (vec![partition(1, 34, 99, ""), partition(1, 100, 199, "")], "numbers must be unique"),
             (
                 vec![partition(1, 34, 99, ""), partition(2, 99, 199, "")],
                 "partition 2: sectors 99 to 199 are not within",
             ),
-            (vec![partition(1, 33, 99, "")], "within the free 34 to 4062"),
-            (vec![partition(1, 34, 4063, "")], "within the free 34 to 4062"),
+            (vec![partition(1, 33, 99, "")], "within the free sectors 34 to 4062"),
+            (vec![partition(1, 34, 4063, "")], "within the free sectors 34 to 4062"),
             (vec![partition(1, 99, 98, "")], "sectors 99 to 98"),
-            (vec![partition(1, 34, 99, &"x".repeat(37))], "36 UTF-16 units"),
+            (vec![partition(1, 34, 99, &"x".repeat(37))], "36 UTF-16 code units"),
         ];
         for (partitions, expected) in cases {
             let error = planned(&table(512, partitions), 4096).err().unwrap().to_string();
@@ -304,12 +304,15 @@ mod tests {
     fn loop_another_sector_size_or_a_partition_in_use_is_refused() {
         let disk = LoopDevice::new(64 << 20, 4096);
         let error = write(&disk.table(512, &[])).unwrap_err().to_string();
-        assert!(error.contains("has sectors of 4096 bytes, the plan was made for 512"), "{error}");
+        assert!(error.contains("sector size is 4096 bytes, but the plan was made for 512"), "{error}");
 
         let table = disk.table(4096, &[(1, 256, 8191)]);
         write(&table).unwrap();
         let _open = fs::File::open(disk.partition(1)).unwrap();
         let error = write(&table).unwrap_err().to_string();
-        assert!(error.contains(&format!("make the kernel forget {}, used by: process", disk.partition(1))), "{error}");
+        assert!(
+            error.contains(&format!("unregister {} from the kernel, used by: process", disk.partition(1))),
+            "{error}"
+        );
     }
 }

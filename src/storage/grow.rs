@@ -1,5 +1,5 @@
-//! Makes a mounted filesystem as large as what it lies on, by the ioctls that resize2fs, xfs_growfs and btrfs use for it: the
-//! kernel does the work, and the ramdisk needs none of these tools.
+//! Growing of mounted filesystems to the size of their device, by the ioctls of resize2fs, xfs_growfs and btrfs, so
+//! that the ramdisk does not need these tools.
 
 use super::kernel;
 use crate::device::DevicePath;
@@ -8,10 +8,10 @@ use crate::layout::Format;
 use std::fs::File;
 use std::path::Path;
 
-/// Grows the filesystem that is mounted at `point`; returns its size afterwards.
+/// Grows the filesystem mounted at `point`; returns its new size.
 ///
 /// # Errors
-/// It cannot grow, or not while it is mounted.
+/// The filesystem cannot grow, or not while mounted.
 pub fn grow(device: &DevicePath, format: Format, point: &Path) -> Result<u64> {
     let what = || format!("grow the {format} on {device} to its partition's end");
     let root = File::open(point).context(Phase::Storage, what)?;
@@ -25,7 +25,7 @@ pub fn grow(device: &DevicePath, format: Format, point: &Path) -> Result<u64> {
         Format::Xfs => kernel::grow_xfs(&root, device_bytes),
         Format::Btrfs => kernel::grow_btrfs(&root),
         Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => {
-            return Err(Error::new(Phase::Storage, format!("{}: {format} does not grow", what())));
+            return Err(Error::new(Phase::Storage, format!("{}: {format} cannot grow", what())));
         }
     }
     .context(Phase::Storage, what)?;
@@ -144,7 +144,7 @@ mod tests {
         let disk = LoopDevice::new(16 * MIB, 512);
         let point = tempfile::tempdir().unwrap();
         let error = grow(disk.path(), Format::Vfat, point.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat does not grow", disk.path()));
+        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat cannot grow", disk.path()));
         // The directory lies on another filesystem, which is no ext4 of this size.
         assert!(grow(disk.path(), Format::Btrfs, point.path()).is_err());
     }

@@ -1,5 +1,5 @@
-//! Is this still the disk that the plan was made for? Names move: when a disk answers late, another disk may be
-//! `/dev/sdb`.
+//! Verification that a device is still the disk that the plan was made for. Names are not stable: if a disk responds
+//! late, another one may become `/dev/sdb`.
 
 use super::kernel;
 use crate::device::DevicePath;
@@ -14,26 +14,26 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Opens the disk, and compares what identifies it with what the device has now.
+/// Opens the disk, and compares its identity with the planned one.
 ///
 /// # Errors
-/// The device is gone, or is another disk: both sides of every difference.
+/// The device is missing or is another disk; the error lists all differences.
 pub fn identify(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
-    // sysfs is asked first, so that only a block device is opened.
+    // sysfs first, so that only block devices are opened.
     kernel::sysfs(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     compare(&disk, identity, "nothing was written").map(|()| disk)
 }
 
-/// The same for the descriptor that is about to be written: from here on it is this disk and no other, whatever its path
-/// means meanwhile.
+/// Verifies the identity of an open disk before it is written. From here on, the descriptor refers to this disk even
+/// if its path changes.
 ///
 /// # Errors
-/// It is another disk, and was not written.
+/// It is another disk, which was not written.
 pub fn prove(disk: &File, identity: &DiskIdentity) -> Result<()> {
-    compare(disk, identity, "it was left alone")
+    compare(disk, identity, "it was not changed")
 }
 
 fn compare(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()> {
@@ -47,19 +47,19 @@ fn compare(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()
     Err(Error::new(Phase::Storage, what))
 }
 
-/// What an open disk is now.
+/// Reads the identity of an open disk.
 ///
 /// # Errors
-/// It is no block device, or does not tell.
+/// It is not a block device, or its properties cannot be read.
 pub fn read(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     let (serial, wwn) = survey::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
-    let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
-    let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
+    let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("read the size of {device}"))?;
+    let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("read the sequence number of {device}"))?;
     let (device, serial, wwn) = (device.clone(), empty::some(serial), empty::some(wwn));
     Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 
-/// Compares only what the plan knows.
+/// Compares only properties known to the plan.
 fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
@@ -78,20 +78,22 @@ fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// The disks of a plan, open as long as it runs: the kernel gives the name of an open disk to no other.
+/// Disks of a plan, kept open while it runs: the kernel does not assign the name of an open disk to another one.
 #[derive(Debug, Default)]
 pub struct Held(Vec<(DiskIdentity, File)>);
 
 impl Held {
+    /// Opens a disk and keeps it open.
+    ///
     /// # Errors
-    /// As [`identify`].
+    /// As for [`identify`].
     pub fn hold(&mut self, identity: &DiskIdentity) -> Result<()> {
         self.0.push((identity.clone(), identify(identity)?));
         Ok(())
     }
 
-    /// Proves of a device, before it is written by its path, that it lies on disks of the plan alone, and that these
-    /// are the same disks.
+    /// Verifies before a device is written by its path that it lies only on disks of the plan, and that these are
+    /// still the same.
     ///
     /// # Errors
     /// It lies on another disk, which was not written.
@@ -100,7 +102,7 @@ impl Held {
             let is_it = |disk: &File| kernel::sysfs_of_open(disk, device).is_ok_and(|held| held == bottom);
             let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
                 let name = bottom.file_name().unwrap_or_default().to_string_lossy();
-                let what = format!("{device} lies on {name}, which is no disk of the plan by now; it was left alone");
+                let what = format!("{device} lies on {name}, which is not a disk of the plan; it was not changed");
                 return Err(Error::new(Phase::Storage, what));
             };
             prove(disk, identity)?;
@@ -109,19 +111,19 @@ impl Held {
     }
 }
 
-/// Directories in sysfs of the disks beneath a block device.
+/// Returns the sysfs directories of the disks beneath a block device.
 fn disks_below(device: &Path) -> BTreeSet<PathBuf> {
     let mut bottoms = walk::ends([device.to_owned()], |device| {
         if device.join("partition").exists() {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-        // Beneath an overlay of this program is memory too, which is not a disk.
+        // Overlays of this program also lie on loop devices backed by memory, which are not disks.
         let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).gather()
     });
-    // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.
+    // A mapping that replaces the missing data of a volume lies on nothing, and is not a disk.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
     bottoms
 }

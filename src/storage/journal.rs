@@ -1,18 +1,18 @@
-//! Where an ext3 or ext4 has its journal.
+//! Location of the journal of an ext3 or ext4.
 
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// In the superblock, which lies at byte 1024: fs/ext4/ext4.h.
+/// Offset of the superblock (fs/ext4/ext4.h).
 const SUPERBLOCK: u64 = 1024;
 const COMPATIBLE_FEATURES: usize = 0x5c;
 const HAS_JOURNAL: u32 = 4;
 const JOURNAL_INODE: usize = 0xe0;
 
-/// Is the journal on a device of its own? The kernel finds that device by its number, even if the filesystem is mounted
-/// over a snapshot.
+/// Returns whether the journal is on another device. The kernel finds that device by its number, even if the
+/// filesystem is mounted over a snapshot.
 ///
 /// # Errors
 /// The device cannot be read.

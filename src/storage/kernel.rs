@@ -1,4 +1,4 @@
-//! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
+//! Block device ioctls, and properties of disks and partitions in sysfs. Works without udev.
 
 use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Phase, Result};
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What `start` and `size` in sysfs and BLKPG's callers count in, whatever the disk's own sector is.
+/// Unit of `start` and `size` in sysfs, regardless of the disk's sector size.
 pub const SYSFS_SECTOR_BYTES: u64 = 512;
 
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Numbers from linux/fs.h and linux/blkpg.h.
+/// Request codes and structures of linux/fs.h and linux/blkpg.h.
 mod ioctl {
     use nix::libc::{c_char, c_int, c_longlong, c_void};
 
@@ -59,7 +59,7 @@ mod ioctl {
     // linux/ext4.h.
     nix::ioctl_write_ptr!(ext4_resize_fs, b'f', 16, u64);
 
-    /// `struct xfs_fsop_geom_v1` of xfs_fs.h; only what is read here has a name.
+    /// `struct xfs_fsop_geom_v1` of xfs_fs.h; only fields in use are named.
     #[repr(C)]
     pub struct XfsGeometry {
         pub block_bytes: u32,
@@ -91,19 +91,19 @@ mod ioctl {
     nix::ioctl_write_ptr!(btrfs_forget_dev, 0x94, 5, BtrfsArgs);
 }
 
-/// A partition that the kernel knows.
+/// Partition registered with the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelPartition {
     pub number: u32,
-    /// As in `/sys/class/block`.
+    /// Name in `/sys/class/block`.
     pub name: KernelName,
     pub start_bytes: u64,
     pub size_bytes: u64,
 }
 
-/// Tries again for two seconds while the kernel answers `busy`. Some users let go by themselves: a process that was
-/// just killed, udev on a developer's machine, and a child that another thread has forked. Until such a child calls
-/// exec, it holds every descriptor that was open at the fork, O_CLOEXEC or not.
+/// Retries for two seconds while the kernel returns `busy`. Some users release a device by themselves: a process that
+/// was just killed, udev on a developer's machine, and a child forked by another thread, which holds every open
+/// descriptor until exec, O_CLOEXEC or not.
 pub fn patiently<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -114,12 +114,12 @@ pub fn patiently<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) ->
     }
 }
 
-/// What [`patiently`] compares.
+/// Converts an error for [`patiently`].
 pub fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// Size of the device in bytes.
+/// Returns the size of the device in bytes.
 pub fn size_bytes(device: &File) -> nix::Result<u64> {
     let mut bytes = 0;
     // SAFETY: BLKGETSIZE64 writes one u64 where the pointer says.
@@ -127,7 +127,7 @@ pub fn size_bytes(device: &File) -> nix::Result<u64> {
     Ok(bytes)
 }
 
-/// Logical sector in bytes: the unit of a partition table's LBAs.
+/// Returns the logical sector size in bytes, the unit of LBAs in a partition table.
 pub fn sector_bytes(device: &File) -> nix::Result<u32> {
     let mut bytes: c_int = 0;
     // SAFETY: BLKSSZGET writes one int where the pointer says.
@@ -135,28 +135,28 @@ pub fn sector_bytes(device: &File) -> nix::Result<u32> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Writes back and forgets the device's page cache, so that the next read asks the device.
+/// Writes back and drops the device's page cache, so that the next read is from the device.
 pub fn flush_buffers(device: &File) -> nix::Result<()> {
     // SAFETY: BLKFLSBUF takes no argument.
     unsafe { ioctl::blkflsbuf(device.as_raw_fd()) }.map(drop)
 }
 
-/// Tells the device that this range's content is not needed. What is read there afterwards is not defined.
+/// Discards this range. Its content is undefined afterwards.
 pub fn discard(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKDISCARD reads two u64 where the pointer says.
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Makes this range zero: by the disk's own command where it has one, else the kernel writes. It must be whole sectors.
+/// Zeroes this range by the disk's own command if supported, else by writing. It must consist of whole sectors.
 pub fn zero_out(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 where the pointer says.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Writes all of a mounted filesystem to its final place and empties its journal, so that nothing needs a replay.
-/// syncfs(2) does less: it is content when the data are in the journal.
+/// Writes a mounted filesystem completely to its final location and empties its journal, so that no replay is
+/// necessary. syncfs(2) is not sufficient: it may leave data in the journal.
 pub fn settle(filesystem: &File) -> nix::Result<()> {
-    // SAFETY: neither looks at its argument.
+    // SAFETY: the argument of both is ignored.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {
         Ok(_) => unsafe { ioctl::fithaw(filesystem.as_raw_fd(), &mut 0) }.map(drop),
         // vfat, which has no journal.
@@ -165,13 +165,13 @@ pub fn settle(filesystem: &File) -> nix::Result<()> {
     }
 }
 
-/// Grows a mounted ext3 or ext4 to so many of its blocks, as resize2fs does it.
+/// Grows a mounted ext3 or ext4 to `blocks` blocks, like resize2fs.
 pub fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
     // SAFETY: EXT4_IOC_RESIZE_FS reads one u64 where the pointer says.
     unsafe { ioctl::ext4_resize_fs(filesystem.as_raw_fd(), &blocks) }.map(drop)
 }
 
-/// Grows a mounted xfs to the end of its device, as xfs_growfs does it.
+/// Grows a mounted xfs to the end of its device, like xfs_growfs.
 pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
     let mut is = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
     // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one of these where the pointer says.
@@ -185,21 +185,21 @@ pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
     unsafe { ioctl::xfs_grow(filesystem.as_raw_fd(), &wanted) }.map(drop)
 }
 
-/// Grows a mounted btrfs of one device to that device's end, as `btrfs filesystem resize max` does it.
+/// Grows a mounted btrfs on a single device to the end of that device, like `btrfs filesystem resize max`.
 pub fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_RESIZE reads one of these where the pointer says; the name ends in NUL.
     unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &btrfs_args("max")?) }.map(drop)
 }
 
-/// Puts a device on the kernel's list of btrfs devices; `control` is `/dev/btrfs-control`.
+/// Registers a btrfs device with the kernel; `control` is `/dev/btrfs-control`.
 pub fn list_btrfs(control: &File, device: &DevicePath) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_SCAN_DEV reads one of these where the pointer says; the name ends in NUL.
     unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &btrfs_args(device.as_str())?) }.map(drop)
 }
 
-/// Takes all devices off that list which are not mounted.
+/// Unregisters all btrfs devices that are not mounted.
 pub fn forget_btrfs(control: &File) -> nix::Result<()> {
-    // SAFETY: BTRFS_IOC_FORGET_DEV reads one of these where the pointer says; without a name it means all.
+    // SAFETY: BTRFS_IOC_FORGET_DEV reads one of these where the pointer says; an empty name means all devices.
     unsafe { ioctl::btrfs_forget_dev(control.as_raw_fd(), &btrfs_args("")?) }.map(drop)
 }
 
@@ -216,8 +216,7 @@ pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
-/// The number that the kernel gave to this disk. No other disk gets it while the kernel runs. Kernels before 5.15 have
-/// no such number.
+/// Returns the disk sequence number, which is unique while the kernel runs; `None` for kernels before 5.15.
 pub fn diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     let mut number = 0u64;
     // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
@@ -228,12 +227,12 @@ pub fn diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     }
 }
 
-/// Makes partition `number` known to the kernel.
+/// Registers partition `number` with the kernel.
 pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::Result<()> {
     blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
 }
 
-/// Makes the kernel forget partition `number`; EBUSY when it is in use.
+/// Unregisters partition `number` from the kernel; EBUSY if it is in use.
 pub fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
     blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
 }
@@ -256,19 +255,19 @@ fn blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> nix::R
     unsafe { ioctl::blkpg(disk.as_raw_fd(), &arg) }.map(drop)
 }
 
-/// The device's directory in sysfs, `/sys/devices/…/block/sda`, by its number and not by its name: the path may be
-/// a link.
+/// Returns the sysfs directory of a device, `/sys/devices/…/block/sda`, by its device number, since the path may be a
+/// link.
 ///
 /// # Errors
-/// The path is no block device, or sysfs is not there.
+/// The path is not a block device, or sysfs is not mounted.
 pub fn sysfs(device: &DevicePath) -> Result<PathBuf> {
     sysfs_of(device, fs::metadata(device))
 }
 
-/// The same for an open device, whatever its path means by now.
+/// Returns the sysfs directory of an open device, even if its path changed.
 ///
 /// # Errors
-/// As [`sysfs`].
+/// As for [`sysfs`].
 pub fn sysfs_of_open(file: &File, device: &DevicePath) -> Result<PathBuf> {
     sysfs_of(device, file.metadata())
 }
@@ -282,10 +281,10 @@ fn sysfs_of(device: &DevicePath, metadata: std::io::Result<fs::Metadata>) -> Res
     fs::canonicalize(format!("/sys/dev/block/{}", number_text(metadata.rdev()))).context(Phase::Storage, what)
 }
 
-/// The partitions of a disk that the kernel knows, by number.
+/// Returns the partitions of a disk that are registered with the kernel, by number.
 ///
 /// # Errors
-/// As [`sysfs`].
+/// As for [`sysfs`].
 pub fn partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     let what = || format!("list the partitions of {disk}");
     let mut found = Vec::new();
@@ -305,12 +304,12 @@ pub fn partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     Ok(found)
 }
 
-/// May the kernel know partitions of it? Not of a partition, nor of what the device mapper makes.
+/// Returns whether partitions of the device can be registered. False for partitions and device-mapper devices.
 ///
 /// # Errors
-/// As [`sysfs`].
+/// As for [`sysfs`].
 pub fn takes_partitions(device: &DevicePath) -> Result<bool> {
-    // How many it may have, itself counted. A partition has no such file.
+    // Number of minors, including the device itself. A partition has no such file.
     Ok(read_number(&sysfs(device)?.join("ext_range")).is_ok_and(|most| most > 1))
 }
 

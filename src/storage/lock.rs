@@ -1,4 +1,4 @@
-//! The second lock on disks that are not to be written: read-only at the block layer (BLKROSET).
+//! Read-only flags of the block layer (BLKROSET): second protection of disks that must not be written.
 
 use super::kernel;
 use crate::device::DevicePath;
@@ -10,14 +10,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Devices that this run has made read-only, and what was on them then.
+/// Devices that were made read-only, and digests of ranges that must not change.
 #[derive(Debug, Default)]
 pub struct Locks {
     devices: Vec<DevicePath>,
     untouched: Vec<Untouched>,
 }
 
-/// A part of a disk that nobody may write, and what was in it.
+/// Range of a disk that must not be written, with the digest of its content.
 #[derive(Debug)]
 struct Untouched {
     disk: DevicePath,
@@ -29,11 +29,11 @@ impl Locks {
     /// Makes a disk and its partitions read-only.
     ///
     /// # Errors
-    /// The disk is not there or refuses.
+    /// The disk is missing, or cannot be made read-only.
     pub fn lock(&mut self, disk: &DevicePath) -> Result<()> {
         set(disk, true)?;
         self.devices.push(disk.clone());
-        // A partition has a flag of its own, which Linux before 5.11 does not take over from its disk.
+        // A partition has its own flag, which Linux before 5.11 does not inherit from the disk.
         for partition in kernel::partitions(disk)? {
             let device = partition.name.path();
             set(&device, true)?;
@@ -42,13 +42,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Has this run made it read-only?
+    /// Returns whether this run made the device read-only.
     pub fn have(&self, device: &DevicePath) -> bool {
         self.devices.contains(device)
     }
 
-    /// Remembers what is in these parts of a disk. A part that cannot be read now is not compared later, because a
-    /// failing disk is nobody's fault here.
+    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because a failing
+    /// disk is not caused by this run.
     pub fn remember(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
             digest(disk, *range).ok().map(|digest| Untouched { disk: disk.clone(), range: *range, digest })
@@ -56,23 +56,23 @@ impl Locks {
         self.untouched.extend(read);
     }
 
-    /// Says of each remembered part that has changed what has happened to it.
+    /// Returns a message for each recorded range that has changed.
     pub fn changed(&self) -> Vec<String> {
         let changed = self.untouched.iter().filter_map(|Untouched { disk, range, digest: before }| {
             let what = match digest(disk, *range) {
                 Ok(now) if now == *before => return None,
-                Ok(_) => "were written".to_owned(),
-                Err(error) => format!("cannot be read any more: {error}"),
+                Ok(_) => "were changed".to_owned(),
+                Err(error) => format!("are no longer readable: {error}"),
             };
-            Some(format!("{} bytes at {} of {disk}, which nobody may write, {what}", range.length, range.start))
+            Some(format!("{} protected bytes at offset {} of {disk} {what}", range.length, range.start))
         });
         changed.collect()
     }
 
-    /// Makes one disk writable again, its partitions first; those with the numbers of `others` stay as they are.
+    /// Makes one disk writable again, its partitions first, except those with the numbers of `others`.
     ///
     /// # Errors
-    /// A device refuses.
+    /// A device cannot be made writable.
     pub fn unlock_disk(&mut self, disk: &DevicePath, others: &[u32]) -> Result<()> {
         let partitions = kernel::partitions(disk)?.into_iter().filter(|partition| !others.contains(&partition.number));
         let partitions: Vec<DevicePath> = partitions.map(|partition| partition.name.path()).collect();
@@ -81,11 +81,10 @@ impl Locks {
         unlock(mine)
     }
 
-    /// Makes everything writable again that this run has locked, partitions first. A disk that was unplugged needs no
-    /// unlocking.
+    /// Makes all locked devices writable again, partitions first. Unplugged disks are ignored.
     ///
     /// # Errors
-    /// The first device that refuses; the others are unlocked all the same.
+    /// The first device that fails; the others are unlocked nevertheless.
     pub fn unlock(&mut self) -> Result<()> {
         unlock(std::mem::take(&mut self.devices))
     }
@@ -98,7 +97,7 @@ fn unlock(devices: Vec<DevicePath>) -> Result<()> {
     results.into_iter().collect()
 }
 
-/// Reads the disk itself, not the page cache.
+/// Computes the digest of a range of the disk itself, not of the page cache.
 fn digest(disk: &DevicePath, range: ByteRange) -> io::Result<[u8; 32]> {
     let file = File::open(disk)?;
     kernel::flush_buffers(&file)?;
@@ -157,7 +156,7 @@ mod tests {
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", 5 << 20).unwrap();
         assert_eq!(locks.changed(), [""; 0]);
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", (5 << 20) - 1).unwrap();
-        let told = format!("1048576 bytes at 4194304 of {}, which nobody may write, were written", disk.path());
+        let told = format!("1048576 protected bytes at offset 4194304 of {} were changed", disk.path());
         assert_eq!(locks.changed(), [told]);
         locks.unlock().unwrap();
         wipe::wipe_ends(&disk.partition(3)).unwrap();

@@ -1,5 +1,5 @@
-//! Looks into the filesystems that nobody has mounted: read-only, without replaying their journals, at a place that nobody
-//! else sees, for as long as it takes to read how full they are and whose installation they are.
+//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without replaying their
+//! journals, to read their usage and install markers.
 
 use super::mount;
 use crate::device::DevicePath;
@@ -12,10 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use sys_mount::{Mount, MountFlags};
 
-/// The driver to mount with, and the options that keep it from writing. Only the formats of layouts are here, and ext2,
-/// because a marker lies on one of them. The content may be a previous owner's, so no other driver may read it. The
-/// options hold for filesystems in any state: one that needs a replay is not replayed, and an ext4 that is set to panic
-/// at the first error does not panic. Two XFS with the same UUID are copies, and both are looked at.
+/// Returns the driver to mount with, and options that prevent writing. Only formats of layouts are supported, and
+/// ext2, since each may contain an install marker. The content may be a previous owner's, so no other driver may
+/// parse it. The options are safe in any state of the filesystem: journals are not replayed, and an ext4 configured
+/// to panic on errors does not panic. Copies of an XFS with the same UUID can all be mounted.
 pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -26,18 +26,18 @@ pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds to the inventory what is in its filesystems, and which of them cannot be mounted. Returns what could not be looked
-/// into and why, which is no error. The disks should refuse writes meanwhile.
+/// Adds the contents of the filesystems to the inventory, and failed attempts to mount them. Returns notes on
+/// filesystems that could not be inspected, which is not an error. The disks should be locked meanwhile.
 ///
 /// # Errors
-/// There is no place to mount at, or one stays mounted.
+/// The mount point cannot be created, or a filesystem stays mounted.
 pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
     let candidates = candidates(inventory);
     let mut notes = Vec::new();
     if candidates.is_empty() {
         return Ok(notes);
     }
-    let point = Point::make().context(Phase::Storage, || "make a place to look into filesystems".to_owned())?;
+    let point = Point::make().context(Phase::Storage, || "create a mount point to inspect filesystems".to_owned())?;
     for (device, kind) in candidates {
         match mounted(&device, &kind, &point.0) {
             Ok(()) => {
@@ -45,11 +45,11 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
                 mount::unmount(&point.0)?;
                 match found {
                     Ok(filesystem) => inventory.filesystems.push(filesystem),
-                    Err(error) => notes.push(format!("{kind} on {device} does not say what is in it: {error}")),
+                    Err(error) => notes.push(format!("{device}: cannot inspect {kind}: {error}")),
                 }
             }
             Err(error) => {
-                notes.push(format!("{kind} on {device} cannot be looked into: {error}"));
+                notes.push(format!("{device}: cannot mount {kind} for inspection: {error}"));
                 inventory.failed.push(Failed { tried: Tried::Filesystem(device), why: error.to_string() });
             }
         }
@@ -57,8 +57,8 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Device and kind of each filesystem that nobody uses. A device with two signatures is left out: nobody can tell which
-/// one is true.
+/// Returns device and format of each unused filesystem. Devices with two signatures are omitted, since the valid one
+/// is unknown.
 fn candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
     let candidate = |(device, unit): (&DevicePath, Unit)| match (unit.signatures(), unit.uses()) {
         ([signature], []) if how(&signature.kind).is_some() => Some((device.clone(), signature.kind.clone())),
@@ -73,7 +73,7 @@ fn mounted(device: &DevicePath, kind: &str, point: &Path) -> io::Result<()> {
     Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
 }
 
-/// An empty directory that only root enters; gone when dropped.
+/// Empty directory accessible only to root, removed on drop.
 struct Point(PathBuf);
 
 impl Point {
@@ -85,7 +85,7 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        // While something is mounted there, it stays. The error has said so.
+        // A busy mount point stays; the error was reported.
         let _ = fs::remove_dir(&self.0);
     }
 }

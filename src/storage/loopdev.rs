@@ -1,4 +1,4 @@
-//! A loop device over a sparse file, for tests; gone when dropped.
+//! Loop devices over sparse files for tests, removed on drop.
 
 use crate::command::Command;
 use crate::device::DevicePath;
@@ -17,18 +17,18 @@ impl LoopDevice {
         LoopDevice::within(&std::env::temp_dir(), size_bytes, sector_bytes)
     }
 
-    /// As [`LoopDevice::new`], with its file in this directory.
+    /// Creates the device like [`LoopDevice::new`], with its file in this directory.
     pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> LoopDevice {
         let file = NamedTempFile::new_in(dir).unwrap();
         file.as_file().set_len(size_bytes).unwrap();
         let losetup = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
         let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
-        // The kernel keeps this flag when a loop device is detached.
+        // The kernel preserves this flag when a loop device is detached.
         super::kernel::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
         LoopDevice { file, device }
     }
 
-    /// Another file of that size under the same name, as a disk that takes the name of one that was pulled.
+    /// Creates another device of that size with the same name, like a disk that takes the name of a removed one.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, LoopDevice) {
         loop {
             let mut disk = LoopDevice::new(size_bytes, 512);
@@ -36,7 +36,7 @@ impl LoopDevice {
             let file = NamedTempFile::new().unwrap();
             file.as_file().set_len(size_bytes).unwrap();
             Command::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
-            // Another test may be faster to take the name.
+            // Another test may have taken the name in the meantime.
             if Command::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
                 disk.file = file;
                 return (before, disk);
@@ -57,12 +57,12 @@ impl LoopDevice {
         self.file.path()
     }
 
-    /// Device of partition `number`.
+    /// Returns the device of partition `number`.
     pub fn partition(&self, number: u32) -> DevicePath {
         self.device.partition(number)
     }
 
-    /// A table with these partitions: number, first and last LBA.
+    /// Returns a table with these partitions, given as number, first and last LBA.
     pub fn table(&self, sector_bytes: u32, partitions: &[(u32, u64, u64)]) -> PartitionTable {
         let partitions = partitions.iter().map(|&(number, first_lba, last_lba)| NewPartition {
             number,

@@ -1,4 +1,4 @@
-//! Loop devices over a file, with sectors of any size. The kernel removes them when nobody has them open any more.
+//! Loop devices over files, with a given sector size. The kernel removes them when they are no longer open.
 
 use crate::device::DevicePath;
 use nix::errno::Errno;
@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Numbers and structures from linux/loop.h.
+/// Request codes and structures of linux/loop.h.
 mod ioctl {
     pub const AUTOCLEAR: u32 = 4;
 
-    /// `struct loop_info64`; only what is set here has a name.
+    /// `struct loop_info64`; only fields in use are named.
     #[repr(C)]
     pub struct Info {
         pub places: [u64; 5],
@@ -33,18 +33,18 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, Config);
 }
 
-/// A loop device. It stays as long as this value.
+/// Loop device that exists as long as this value.
 pub struct LoopDevice {
     pub file: File,
-    /// `/dev/loop0`.
+    /// Path such as `/dev/loop0`.
     pub path: DevicePath,
 }
 
 impl LoopDevice {
-    /// What is written to it goes to `backing`.
+    /// Creates a loop device over `backing`.
     ///
     /// # Errors
-    /// The kernel has no loop devices, or refuses this size of a sector.
+    /// The kernel does not support loop devices or this sector size.
     pub fn over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
         let control = File::open("/dev/loop-control")?;
         loop {
@@ -53,11 +53,11 @@ impl LoopDevice {
             let path = DevicePath::from(format!("/dev/loop{number}"));
             let file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&file, backing, sector_bytes) {
-                // Somebody else was faster.
+                // Another process took the number in the meantime.
                 Err(Errno::EBUSY) => continue,
                 result => result?,
             }
-            // The kernel keeps this flag when a loop device is detached.
+            // The kernel preserves this flag when a loop device is detached.
             super::kernel::set_read_only(&file, false)?;
             return Ok(LoopDevice { file, path });
         }

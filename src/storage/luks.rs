@@ -1,4 +1,5 @@
-//! LUKS containers, by cryptsetup. The key goes to its standard input, so that no list of processes shows it.
+//! LUKS containers, managed by cryptsetup. Keys are passed by standard input, so that they do not appear in process
+//! lists.
 
 pub mod sealed;
 
@@ -13,24 +14,26 @@ use crate::storage::kernel;
 use std::path::Path;
 use std::time::Duration;
 
-/// It is in a part of the ramdisk of its own, which only machines with encrypted filesystems load.
+/// Tool in a separate part of the ramdisk, which only machines with encrypted filesystems load.
 pub const TOOL: &str = "cryptsetup";
 
-/// Deriving a key takes long on a slow processor, and that is what it is for.
+/// Deadline, with time to derive a key on slow processors.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// argon2id with 64 MiB: what is made here must open in a machine with little memory too (RFC 9106, 4: the second choice, with three
-/// passes; one more of them).
+/// Options for argon2id with 64 MiB: containers must also open on machines with little memory (RFC 9106, 4: the
+/// second recommended option with three passes; here with one more).
 const SLOWLY: [&str; 8] =
     ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
 
+/// Checks the requirements of encrypted containers.
+///
 /// # Errors
-/// The ramdisk has no cryptsetup, or the key of one is not there, or the machine has no TPM 2 for it.
+/// The ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although one is required.
 pub fn check(containers: &[Container]) -> Result<()> {
     let mut missing = Vec::new();
     if !command::missing(&[TOOL]).is_empty() {
         missing.push(format!(
-            "the ramdisk has no {TOOL}: it is in the part `luks` (target/ramdisk/luks), which is loaded behind the initrd"
+            "the ramdisk does not contain {TOOL}: load its part `luks` (target/ramdisk/luks) after the initrd"
         ));
     }
     if containers.iter().any(is_sealed) {
@@ -41,14 +44,14 @@ pub fn check(containers: &[Container]) -> Result<()> {
     {
         missing.push(match source {
             source if *withheld => format!(
-                "{device} is encrypted with key: {source}, and the control plane tells disk_key once in each boot, before an installation \
-                 has begun: boot the machine again"
+                "{device} is encrypted with key: {source}, and the control plane sends disk_key once in each boot, \
+                 before an installation has started: boot the machine again"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with key: {source}, and nobody was asked for its passphrase: the agent asks at the console, \
-                 where no conductor drives it"
+                "{device} is encrypted with key: {source}, and the passphrase was not requested: the agent prompts \
+                 at the console, unless a conductor drives it"
             ),
-            source => format!("{device} is encrypted with key: {source}, and no such key was given"),
+            source => format!("{device} is encrypted with key: {source}, but no such key was provided"),
         });
     }
     if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
@@ -58,10 +61,10 @@ fn is_sealed(container: &Container) -> bool {
     container.source == KeySource::Tpm2
 }
 
-/// Makes the container and opens it, with the key that it will be opened with. Whatever was on the device is gone.
+/// Creates the container and opens it with the key that will be used later. All data on the device is lost.
 ///
 /// # Errors
-/// cryptsetup's own words.
+/// cryptsetup fails.
 pub fn create(container: &Container) -> Result<()> {
     let Container { device, uuid, sector_bytes, .. } = container;
     let offset = DATA_OFFSET_BYTES / kernel::SYSFS_SECTOR_BYTES;
@@ -78,10 +81,11 @@ pub fn create(container: &Container) -> Result<()> {
     open_with_key(&writable, device)
 }
 
-/// Opens the container, which may have an overlay in its place. One that is sealed to a TPM, and not to this one, opens with its second key.
+/// Opens the container on `device`, which may be an overlay. A container sealed to another TPM is opened with its
+/// second key.
 ///
 /// # Errors
-/// cryptsetup's own words: the key does not fit, or something else is there.
+/// cryptsetup fails: the key does not match, or the device does not contain the container.
 pub fn open(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     match is_sealed(&open.container) {
         true => sealed::open(open, device).or_else(|error| match open.container.key.is_empty() {
@@ -92,20 +96,20 @@ pub fn open(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     }
 }
 
-/// The same without a TPM.
+/// Opens the container without a TPM.
 ///
 /// # Errors
-/// As [`open`].
+/// As for [`open`].
 pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
     let open = opening(&container.key, *read_only).args(["--key-file", "-"]);
     let open = open.arg(device).arg(name(&container.mapping));
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Is what is open by the name of this container on its device? Its copy has the same name.
+/// Returns whether the open mapping of this container lies on its device. A mapping of its overlay has the same name.
 ///
 /// # Errors
-/// sysfs does not have one of both.
+/// The device is missing from sysfs.
 pub fn lies_on(Container { device, mapping, .. }: &Container) -> Result<bool> {
     let device = kernel::sysfs(device)?;
     Ok(device
@@ -117,10 +121,10 @@ fn opening(key: &Secret, read_only: bool) -> Command {
     cryptsetup(key).args(["open", "--type", "luks"]).args(read_only.then_some("--readonly"))
 }
 
-/// Closes it, if it is open.
+/// Closes the mapping, if it is open.
 ///
 /// # Errors
-/// Something on it is still in use.
+/// The mapping is in use.
 pub fn close(mapping: &DevicePath) -> Result<()> {
     if !Path::new(mapping).exists() {
         return Ok(());

@@ -1,6 +1,7 @@
-//! LVM: volume groups and logical volumes as the plan says.
+//! LVM volume groups and logical volumes, created as planned.
 //!
-//! Every call sees the group's own devices only, so that a group of the same name on other disks does not exist for it.
+//! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
+//! invisible to it.
 
 use super::{busy, release, wipe};
 use crate::command::Command;
@@ -16,14 +17,14 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// What this file runs; all of it must be in `PATH`.
+/// Tools used by this module; all must be in `PATH`.
 pub const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// lvm.conf(5). There is no udev that makes nodes and lists devices, no daemon to ask or to tell, and no traces are
-/// left in the ramdisk. `--devices` says which devices count, so the filters that guess are off: they would take a disk
-/// with an old superblock at its end for a part of an array, and hide it.
+/// LVM configuration (lvm.conf(5)). There is no udev that creates nodes and lists devices, no daemons, and no backups
+/// are written to the ramdisk. `--devices` selects the devices, so heuristic filters are off: they would mistake a
+/// disk with an old superblock at its end for a member of an array, and hide it.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -32,27 +33,27 @@ const CONFIG: &str = "\
     backup { backup=0 archive=0 } \
     global { use_lvmpolld=0 use_lvmlockd=0 event_activation=0 notify_dbus=0 system_id_source=\"none\" }";
 
-/// Makes a volume group of these devices. What they held is given up.
+/// Creates a volume group on these devices. Their old contents are lost.
 ///
 /// # Errors
-/// A device is in use (and by whom), LVM's own words, or what is read back is not the plan.
+/// A device is in use (the error lists the users), LVM fails, or the result differs from the plan.
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
-    // Removes the signatures that LVM would ask about, and those at the end, which it does not look for.
+    // Removes the signatures that LVM would ask about, and those at the end, which it does not check.
     devices.iter().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
     let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
-    // LVM sorts them.
+    // LVM prints them in sorted order.
     let tags: BTreeSet<&str> = tags.iter().map(String::as_str).gather();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
     compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
-/// Makes and activates a logical volume, and zeros both its ends, because it shows the old content of its disks.
+/// Creates and activates a logical volume, and zeroes both its ends, because it exposes old contents of its disks.
 ///
 /// # Errors
-/// LVM's own words, for example that the group has no such space left, or what is read back is not the plan.
+/// LVM fails, for example because the group lacks the space, or the result differs from the plan.
 pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     let what = || format!("create {} volume {}", volume.kind, volume.device);
     lvm("lvcreate", &volume.physical, volume_args(volume)).context(Phase::Storage, what)?;
@@ -66,12 +67,12 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates these volumes of a kept group, writable, and no others. A volume of somebody else may be written to as
-/// soon as it starts (superblocks, a merge that is due), or may not start here at all. Physical volumes may be missing
-/// if these volumes work without them.
+/// Activates these volumes of a preserved group, writable, and no others. Activating a foreign volume may write to it
+/// (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if these volumes work
+/// without them.
 ///
 /// # Errors
-/// A volume is in use (and by whom), or LVM's own words.
+/// A volume is in use (the error lists the users), or LVM fails.
 pub fn activate(name: &str, volumes: &[String], devices: &[DevicePath]) -> Result<()> {
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
@@ -82,7 +83,7 @@ pub fn activate(name: &str, volumes: &[String], devices: &[DevicePath]) -> Resul
 /// Deactivates all volumes of a group.
 ///
 /// # Errors
-/// A volume is in use (and by whom), or LVM's own words.
+/// A volume is in use (the error lists the users), or LVM fails.
 pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
     lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
@@ -93,16 +94,16 @@ pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
     })
 }
 
-/// UUIDs of the group and of the volume, as LVM prints them.
+/// Returns the UUIDs of the group and of the volume, as printed by LVM.
 ///
 /// # Errors
-/// LVM's own words, or the volume is not there.
+/// LVM fails, or the volume does not exist.
 pub fn uuids(volume: &CreateVolume) -> Result<(String, String)> {
     let path = format!("{}/{}", volume.group, volume.name);
     let found = report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;
     match found.as_slice() {
         [group, volume] => Ok((group.clone(), volume.clone())),
-        _ => Err(Error::new(Phase::Storage, format!("lvm does not tell the UUID of {path}"))),
+        _ => Err(Error::new(Phase::Storage, format!("lvm does not report the UUID of {path}"))),
     }
 }
 
@@ -131,17 +132,18 @@ fn volume_args(volume: &CreateVolume) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs an LVM command that sees these devices only, and answers every question with yes.
+/// Runs an LVM command restricted to these devices, which answers every question with yes.
 fn lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
     let run = Command::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
-    // libdevmapper waits for udev on its own account.
+    // libdevmapper waits for udev independently of LVM's configuration.
     let run = run.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
 }
 
-/// The fields of one group or volume; sizes in bytes. LVM writes a line for each segment; equal ones count once.
+/// Returns these fields of one group or volume; sizes in bytes. LVM prints a line for each segment; identical ones
+/// are merged.
 fn report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
@@ -155,11 +157,12 @@ fn compare(what: &str, planned: &[String], found: &[String]) -> Result<()> {
         return Ok(());
     }
     let (planned, found) = (planned.join(" "), found.join(" "));
-    let message = format!("{what} was created, but it is not what the plan says: planned {planned}, found {found}");
+    let message = format!("{what} was created, but differs from the plan: planned {planned}, found {found}");
     Err(Error::new(Phase::Storage, message))
 }
 
-/// `found` is segment type, stripes, size and the size of an extent. LVM rounds up to whole extents, in each stripe.
+/// Compares a volume with the plan. `found` contains segment type, stripes, size and extent size. LVM rounds up to
+/// whole extents, in each stripe.
 fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     let number = |index: usize| found.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     let (size, extent) = (number(2), number(3).max(1));
@@ -177,7 +180,7 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     compare(volume.device.as_str(), &planned, found)
 }
 
-/// Keeps volumes from synchronising their copies. Volumes without copies refuse the message, and that is no error.
+/// Suspends synchronization of these volumes. Volumes without copies reject the message, which is not an error.
 pub fn hold_back(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze(&format!("/dev/{name}/{volume}").into()) {
@@ -186,10 +189,10 @@ pub fn hold_back(name: &str, volumes: &[String]) {
     }
 }
 
-/// Keeps the kernel from synchronising the copies while the image is written. The synchronisation begins with the next
-/// activation. LVM's own way, `--nosync`, would never make the copies equal.
+/// Suspends synchronization of the copies while the image is written. It resumes with the next activation. LVM's
+/// `--nosync` would never synchronize the copies.
 fn freeze(device: &DevicePath) -> Result<()> {
     let name = release::mapping_name(device)?;
     let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();
-    message.map(drop).context(Phase::Storage, || format!("hold back the synchronisation of {device}"))
+    message.map(drop).context(Phase::Storage, || format!("suspend the synchronization of {device}"))
 }

@@ -1,17 +1,16 @@
-//! A block device whose content lives in memory: a loop device over a file without a name. Both are gone when nobody
-//! has the device open any more.
+//! Block devices in memory: loop devices over anonymous files. Both are removed when the device is no longer open.
 
 use super::loops::LoopDevice;
 use crate::error::{Context, Phase, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 
-/// The device. It takes memory for what is written to it, and never more than this size.
+/// Creates a device of this size. It takes memory only for data that is written to it.
 ///
 /// # Errors
-/// There are no loop devices, or no memory.
+/// The kernel does not support loop devices, or memory is exhausted.
 pub fn device(size_bytes: u64) -> Result<LoopDevice> {
-    let what = || "make a block device in memory".to_owned();
+    let what = || "create a block device in memory".to_owned();
     let content = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Storage, what)?);
     content.set_len(size_bytes).context(Phase::Storage, what)?;
     LoopDevice::over(&content, 512).context(Phase::Storage, what)

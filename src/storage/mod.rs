@@ -1,4 +1,5 @@
-//! Disks, one file a kernel interface or tool. Typed input, typed output, no decisions: those are in the plan.
+//! Disk operations, one file for each kernel interface or tool. Typed input, typed output; all decisions are made by
+//! the plan.
 
 pub mod assemble;
 mod btrfs;
@@ -36,8 +37,7 @@ pub(crate) mod loopdev;
 #[cfg(test)]
 pub(crate) mod vmdisks;
 
-/// The tools that an installation needs. hdparm is not among them: a disk offers its security erase only where hdparm
-/// is there.
+/// Returns the tools that an installation requires. hdparm is optional: without it, ATA security erase is not used.
 pub fn tools() -> Vec<&'static str> {
     [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS].concat()
 }

@@ -1,4 +1,4 @@
-//! Mounts below the target's root, and unmounts strictly: what was not written to the disks before kexec is lost.
+//! Mounts below the target's root, and strict unmounting: data not written before kexec is lost.
 
 use super::{busy, kernel};
 use crate::device::DevicePath;
@@ -16,20 +16,20 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use sys_mount::MountFlags;
 
-/// For filesystems with the content of others, which are only read or tried here. Device nodes in them do not work,
-/// set-user-ID bits give no rights, and nothing can be run.
+/// Flags for untrusted filesystems that are only read or tested here: no device nodes, no set-user-ID bits, no
+/// executables.
 pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
-/// A stack of mounts below one directory.
+/// Stack of mounts below one directory.
 #[derive(Debug)]
 pub struct Mounts {
     root: PathBuf,
-    /// Oldest first.
+    /// Mount points, oldest first.
     mounted: Vec<PathBuf>,
 }
 
 impl Mounts {
-    /// Nothing is mounted yet; `root` need not exist.
+    /// Creates an empty stack; `root` need not exist.
     pub fn new(root: impl Into<PathBuf>) -> Mounts {
         Mounts { root: root.into(), mounted: Vec::new() }
     }
@@ -38,7 +38,7 @@ impl Mounts {
         &self.root
     }
 
-    /// Is this path one of the mounts?
+    /// Returns whether this path is one of the mount points.
     pub fn contains(&self, path: &Path) -> bool {
         self.mounted.iter().any(|mounted| mounted == path)
     }
@@ -46,24 +46,24 @@ impl Mounts {
     /// Mounts a filesystem of the plan.
     ///
     /// # Errors
-    /// The mount point leads through a symlink or something that is no directory, or the kernel refuses.
+    /// The path contains a symlink or a file, or the mount fails.
     pub fn mount(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::empty())
     }
 
-    /// As [`Mounts::mount`], but nothing in it works as a device, gives rights or can be run. It only shows that it can
-    /// be mounted.
+    /// Mounts like [`Mounts::mount`], without device nodes, set-user-ID bits and executables, to verify that mounting
+    /// works.
     ///
     /// # Errors
-    /// As [`Mounts::mount`].
+    /// As for [`Mounts::mount`].
     pub fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, INERT)
     }
 
-    /// As [`Mounts::mount_inert`], and nobody can write there. Only the options can keep a journal from being replayed.
+    /// Mounts like [`Mounts::mount_inert`], read-only. Only mount options can prevent the replay of a journal.
     ///
     /// # Errors
-    /// As [`Mounts::mount`]; the mount point is not there.
+    /// As for [`Mounts::mount`]; the mount point does not exist.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
@@ -77,10 +77,10 @@ impl Mounts {
         self.mount_at(device.as_str(), path, format.name(), flags | more, &data)
     }
 
-    /// Mounts anything at `path` in the target, which becomes a directory if it is missing.
+    /// Mounts `source` at `path` in the target, creating the directory if it is missing.
     ///
     /// # Errors
-    /// As [`Mounts::mount`].
+    /// As for [`Mounts::mount`].
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
         let what = || format!("mount {source} at {path} in the target");
         let point = self.mount_point(path).context(Phase::Storage, what)?;
@@ -89,8 +89,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Makes the directories that lead to `path`. Refuses symlinks on the way, because an image or an old disk may hold
-    /// any.
+    /// Creates the directories up to `path`. Rejects symlinks, because an image or an old disk may contain any.
     fn mount_point(&self, path: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.root)?;
         let mut point = self.root.clone();
@@ -99,7 +98,7 @@ impl Mounts {
             let name = match component {
                 Component::RootDir | Component::CurDir => continue,
                 Component::Normal(name) => name,
-                Component::ParentDir | Component::Prefix(_) => return Err(io::Error::other("the path leads upwards")),
+                Component::ParentDir | Component::Prefix(_) => return Err(io::Error::other("the path contains `..`")),
             };
             point.push(name);
             match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
@@ -116,7 +115,8 @@ impl Mounts {
         Ok(point)
     }
 
-    /// Writes everything back, so that it can be read even without a replay of the journal. Everything stays mounted.
+    /// Writes back all data and empties journals, so that the filesystems can be read without a replay. They stay
+    /// mounted.
     ///
     /// # Errors
     /// Data could not be written.
@@ -124,22 +124,22 @@ impl Mounts {
         self.mounted.iter().rev().try_for_each(|point| {
             sync(point)?;
             let settled = File::open(point).and_then(|dir| Ok(kernel::settle(&dir)?));
-            settled.context(Phase::Storage, || format!("empty the journal of the filesystem at {}", point.display()))
+            settled.context(Phase::Storage, || format!("flush the journal of the filesystem at {}", point.display()))
         })
     }
 
-    /// Writes back what is in memory by now, so that less is left for the end.
+    /// Writes back dirty data early, so that less remains for the end.
     ///
     /// # Errors
-    /// Data could not be written: the kernel tells that once.
+    /// Data could not be written: the kernel reports that only once.
     pub fn write_early(&self) -> Result<()> {
         self.mounted.iter().try_for_each(|point| sync(point))
     }
 
-    /// Writes everything back and unmounts, youngest first.
+    /// Writes back all data and unmounts, youngest first.
     ///
     /// # Errors
-    /// Data could not be written, or a mount stays busy (and by whom); what is below it stays mounted.
+    /// Data could not be written, or a mount stays busy (the error lists the users); mounts below it remain.
     pub fn finish(&mut self) -> Result<()> {
         while let Some(point) = self.mounted.last() {
             sync(point)?;
@@ -149,13 +149,13 @@ impl Mounts {
         Ok(())
     }
 
-    /// Unmounts what can be unmounted, after a failure; returns what went wrong.
+    /// Unmounts as much as possible after a failure; returns the errors.
     pub fn abandon(&mut self) -> Vec<Error> {
         self.mounted.drain(..).rev().filter_map(|point| unmount(&point).err()).collect()
     }
 }
 
-/// The last resort, when an error ends the run anyway.
+/// Last resort if an error ends the run.
 impl Drop for Mounts {
     fn drop(&mut self) {
         for error in self.abandon() {
@@ -164,33 +164,32 @@ impl Drop for Mounts {
     }
 }
 
-/// umount(2) reports no write errors, syncfs(2) does since Linux 5.8.
+/// Writes back a filesystem. umount(2) does not report write errors, syncfs(2) does since Linux 5.8.
 fn sync(point: &Path) -> Result<()> {
     let what = || format!("write back the filesystem at {}", point.display());
     let dir = File::open(point).context(Phase::Storage, what)?;
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
 
-/// mount(2), with an error that has the kernel's words: for an unknown option it returns only EINVAL, and the reason is
-/// in its log.
+/// Mounts and adds the kernel log to errors: mount(2) returns only EINVAL for an unknown option, and logs the reason.
 fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
     let log = KernelLog::from_now();
     let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
     mount.map(drop).map_err(|error| {
         let read_only = if flags.contains(MountFlags::RDONLY) { " read-only" } else { "" };
-        let options = if data.is_empty() { "no options of its own".to_owned() } else { format!("the options {data}") };
+        let options = if data.is_empty() { "no options".to_owned() } else { format!("options {data}") };
         let name = fs::canonicalize(source).unwrap_or_default();
         let name = name.file_name().unwrap_or_default().to_string_lossy();
-        // vfat calls itself FAT-fs.
+        // vfat logs as FAT-fs.
         let kind = fstype.trim_start_matches('v');
         format!("{error}, as {fstype}{read_only} with {options}{}", log.in_words(&[&name, kind]))
     })
 }
 
-/// Unmounts neither lazily nor by force, because both return before the data are safe.
+/// Unmounts neither lazily nor forcibly, because both return before data is written.
 ///
 /// # Errors
-/// It stays busy (and by whom).
+/// The mount stays busy (the error lists the users).
 pub fn unmount(point: &Path) -> Result<()> {
     kernel::patiently(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(|error| {
         let users = busy::in_words(&busy::mount_users(point));
@@ -198,10 +197,10 @@ pub fn unmount(point: &Path) -> Result<()> {
     })
 }
 
-/// Makes the disk write its own cache out, and the page cache forget it.
+/// Flushes the disk's write cache, and drops its page cache.
 ///
 /// # Errors
-/// Something could not be written.
+/// Data could not be written.
 pub fn flush_disk(device: &DevicePath) -> Result<()> {
     let what = || format!("flush {device}");
     let disk = File::open(device).context(Phase::Storage, what)?;
@@ -209,13 +208,13 @@ pub fn flush_disk(device: &DevicePath) -> Result<()> {
     kernel::flush_buffers(&disk).context(Phase::Storage, what)
 }
 
-/// Do these options mount without writing?
+/// Returns whether these options mount read-only.
 pub(super) fn is_read_only(options: &[String]) -> bool {
     kernel_options(options).0.contains(MountFlags::RDONLY)
 }
 
-/// Splits the options of an fstab line into mount(2)'s flags and data. What only user space understands stays in
-/// fstab (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
+/// Splits fstab options into mount(2)'s flags and data. Options only for user space stay in fstab (mount(8),
+/// "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
 fn kernel_options(options: &[String]) -> (MountFlags, String) {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();
@@ -305,7 +304,7 @@ pub(super) mod tests {
             ("/var", "var is a symlink"),
             ("/inside/efi", "inside is a symlink"),
             ("/file/x", "file is not a directory"),
-            ("/../outside", "leads upwards"),
+            ("/../outside", "contains `..`"),
         ] {
             let error = mounts.mount_point(path).unwrap_err().to_string();
             assert!(error.contains(expected), "{path}: {error}");
@@ -377,7 +376,7 @@ pub(super) mod tests {
         };
         let error = mounts.mount(&blank).unwrap_err().to_string();
         assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
-        assert!(error.contains("Invalid argument (os error 22), as ext4 with no options of its own"), "{error}");
+        assert!(error.contains("Invalid argument (os error 22), as ext4 with no options"), "{error}");
         let swap = MountFilesystem { format: Format::Swap, ..blank };
         assert!(mounts.mount(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
     }
@@ -392,7 +391,7 @@ pub(super) mod tests {
         let start =
             format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
         assert!(error.starts_with(&start), "{error}");
-        assert!(error.contains("with the options nosuch; the kernel says: "), "{error}");
+        assert!(error.contains("with options nosuch; the kernel says: "), "{error}");
         let said = error.split("the kernel says: ").nth(1).unwrap();
         assert!(said.contains("nosuch"), "{error}");
     }

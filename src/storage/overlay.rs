@@ -1,5 +1,4 @@
-//! A writable view of a device that never changes the device: a snapshot of the device mapper whose changes live in
-//! memory.
+//! Writable overlays that never change their device: device-mapper snapshots whose changes are kept in memory.
 
 use super::{kernel, memory, release};
 use crate::command::Command;
@@ -8,10 +7,10 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::OVERLAY;
 use std::fs::{self, File};
 
-/// Sectors of a piece that is copied at the first write to it; no disk has larger sectors.
+/// Chunk size in sectors, copied at the first write; no disk has larger sectors.
 const CHUNK: u64 = 8;
 
-/// How much memory all overlays of one purpose may take together: half of what is left.
+/// Returns the maximum memory for all overlays of one purpose together: half of the available memory.
 pub fn room_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -19,53 +18,53 @@ pub fn room_bytes() -> u64 {
     kib.unwrap_or_default() * 1024 / 2
 }
 
-/// Puts an overlay over a disk, partition or array, and returns its path. Its changes take at most so much memory.
+/// Creates an overlay over a disk, partition or array, and returns its path. Its changes take at most `memory_bytes`.
 ///
 /// # Errors
-/// Something holds the device, or the kernel has no loop devices or no snapshots.
+/// The device is in use, or the kernel does not support loop devices or snapshots.
 pub fn put(device: &DevicePath, memory_bytes: u64) -> Result<DevicePath> {
-    let what = || format!("put a snapshot in memory over {device}");
+    let what = || format!("create an in-memory snapshot of {device}");
     let sysfs = kernel::sysfs(device)?;
     let name = format!("{OVERLAY}{}", sysfs.file_name().unwrap_or_default().to_string_lossy());
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let chunk_bytes = CHUNK * kernel::SYSFS_SECTOR_BYTES;
-    // The kernel needs the first chunks for itself.
+    // The kernel uses the first chunks for metadata.
     let changes = memory::device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
     let table = format!("0 {} snapshot {device} {} N {CHUNK}", size / kernel::SYSFS_SECTOR_BYTES, changes.path);
     let create = Command::new("dmsetup").args(["create", "--noudevsync", "--uuid", &name, "--table", &table, &name]);
     create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
-    // From now on the overlay holds the memory open.
+    // From here on, the overlay holds the memory device open.
     drop(changes);
     Ok(format!("/dev/mapper/{name}").into())
 }
 
-/// Takes an overlay away, with all that was written to it.
+/// Removes an overlay with all changes.
 ///
 /// # Errors
-/// It is in use (and by whom).
+/// The overlay is in use (the error lists the users).
 pub fn remove(overlay: &DevicePath) -> Result<()> {
     release::remove_mapping(overlay)
 }
 
-/// What has become of an overlay's memory.
+/// Memory usage of an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     Bytes(u64),
-    /// The changes did not fit into it: what is read from the overlay now is an error.
+    /// The changes exceeded the memory; reads of the overlay fail now.
     Over,
 }
 
-/// How much memory its changes take.
+/// Returns the memory usage of an overlay.
 ///
 /// # Errors
-/// It is not there.
+/// The overlay does not exist.
 pub fn filled(overlay: &DevicePath) -> Result<Filled> {
     let status = Command::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
-    let status = status.context(Phase::Storage, || format!("ask {overlay} how full it is"))?.stdout;
-    parse(&status).ok_or_else(|| Error::new(Phase::Storage, format!("{overlay} says how full it is as {status:?}")))
+    let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;
+    parse(&status).ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse its usage: {status:?}")))
 }
 
-/// `0 131072 snapshot 24/20480 16`: sectors in use, and of how many.
+/// Parses the status: `0 131072 snapshot 24/20480 16`, with used and total sectors.
 fn parse(status: &str) -> Option<Filled> {
     let last = status.split_whitespace().nth(3)?;
     match last.split_once('/') {

@@ -1,4 +1,4 @@
-//! Prepares volumes of Kubernetes as the plan says: what makes one known by its UUID.
+//! Preparation of Kubernetes volumes, whose content is identified by the volume's UUID.
 
 use super::{filesystem, gpt, identify, kernel, lvm, wipe};
 use crate::device::DevicePath;
@@ -16,13 +16,13 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// mkfs of a sparse file writes little, but not nothing.
+/// Deadline of mkfs on a sparse file, which writes little, but not nothing.
 const MKFS_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Makes the logical volume if there is to be one, and its content.
+/// Creates the logical volume if planned, and the content of the volume.
 ///
 /// # Errors
-/// The device is not blank any more, is in use, or a tool's own words.
+/// The device is no longer blank or is in use, or a tool fails.
 pub fn prepare(volume: &PreparePersistent) -> Result<()> {
     let PreparePersistent { name, uid, device, create, must_be_blank, filling } = volume;
     let what = || format!("prepare volume {name}");
@@ -40,20 +40,20 @@ pub fn prepare(volume: &PreparePersistent) -> Result<()> {
     .context(Phase::Storage, what)
 }
 
-/// What the plan was made from may be an hour old.
+/// Checks the device again, since the plan may be an hour old.
 fn require_blank(device: &DevicePath) -> Result<()> {
     let is_blank = survey::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
     match is_blank {
         true => Ok(()),
-        false => Err(Error::new(Phase::Storage, format!("{device} was blank, and is not any more: it was left alone"))),
+        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: it was not changed"))),
     }
 }
 
 fn partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
-    // An array is `/dev/md/data` to the plan. Its partitions are called as the kernel calls it.
+    // The plan uses `/dev/md/data` for an array. Its partitions are named after the kernel's name.
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
-    // What an attempt has left that was cut off.
+    // Removes remains of an interrupted attempt.
     wipe::wipe_ends(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = identify::read(&disk, device)?;
@@ -65,16 +65,16 @@ fn partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<(
     gpt::write(&PartitionTable { device: device.clone(), identity, guid, sector_bytes, partitions: vec![new] })
 }
 
-/// First and last sector of a partition over whole MiB, with one at each end for the tables.
+/// Returns the first and last sector of a partition over whole MiB, with one MiB at each end for the tables.
 fn whole(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
     let end = (size_bytes / MIB).saturating_sub(1) * MIB;
     (MIB / sector_bytes, (end / sector_bytes).saturating_sub(1))
 }
 
-/// The content of a new sparse file. `path` is where it is opened, whatever the plan calls it.
+/// Creates the content of a new sparse file, opened as `path`.
 ///
 /// # Errors
-/// The tool's own words, or the file cannot be written.
+/// The tool fails, or the file cannot be written.
 pub fn fill_file(path: &Path, filling: &Filling, uid: Uuid, name: &str) -> Result<()> {
     let what = || format!("prepare the file of volume {name}");
     match filling {
@@ -90,7 +90,7 @@ pub fn fill_file(path: &Path, filling: &Filling, uid: Uuid, name: &str) -> Resul
     }
 }
 
-/// losetup shows sectors of 512 bytes.
+/// Creates the partition table of a sparse file; losetup presents sectors of 512 bytes.
 fn partition_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<()> {
     const SECTOR: u64 = 512;
     let file = File::options().read(true).write(true).open(path)?;
@@ -103,10 +103,10 @@ fn partition_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<
     file.sync_all()
 }
 
-/// What a volume is mounted by in Kubernetes.
+/// Returns the path by which Kubernetes mounts a volume.
 ///
 /// # Errors
-/// LVM's own words.
+/// LVM fails.
 pub fn path_of(persistent: &Persistent) -> Result<String> {
     match persistent {
         Persistent::Known(path) => Ok(path.clone()),
@@ -117,13 +117,13 @@ pub fn path_of(persistent: &Persistent) -> Result<String> {
     }
 }
 
-/// Bytes of a block device.
+/// Returns the size of a block device.
 ///
 /// # Errors
-/// It is not there.
+/// The device is missing.
 pub fn size_of(device: &DevicePath) -> Result<u64> {
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?));
-    size.context(Phase::Storage, || format!("ask {device} for its size"))
+    size.context(Phase::Storage, || format!("read the size of {device}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! mdadm: arrays as the plan says. Their first synchronisation waits for the installed system.
+//! md arrays, created as planned by mdadm. Their initial synchronization is deferred to the installed system.
 
 use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
@@ -19,21 +19,21 @@ use uuid::Uuid;
 #[cfg(test)]
 mod tests;
 
-/// What this file runs; all of it must be in `PATH`.
+/// Tools used by this module; all must be in `PATH`.
 pub const TOOLS: &[&str] = &["mdadm"];
 
-/// mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
+/// Deadline: mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Makes a new array of these devices, reads back that it is as planned, and zeros both its ends, because it shows what
-/// its members held before. What they held is given up. As many may be missing as the level works without.
+/// Creates an array on these devices, verifies it, and zeroes both its ends, because it exposes old contents of its
+/// members. As many members may be missing as the level tolerates.
 ///
 /// # Errors
-/// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
+/// A member is in use (the error lists the users), mdadm fails, or the result differs from the plan.
 pub fn create(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.in_words());
-    // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
+    // Superblocks of other metadata versions are elsewhere, and would be found in addition to the new ones.
     array.there().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
@@ -42,11 +42,10 @@ pub fn create(array: &CreateArray) -> Result<()> {
     wipe::wipe_ends(device)
 }
 
-/// Makes an array of devices that nobody needs, checks that it is as planned, and takes it away again. It is not
-/// synchronised.
+/// Creates an array on scratch devices, verifies it, and stops it. It is not synchronized.
 ///
 /// # Errors
-/// mdadm's or the kernel's own words, or what came of it.
+/// mdadm or the kernel fails, or the result differs from the plan.
 pub fn try_out(array: &CreateArray) -> Result<()> {
     let mut array = array.clone();
     array.createoptions.push("--assume-clean".to_owned());
@@ -61,17 +60,17 @@ fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
     match found.differences(array).join("; ") {
         same if same.is_empty() => Ok(()),
         differences => {
-            let what = format!("{} was created, but it is not what the plan says: {differences}", array.device);
+            let what = format!("{} was created, but differs from the plan: {differences}", array.device);
             Err(Error::new(Phase::Storage, what))
         }
     }
 }
 
-/// Assembles a kept array of these members, writable and under this name. Members may be missing if the level works
-/// without them. An array that mdadm itself would not start is not forced.
+/// Assembles a preserved array of these members, writable and under this name. Members may be missing if the level
+/// tolerates it. An array that mdadm refuses to start is not forced.
 ///
 /// # Errors
-/// mdadm's own words, for example that a member is in use.
+/// mdadm fails, for example because a member is in use.
 pub fn assemble(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
     let args = ["--assemble", device.as_str(), "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
@@ -85,10 +84,10 @@ pub fn assemble(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -> Resu
     Ok(())
 }
 
-/// Stops an array; its superblocks are clean then.
+/// Stops an array, which marks its superblocks clean.
 ///
 /// # Errors
-/// It is not there, or stays in use (and by whom).
+/// The array does not exist, or is in use (the error lists the users).
 pub fn stop(device: &DevicePath) -> Result<()> {
     let sysfs = kernel::sysfs(device).context(Phase::Storage, || format!("stop {device}"))?;
     mdadm(vec!["--stop".to_owned(), device.to_string()]).map_err(|error| {
@@ -98,7 +97,7 @@ pub fn stop(device: &DevicePath) -> Result<()> {
     remove_links(sysfs.file_name().unwrap_or_default())
 }
 
-/// mdadm leaves the link of an array without a name in its superblocks behind.
+/// Removes the links of a stopped array: mdadm leaves the link of an array without a name in its superblocks.
 fn remove_links(array: &OsStr) -> Result<()> {
     for link in fs::read_dir("/dev/md").into_iter().flatten().flatten().map(|entry| entry.path()) {
         if fs::read_link(&link).is_ok_and(|to| to.file_name() == Some(array)) {
@@ -108,17 +107,17 @@ fn remove_links(array: &OsStr) -> Result<()> {
     Ok(())
 }
 
-/// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
+/// Returns mdadm's arguments; the layout's options precede the devices, since some apply to what follows.
 fn argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
-    // `--run` answers every question with yes. The home host "any" is the one that every host takes for its own.
+    // `--run` answers every question with yes. With the home host "any", every host treats the array as its own.
     let mut args = ["--create", array.device.as_str(), "--run", "--homehost=any"].map(str::to_owned).to_vec();
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
-    // Without `--force` mdadm would make a RAID 5 degraded and rebuild its last member, which is quicker. A power cut
-    // in that time leaves an array that is both dirty and degraded, and the kernel does not start it any more
-    // (raid5_run in drivers/md/raid5.c).
+    // Without `--force` mdadm would create a RAID 5 degraded and rebuild its last member, which is faster. A power
+    // cut during that time leaves an array both dirty and degraded, which the kernel no longer starts (raid5_run in
+    // drivers/md/raid5.c).
     if array.level == RaidLevel::Raid5 {
         args.push("--force".to_owned());
     }
@@ -126,7 +125,7 @@ fn argv(array: &CreateArray) -> Vec<String> {
         args.push(format!("--spare-devices={}", array.spares));
     }
     args.push(format!("--uuid={}", text(array.uuid)));
-    // Superblocks of version 0.90 have no room for a name.
+    // Superblocks of version 0.90 have no name field.
     if array.metadata != "0.90" {
         args.push(format!("--name={}", name(&array.device)));
     }
@@ -134,7 +133,8 @@ fn argv(array: &CreateArray) -> Vec<String> {
     args
 }
 
-/// `/dev/md/root` is called root, `/dev/md1` is called 1: from these udev's rules make the same path again.
+/// Returns the array's name: `root` for `/dev/md/root`, `1` for `/dev/md1`. udev's rules derive the same path from
+/// it.
 fn name(device: &DevicePath) -> &str {
     let last = device.as_str().rsplit('/').next().unwrap_or(device.as_str());
     match last.strip_prefix("md") {
@@ -144,24 +144,24 @@ fn name(device: &DevicePath) -> &str {
 }
 
 fn mdadm(args: Vec<String>) -> Result<String, CommandError> {
-    // Without it mdadm waits for udev to make the array's node and link.
+    // Otherwise mdadm waits for udev to create the array's node and link.
     let output = Command::new("mdadm").args(args).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run()?;
     Ok(output.stdout)
 }
 
-/// Keeps the kernel from synchronising while the image is written. It starts when the array is assembled the next time;
-/// what is written meanwhile goes to all members.
+/// Suspends synchronization while the image is written. It starts when the array is assembled the next time; data
+/// written meanwhile goes to all members.
 fn freeze(device: &DevicePath) -> Result<()> {
     let file = kernel::sysfs(device)?.join("md/sync_action");
-    // Not fs::write(), which would ask sysfs to make a file that is not there.
+    // Not fs::write(), which would request sysfs to create a missing file.
     match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
-        // Levels without redundancy have nothing to synchronise.
+        // Levels without redundancy have nothing to synchronize.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.context(Phase::Storage, || format!("hold back the synchronisation of {device}")),
+        result => result.context(Phase::Storage, || format!("suspend the synchronization of {device}")),
     }
 }
 
-/// A running array, as `mdadm --detail --export` has it.
+/// Running array, according to `mdadm --detail --export`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     level: String,
@@ -177,7 +177,8 @@ impl Found {
         Ok(Found::parse(&mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_string()])?))
     }
 
-    /// Names come after what is read here, so that the first value counts: a line in a name adds nothing.
+    /// Parses the export. Names follow the fields read here, so the first value of a key counts: a newline in a name
+    /// cannot inject fields.
     fn parse(export: &str) -> Found {
         let mut found = Found::default();
         let mut known = BTreeSet::new();
@@ -198,8 +199,8 @@ impl Found {
         found
     }
 
-    /// Each difference, with what was planned and what is there. Only the counts say how many devices are spares: a
-    /// RAID 5 starts with its last member as a spare.
+    /// Returns each difference from the plan. Which devices are spares is compared only by number: a RAID 5 starts
+    /// with its last member as a spare.
     fn differences(&self, array: &CreateArray) -> Vec<String> {
         let list = |devices: BTreeSet<PathBuf>| {
             devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")
@@ -217,7 +218,7 @@ impl Found {
     }
 }
 
-/// Links followed: `/dev/md/inner` is `/dev/md126`.
+/// Resolves links: `/dev/md/inner` is `/dev/md126`.
 fn resolved<'a>(devices: impl Iterator<Item = &'a DevicePath>) -> BTreeSet<PathBuf> {
     devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).gather()
 }

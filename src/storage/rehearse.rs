@@ -1,5 +1,5 @@
-//! The rehearsal: what is to come back after the wipe is brought back before it, over snapshots whose changes live in
-//! memory. Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
+//! Rehearsal: before the wipe, all preserved objects are brought up over snapshots whose changes are kept in memory.
+//! Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
 
 use super::mount::Mounts;
 use super::overlay::{self, Filled};
@@ -13,26 +13,27 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where each filesystem is mounted, one after the other.
+/// Mount point of each filesystem, one after the other.
 const POINT: &str = "/run/drophammer/rehearsal";
 
-/// What the rehearsal has shown and cost.
+/// Result of a rehearsal.
 #[derive(Debug)]
 pub struct Rehearsed {
     pub filesystems: usize,
-    /// How much was written to the snapshots, in memory.
+    /// Data written to the snapshots, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Brings everything back and takes it down again. What was assembled on these disks, to look inside, is taken down first.
+/// Brings up all preserved objects and takes them down again. Objects assembled on these disks for inspection are
+/// taken down first.
 ///
 /// # Errors
-/// A refusal: what does not come back, in the words of its tool and of the kernel.
+/// A refusal with the object that fails, and the messages of its tool and of the kernel.
 pub fn rehearse(rehearsal: &Rehearsal) -> Result<Rehearsed> {
     rehearse_within(rehearsal, overlay::room_bytes())
 }
 
-/// `room_bytes` of memory are for all changes together.
+/// Rehearses with at most `room_bytes` of memory for all changes together.
 fn rehearse_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehearsed> {
     let log = KernelLog::from_now();
     let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
@@ -44,7 +45,8 @@ fn rehearse_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehearsed> 
     match (played, full) {
         (Err(error), None) => Err(refusal(&format!("{error}{}", words_of(log, &error.to_string())))),
         (_, Some(overlay)) => Err(refusal(&format!(
-            "the changes to {overlay}, journals replayed, do not fit into {} of memory: start the installed system, which replays them, and try again",
+            "changes to {overlay}, including journal replay, do not fit into {} of memory: start the installed \
+             system, which replays the journals, and try again",
             crate::text::bytes(stage.room_bytes)
         ))),
         (Ok(filesystems), None) => struck.map(|()| Rehearsed { filesystems, memory_bytes }),
@@ -54,23 +56,23 @@ fn rehearse_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehearsed> 
 fn refusal(why: &str) -> Error {
     Error::refusal(
         Phase::Storage,
-        format!("rehearsed over snapshots in memory, what is kept does not come back: {why}"),
+        format!("rehearsal over in-memory snapshots: preserved data cannot be brought up: {why}"),
     )
 }
 
-/// An error of a mount has the kernel's words already. Errors of md and LVM have only the words of their tools.
+/// Returns the kernel log for errors of md and LVM. Errors of mounts already include it.
 fn words_of(log: KernelLog, said: &str) -> String {
     if said.contains("the kernel says") { String::new() } else { log.in_words(&["md", "raid", "device-mapper", "dm-"]) }
 }
 
-/// What stands until it is taken down.
+/// Devices that are currently set up.
 #[derive(Default)]
 struct Stage {
-    /// Device to the overlay that takes its place.
+    /// Overlay of each device.
     overlays: BTreeMap<DevicePath, DevicePath>,
-    /// For the changes of each.
+    /// Maximum memory for each overlay, in bytes.
     room_bytes: u64,
-    /// Oldest first.
+    /// Objects brought up, oldest first.
     running: Vec<Running>,
 }
 
@@ -78,7 +80,7 @@ enum Running {
     Array(DevicePath),
     /// Name and devices.
     Group(String, Vec<DevicePath>),
-    /// By its mapping.
+    /// Path of the mapping.
     Container(DevicePath),
 }
 
@@ -92,7 +94,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns how many filesystems were mounted.
+    /// Brings up the objects and returns the number of filesystems mounted.
     fn play(&mut self, operations: &[Restore]) -> Result<usize> {
         let mut filesystems = 0;
         for operation in operations {
@@ -121,7 +123,7 @@ impl Stage {
         Ok(filesystems)
     }
 
-    /// Adds a volume to a group over the overlays. What LVM refuses there it would refuse after the wipe.
+    /// Adds a volume to a group over the overlays, to detect before the wipe what LVM would refuse after it.
     fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
         let physical = self.all_over(&volume.physical);
         let is_active = |running: &Running| matches!(running, Running::Group(name, _) if *name == volume.group);
@@ -136,8 +138,7 @@ impl Stage {
         let what = || format!("{format} on {device}, to be mounted at {path}");
         let is_named = options.iter().any(|option| option.contains("journal_path="));
         if matches!(format, Format::Ext3 | Format::Ext4) && !is_named && journal::is_elsewhere(device)? {
-            let why =
-                "has its journal on another device, which only its mount options can name here: journal_path=DEVICE";
+            let why = "has an external journal, which its mount options must specify: journal_path=DEVICE";
             return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
         }
         let substituted = MountFilesystem {
@@ -161,7 +162,7 @@ impl Stage {
         devices.iter().map(|device| self.over(device)).collect()
     }
 
-    /// `logdev=/dev/sdc1` with the overlay of that.
+    /// Replaces devices in mount options by their overlays: `logdev=/dev/sdc1`.
     fn option(&self, option: &str) -> String {
         let one = |option: &str| match option.split_once('=') {
             Some((name, device)) => format!("{name}={}", self.over(&device.trim().into())),
@@ -180,13 +181,13 @@ impl Stage {
         self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
     }
 
-    /// Takes everything down in reverse order. Goes on after an error, and returns the first one.
+    /// Takes everything down in reverse order. Continues after errors, and returns the first one.
     fn strike(&mut self) -> Result<()> {
         let mut results = Vec::new();
         for running in self.running.drain(..).rev() {
             results.push(match &running {
                 Running::Array(device) if Path::new(device).exists() => raid::stop(device),
-                // It has not started.
+                // The array was not started.
                 Running::Array(_) => Ok(()),
                 Running::Group(name, devices) => lvm::deactivate(name, devices),
                 Running::Container(mapping) => luks::close(mapping),
@@ -194,7 +195,7 @@ impl Stage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // A half-started array or group may still lie on it.
+            // A partially started array or group may still lie on it.
             results.push(release::release_above(overlay).and_then(|()| overlay::remove(overlay)));
         }
         btrfs::list_only(overlays.keys());
@@ -202,16 +203,19 @@ impl Stage {
     }
 }
 
-/// Mounts, and checks that it is writable unless the options say `ro`: a damaged filesystem may come up read-only.
+/// Mounts a filesystem and checks that it is writable unless the options contain `ro`: a damaged filesystem may be
+/// mounted read-only.
 fn mount_alone(mount: &MountFilesystem) -> Result<()> {
     let point = Path::new(POINT);
     let mut mounts = Mounts::new(point);
     mounts.mount_inert(mount)?;
-    let flags = statvfs(point).context(Phase::Storage, || format!("look at {POINT}"))?.flags();
+    let flags = statvfs(point).context(Phase::Storage, || format!("stat {POINT}"))?.flags();
     let wanted = super::mount::is_read_only(&mount.options);
     mounts.finish()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
-        true => Err(Error::new(Phase::Storage, "it comes up read-only, although its options do not say so")),
+        true => {
+            Err(Error::new(Phase::Storage, "the kernel mounted it read-only, although its options do not request that"))
+        }
         false => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Takes down what holds a disk, and proves that nothing holds it any more.
+//! Taking down of holders of disks, and verification that none are left.
 
 use super::{busy, kernel, raid, wipe};
 use crate::command::Command;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// What this file runs; all of it must be in `PATH`.
+/// Tools used by this module; all must be in `PATH`.
 pub const TOOLS: &[&str] = &["dmsetup"];
 
-/// Takes one holder down; whatever lies on it must be down already.
+/// Takes down one holder; those on top of it must be down already.
 ///
 /// # Errors
-/// It is not there, or stays in use (and by whom).
+/// The holder does not exist, or is in use (the error lists the users).
 pub fn release(holder: &Holder) -> Result<()> {
     match holder {
         Holder::Swap { device } => swap_off(device),
@@ -30,17 +30,17 @@ pub fn release(holder: &Holder) -> Result<()> {
     }
 }
 
-/// Takes down every array and mapping on a device or its partitions, the topmost first. They were assembled only to
-/// look inside.
+/// Takes down all arrays and mappings on a device or its partitions, topmost first. They were assembled only for
+/// inspection.
 ///
 /// # Errors
-/// One of them stays in use (and by whom).
+/// One of them stays in use (the error lists the users).
 pub fn release_above(device: &DevicePath) -> Result<()> {
     let holders = walk::farthest_first(device.clone(), holders);
     for holder in holders.iter().filter(|holder| *holder != device) {
         let name = holder.kernel_name();
         match name {
-            // It is gone already, with another device that it lay on.
+            // Already removed together with another underlying device.
             _ if !Path::new("/sys/block").join(name.as_str()).exists() => {}
             name if name.starts_with("md") => raid::stop(holder)?,
             name if name.starts_with("dm-") => remove_mapping(holder)?,
@@ -50,22 +50,22 @@ pub fn release_above(device: &DevicePath) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel shows as holders of a device and its partitions.
+/// Returns the holders of a device and its partitions in sysfs.
 fn holders(device: &DevicePath) -> Vec<DevicePath> {
     let of = |sysfs: PathBuf| fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
     let holders = busy::with_partitions(device).into_iter().flat_map(of);
     holders.map(|holder| KernelName::from(holder.file_name().to_string_lossy().as_ref()).path()).collect()
 }
 
-/// Proves that nothing runs on these disks or their partitions any more.
+/// Verifies that these disks and their partitions are unused.
 ///
 /// # Errors
-/// All that is left, by name.
+/// The remaining users.
 pub fn assert_free(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
         let holders = busy::device_holders(disk);
-        // sysfs does not name every holder: of a mounted btrfs on several devices it names only the first.
+        // sysfs does not list all holders: for a mounted btrfs on several devices, it lists only the first.
         match wipe::open_exclusive(disk) {
             _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
             Err(error) => left.push(error.to_string()),
@@ -75,16 +75,16 @@ pub fn assert_free(disks: &[DevicePath]) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Phase::Storage, format!("still in use after all was taken down: {}", left.join("; "))))
+    Err(Error::new(Phase::Storage, format!("still in use after all holders were taken down: {}", left.join("; "))))
 }
 
-/// What device mapper calls it: `vg00-root`.
+/// Returns the device mapper's name: `vg00-root`.
 ///
 /// # Errors
-/// It is not there, or no device of the device mapper.
+/// The device does not exist, or is not a device-mapper device.
 pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
     let name = fs::read_to_string(kernel::sysfs(device)?.join("dm/name"));
-    Ok(name.context(Phase::Storage, || format!("{device} is not of the device mapper"))?.trim().to_owned())
+    Ok(name.context(Phase::Storage, || format!("{device} is not a device-mapper device"))?.trim().to_owned())
 }
 
 fn swap_off(device: &DevicePath) -> Result<()> {
@@ -94,27 +94,28 @@ fn swap_off(device: &DevicePath) -> Result<()> {
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
 }
 
-/// Not `lvm vgchange`: this also works for half a group, and for two groups of one name.
+/// Removes a mapping. Not with `lvm vgchange`, since this also works for incomplete groups, and for two groups of one
+/// name.
 pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     let name = mapping_name(device)?;
-    // `--retry` gives somebody who only has a look 5 s to let go.
+    // `--retry` waits 5 s for short-lived users.
     let remove = Command::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);
     remove.env("DM_DISABLE_UDEV", "1").run().map_err(|error| {
         let users = busy::in_words(&busy::device_users(device));
         Error::with_source(Phase::Storage, format!("remove {device} ({name}){users}"), error)
     })?;
-    // LVM's link is not dmsetup's business, and vgcreate refuses a name that it finds in /dev.
+    // dmsetup does not remove LVM's link, and vgcreate refuses a name that exists in /dev.
     if let Some(link) = volume_link(&name)
         && fs::symlink_metadata(&link).is_ok_and(|metadata| metadata.is_symlink())
     {
         fs::remove_file(&link).context(Phase::Storage, || format!("remove {}", link.display()))?;
-        // The last one takes the directory along; it is not empty before.
+        // Succeeds only for the last link of the directory.
         let _ = link.parent().map(fs::remove_dir);
     }
     Ok(())
 }
 
-/// `/dev/GROUP/VOLUME` of the mapping `GROUP-VOLUME`, in which dashes of the names themselves are doubled.
+/// Returns `/dev/GROUP/VOLUME` for the mapping `GROUP-VOLUME`, in which dashes of the names are doubled.
 fn volume_link(mapping: &str) -> Option<PathBuf> {
     let escaped = mapping.replace("--", "\0");
     let (group, volume) = escaped.split_once('-')?;
@@ -122,7 +123,8 @@ fn volume_link(mapping: &str) -> Option<PathBuf> {
     Some(Path::new("/dev").join(name(group)).join(name(volume)))
 }
 
-/// Admin-guide/bcache.rst: `stop` of the device lets the backing disk go, `stop` of the set lets the caching disks go.
+/// Stops a bcache (admin-guide/bcache.rst): `stop` of the device releases the backing disk, `stop` of the set the
+/// caching disks.
 fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     let what = || format!("stop {device}");
     let set = fs::canonicalize(sysfs.join("bcache/cache"));
@@ -130,10 +132,10 @@ fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     if let Ok(set) = set {
         fs::write(set.join("stop"), "1").context(Phase::Storage, what)?;
     }
-    // Both return before they are done.
+    // Both return before they are complete.
     let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
     kernel::patiently(Errno::EBUSY, gone).map_err(|error| {
         let users = busy::in_words(&busy::device_users(device));
-        Error::with_source(Phase::Storage, format!("{device} was told to stop and is still there{users}"), error)
+        Error::with_source(Phase::Storage, format!("{device} was stopped but is still present{users}"), error)
     })
 }

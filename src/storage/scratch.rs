@@ -1,5 +1,4 @@
-//! A sparse file in memory that stands for a disk. It may have any size, and takes no more than a given amount of
-//! memory.
+//! Scratch disks: sparse files in memory. They may have any size, and take a limited amount of memory.
 
 use super::loops::LoopDevice;
 use super::mount::Mounts;
@@ -10,21 +9,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys_mount::MountFlags;
 
-/// Each scratch file has a directory of its own below this one.
+/// Parent directory; each scratch file has its own subdirectory.
 const PARENT: &str = "/run/drophammer";
 
-/// With less memory left than this, a failure may be due to the lack of it.
+/// Remaining memory below which a failure may be due to its lack.
 const FULL_BYTES: u64 = 1 << 20;
 
-/// The file in its own tmpfs; both are gone when dropped.
+/// File in its own tmpfs; both are removed on drop.
 pub struct Scratch {
     mounts: Mounts,
     file: PathBuf,
 }
 
 impl Scratch {
+    /// Creates a file of `size_bytes` that takes at most `memory_bytes`.
+    ///
     /// # Errors
-    /// The kernel refuses the tmpfs.
+    /// The tmpfs cannot be mounted.
     pub fn new(size_bytes: u64, memory_bytes: u64) -> Result<Scratch> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("scratch-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -35,7 +36,7 @@ impl Scratch {
         let file = root.join("disk");
         let scratch = Scratch { mounts, file };
         let sized = File::create(&scratch.file).and_then(|file| file.set_len(size_bytes));
-        sized.context(Phase::Storage, || format!("make {}", scratch.file.display()))?;
+        sized.context(Phase::Storage, || format!("create {}", scratch.file.display()))?;
         Ok(scratch)
     }
 
@@ -43,23 +44,23 @@ impl Scratch {
         &self.file
     }
 
-    /// Where something can be mounted.
+    /// Returns a path for mounting the scratch disk.
     pub fn mount_point(&self) -> PathBuf {
         self.mounts.root().join("mnt")
     }
 
-    /// Is all of its memory used?
+    /// Returns whether its memory is used up.
     pub fn is_full(&self) -> bool {
         let left = statvfs(self.mounts.root()).map(|is| is.blocks_available().saturating_mul(is.fragment_size()));
         left.is_ok_and(|left| left < FULL_BYTES)
     }
 
-    /// A block device with sectors of this size that has the file's content.
+    /// Creates a loop device over the file, with sectors of this size.
     ///
     /// # Errors
-    /// The kernel has no loop devices.
+    /// The kernel does not support loop devices.
     pub fn attach(&self, sector_bytes: u32) -> Result<LoopDevice> {
-        let what = || format!("a loop device for {}", self.file.display());
+        let what = || format!("create a loop device for {}", self.file.display());
         let backing = File::options().read(true).write(true).open(&self.file).context(Phase::Storage, what)?;
         LoopDevice::over(&backing, sector_bytes).context(Phase::Storage, what)
     }
@@ -70,7 +71,7 @@ impl Drop for Scratch {
         for error in self.mounts.abandon() {
             tracing::warn!("{error}");
         }
-        // The directory is empty and below /run, so the next boot removes it in any case.
+        // The directory is empty and below /run, so it disappears with the next boot in any case.
         let _ = fs::remove_dir(self.mounts.root());
     }
 }

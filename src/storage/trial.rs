@@ -1,6 +1,6 @@
-//! Tries arrays and filesystems before anything is destroyed. The tool makes them on files in memory that have the size
-//! and the sectors of the real devices, and the kernel runs or mounts them. What the tool or the kernel refuses is so
-//! known while the old system is whole.
+//! Trials of arrays and filesystems before anything is erased. They are created on files in memory that have the size
+//! and sectors of the real devices, and started or mounted by the kernel, so that options rejected by a tool or the
+//! kernel are found while the old system is intact.
 
 use super::mount::Mounts;
 use super::scratch::Scratch;
@@ -14,32 +14,32 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// An empty filesystem is mostly a hole. The rest is its metadata: for 8 TB some hundred MiB, most of it the zeros of
-/// an xfs log.
+/// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes some hundred MiB for 8 TB,
+/// most of it the zeroed log of an xfs.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Each device of an array may fill so much. Its superblock, bitmap and bad-block log take a few MiB.
+/// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
-/// A trial may use the free memory divided by this.
+/// Divisor of the available memory that a trial may use.
 const PART_OF_FREE: u64 = 3;
 
-/// What does not fit into that memory is tried once more in this size.
+/// Size of a second trial if the first one does not fit into memory.
 const SMALL_BYTES: u64 = 2 << 30;
 
-/// No tool takes longer for a file of holes, unless its options make it read the whole file.
+/// Deadline, which no tool exceeds for a sparse file, unless its options make it read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Makes the array of devices in memory, and says what could not be tried.
+/// Creates the array on devices in memory. Returns a note if that was not possible for lack of memory.
 ///
 /// # Errors
-/// mdadm or the kernel refuses it in every size that the plan names, in their own words, or makes another one than the plan's.
+/// mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
 pub fn array(trial: &TryArray) -> Result<Option<String>> {
     let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
     in_one_of(sizes, |member_bytes| array_of(trial, member_bytes))
 }
 
-/// The first size in which it succeeds. When it never does, the first failure tells.
+/// Returns the first success for one of the sizes, or else the first failure.
 fn in_one_of<S>(
     mut sizes: impl Iterator<Item = S>,
     tried: impl Fn(S) -> Result<Option<String>>,
@@ -50,7 +50,7 @@ fn in_one_of<S>(
 
 fn array_of(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
-    let what = || format!("{} for {} was tried in memory, and cannot be made so", make.level, make.device);
+    let what = || format!("{} for {} cannot be created (trial in memory)", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
         if *member == Member::Missing {
@@ -67,16 +67,16 @@ fn array_of(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     match raid::try_out(&CreateArray { device, devices, ..make.clone() }) {
         Err(_) if scratches.iter().any(Scratch::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
-            Ok(Some(format!("{} takes more than {mib} MiB of memory for each device to try it", make.device)))
+            Ok(Some(format!("{} was not tried: it takes more than {mib} MiB of memory for each device", make.device)))
         }
         tried => tried.context(Phase::Storage, what).map(|()| None),
     }
 }
 
-/// Makes and mounts the filesystem in memory, and says what could not be tried.
+/// Creates and mounts the filesystem in memory. Returns a note if that was not possible for lack of memory.
 ///
 /// # Errors
-/// The tool or the kernel refuses it in every size that the plan names, in its own words.
+/// The tool or the kernel fails in every size listed by the plan.
 pub fn filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     with_memory(trial, memory)
@@ -96,34 +96,37 @@ fn of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<
     if let Tried::Whole = once(trial, size_bytes, memory_bytes)? {
         return Ok(None);
     }
-    let note = format!("{format} of {device} takes more than {} MiB of memory to try it whole", memory_bytes >> 20);
+    let note = format!(
+        "{format} of {device} was not tried in full size: it takes more than {} MiB of memory",
+        memory_bytes >> 20
+    );
     let small = SMALL_BYTES.min(size_bytes);
-    // The options were understood in the first try. If some do not fit a smaller filesystem, that says nothing about
-    // the real one.
+    // The options were accepted in the first trial. If some do not work for a smaller filesystem, that is irrelevant
+    // for the real one.
     Ok(Some(match once(trial, small, memory_bytes) {
-        Ok(Tried::Whole) => format!("{note}: it was tried with {}", crate::text::bytes(small)),
-        Ok(Tried::NoRoom) => format!("{note}, and with {}", crate::text::bytes(small)),
+        Ok(Tried::Whole) => format!("{note}; it was tried with {}", crate::text::bytes(small)),
+        Ok(Tried::NoRoom) => format!("{note}, even with {}", crate::text::bytes(small)),
         Err(error) => format!("{note}; with {} it fails: {error}", crate::text::bytes(small)),
     }))
 }
 
 enum Tried {
     Whole,
-    /// There was not enough memory or time.
+    /// Memory or time was not sufficient.
     NoRoom,
 }
 
 fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tried> {
     let MakeFilesystem { device, format, .. } = &trial.make;
     let scratch = Scratch::new(size_bytes, memory_bytes)?;
-    // A plain file stands for a device with sectors of 512 bytes, and zeroing a part of it takes no memory.
+    // A plain file represents a device with sectors of 512 bytes, and zeroing a range of it takes no memory.
     let four_k = (trial.sector_bytes != 512).then(|| scratch.attach(trial.sector_bytes)).transpose()?;
     let path = match &four_k {
         Some(device) => device.path.clone(),
         None => scratch.file().to_string_lossy().as_ref().into(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
-    let what = || format!("{format} for {device} was tried in memory, and cannot be made so");
+    let what = || format!("{format} for {device} cannot be created (trial in memory)");
     if let Err(error) = filesystem::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
         return match scratch.is_full() || is_late(&error) {
             true => Ok(Tried::NoRoom),
@@ -153,17 +156,17 @@ fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &DevicePath) -> Result<
         mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options, others: Vec::new() });
     mounted.and_then(|()| mounts.finish()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
-        let what = format!("{format} for {device} was tried in memory, and cannot be mounted{with}");
+        let what = format!("{format} for {device} cannot be mounted{with} (trial in memory)");
         Error::with_source(Phase::Storage, what, error)
     })
 }
 
-/// How much memory a trial may fill.
+/// Returns the memory that a trial may use.
 fn memory_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?;
+    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo does not contain MemAvailable"))?;
     Ok((kib * 1024 / PART_OF_FREE).min(MOST_MEMORY_BYTES))
 }
 

@@ -1,5 +1,5 @@
-//! The scratch disks of the machine in which `vm_` tests run: blank and free when taken, free again when dropped. And what is on
-//! them, to be compared.
+//! Scratch disks of the machine in which `vm_` tests run: blank and unused when taken and when dropped. Also
+//! fingerprints of their contents.
 
 use super::{gpt, kernel, wipe};
 use crate::command::Command;
@@ -13,17 +13,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
 
-/// So much is read at once, and so much of it is looked at at once.
+/// Size of a read, and of the blocks that are compared at once.
 const BLOCK: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
-/// What O_DIRECT wants buffers to be aligned to, for sectors of any size.
+/// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
 const ALIGNMENT: usize = 4096;
 
 pub struct Disks(Vec<DevicePath>);
 
 impl Disks {
-    /// These, by kernel name: `vda vdb`.
+    /// Takes disks by kernel name: `vda vdb`.
     pub fn take(names: &str) -> Disks {
         assert_test_machine();
         free();
@@ -38,7 +38,7 @@ impl Disks {
         &self.0
     }
 
-    /// Partition 1, 2… of all disks, each of so many MiB: `[number - 1][disk]`.
+    /// Creates partitions of these sizes in MiB on all disks: `[number - 1][disk]`.
     pub fn partition(&self, sizes_mib: &[u64]) -> Vec<Vec<DevicePath>> {
         for disk in &self.0 {
             gpt::write(&table(disk, sizes_mib)).unwrap();
@@ -49,14 +49,14 @@ impl Disks {
     }
 }
 
-/// Guards against a test filter that is too wide: on another machine `vda` may be the disk that the system runs from.
+/// Guards against a test filter that is too wide: on another machine `vda` may be the system disk.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");
 }
 
 impl Drop for Disks {
-    /// What stays on a disk is found by the tests that come later: tools look at all disks.
+    /// Removes the contents, which would be found by later tests: tools scan all disks.
     fn drop(&mut self) {
         free();
         for disk in &self.0 {
@@ -65,8 +65,8 @@ impl Drop for Disks {
     }
 }
 
-/// A digest of all that is on each of these devices, once it is there. A digest of every byte would take most of the time of
-/// these tests under emulation: zeros are only compared, and no page of the kernel's cache is filled.
+/// Returns a digest of the contents of each device. Hashing every byte would dominate the duration of these tests
+/// under emulation: zeros are only compared, and the page cache is bypassed.
 pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
     let one = |device: &P| {
         kernel::flush_buffers(&File::open(device).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
     PartitionTable { device: disk.to_owned(), identity, guid: Uuid::new_v4(), sector_bytes, partitions }
 }
 
-/// Takes everything down, also what a failed test has left: layers lie on layers, so several rounds.
+/// Takes everything down, including remains of failed tests; layers are stacked, hence several rounds.
 fn free() {
     for swap in fs::read_to_string("/proc/swaps").unwrap_or_default().lines().skip(1) {
         let _ = Command::new("swapoff").args(swap.split_whitespace().take(1)).run();
@@ -159,7 +159,7 @@ fn free() {
         let _ = Command::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
         let _ = Command::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();
     }
-    // LVM's links, whose volumes are gone.
+    // Links of LVM whose volumes are gone.
     for group in fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
         for link in fs::read_dir(group.path()).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if fs::read_link(&link).is_ok_and(|to| to.starts_with("/dev/mapper")) {

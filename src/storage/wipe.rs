@@ -1,4 +1,4 @@
-//! Wipes what makes a disk or partition known to others: signatures at its ends, boot code, the kernel's own partitions.
+//! Wiping of signatures at the ends of a disk or partition, of boot code, and of the kernel's partitions.
 
 use super::erase::zero;
 use super::{busy, kernel};
@@ -9,25 +9,26 @@ use nix::errno::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// How much of each end of a device holds signatures: superblocks, partition tables, RAID and LVM metadata.
+/// Size of the areas at both ends that contain signatures: superblocks, partition tables, RAID and LVM metadata.
 pub const END_BYTES: u64 = 1024 * 1024;
 
-/// What comes before disk signature and partition table in an MBR (UEFI specification 5.2.1).
+/// Size of the boot code before disk signature and partition table in an MBR (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: usize = 440;
 
-/// Zeros the first and last MiB of a disk or partition, so that nothing recognises what was on it.
+/// Zeroes the first and last MiB of a disk or partition, so that its old content is no longer recognized.
 ///
 /// # Errors
-/// The device is in use (and by whom), cannot be written, or gives back something else than zeros (and where).
+/// The device is in use (the error lists the users), cannot be written, or returns other data than zeros (the error
+/// contains the offset).
 pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     let file = open_exclusive(device)?;
-    let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
+    let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
     let length = END_BYTES.min(size);
     let ends = [ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
     zero::ranges(&file, device, size, &ends)
 }
 
-/// Zeros the boot code that a BIOS would run from the disk's first sector; the partition table behind it stays.
+/// Zeroes the boot code that a BIOS would run from the disk's first sector, and preserves the partition table.
 ///
 /// # Errors
 /// The disk is in use or cannot be written.
@@ -38,11 +39,11 @@ pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
         .context(Phase::Storage, || format!("wipe the boot code of {device}"))
 }
 
-/// Opens a device for writing, and only if nobody else uses it. With O_EXCL the kernel refuses a device that is
-/// mounted, swapped to or held, and a disk with such a partition (open(2), block/bdev.c).
+/// Opens a device for writing if it is unused. With O_EXCL the kernel refuses a device that is mounted, used as swap
+/// or held, and a disk with such a partition (open(2), block/bdev.c).
 ///
 /// # Errors
-/// It is not there or in use.
+/// The device is missing or in use.
 pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     let open = || {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device);
@@ -54,14 +55,14 @@ pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     })
 }
 
-/// The kernel's idea of the old partitions goes first: their nodes and caches must not outlive them.
+/// Unregisters old partitions from the kernel, since their nodes and caches must not outlive them.
 pub(super) fn forget_partitions(disk: &File, device: &DevicePath) -> Result<()> {
     for partition in kernel::partitions(device)? {
         let delete = || kernel::delete_partition(disk, partition.number);
         kernel::patiently(Errno::EBUSY, delete).map_err(|error| {
             let node = partition.name.path();
             let users = busy::in_words(&busy::device_users(&node));
-            Error::with_source(Phase::Storage, format!("make the kernel forget {node}{users}"), error)
+            Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
         })?;
     }
     Ok(())

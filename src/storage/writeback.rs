@@ -1,5 +1,5 @@
-//! Makes the kernel write to the disks while the image still comes. With the kernel's defaults, a machine with much
-//! memory would keep the whole image in memory and write all of it at the end.
+//! Early write-back while the image is downloaded. With the kernel's defaults, a machine with much memory would cache
+//! the whole image and write it at the end.
 
 use crate::error::{Context, Phase, Result};
 use std::fs::{self, File};
@@ -8,32 +8,31 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// When more than this is not on the disks yet, the kernel begins to write (`vm.dirty_background_bytes`).
+/// Amount of dirty data from which the kernel writes in the background (`vm.dirty_background_bytes`).
 const BEGIN_BYTES: u64 = 64 << 20;
 
-/// When more than this is not on the disks yet, writers have to wait (`vm.dirty_bytes`).
+/// Amount of dirty data from which writers are blocked (`vm.dirty_bytes`).
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Between two rounds of [`Steady`], at least.
+/// Minimum pause between two rounds of [`Steady`].
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Sets this for the whole machine: only for the ramdisk, where the kernel is ours. What cannot be set costs time, nothing
-/// else.
+/// Applies the limits to the whole machine: only for the ramdisk, which owns the kernel. A failure only costs time.
 pub fn start_early(memory_bytes: u64) {
     let (begin, most) = limits(memory_bytes);
     if let Err(error) = set(Path::new("/proc/sys/vm"), begin, most) {
-        tracing::warn!("write-back begins late: {error}");
+        tracing::warn!("cannot start write-back early: {error}");
     }
 }
 
-/// When writing begins, and when writers wait: never for more than a quarter of the memory.
+/// Returns both limits: when writing starts, and when writers are blocked, at most a quarter of the memory.
 fn limits(memory_bytes: u64) -> (u64, u64) {
     let most = (memory_bytes / 4).min(MOST_BYTES);
     (BEGIN_BYTES.min(most / 2), most)
 }
 
 fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
-    // In this order, because the kernel wants the first one to be the smaller.
+    // In this order, because the kernel requires the first one to be smaller.
     for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
         let file = vm.join(name);
         fs::write(&file, bytes.to_string())
@@ -42,7 +41,7 @@ fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes filesystems back again and again, for machines whose kernel settings must not be changed.
+/// Periodic write-back of filesystems, for machines whose kernel settings must not be changed.
 pub struct Steady {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<()>>,
@@ -50,7 +49,7 @@ pub struct Steady {
 }
 
 impl Steady {
-    /// `points` are directories, one of each filesystem.
+    /// Starts the thread. `points` are directories, one of each filesystem.
     pub fn start(points: Vec<PathBuf>) -> Steady {
         let (stop, stopped) = mpsc::channel();
         let often = points.clone();
@@ -59,8 +58,8 @@ impl Steady {
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 sync_all(&often)?;
-                // Whoever creates files has to wait while the journal is written. So it is written for a third of the
-                // time at most.
+                // Processes that create files are blocked while the journal is written, so limit that to a third of
+                // the time.
                 pause = PAUSE.max(2 * began.elapsed());
             }
             Ok(())
@@ -68,12 +67,12 @@ impl Steady {
         Steady { stop, thread, points }
     }
 
-    /// The last round.
+    /// Stops the thread and writes back a last time.
     ///
     /// # Errors
-    /// Data could not be written, in this or in an earlier round: the kernel tells each error once.
+    /// Data could not be written, in this or in an earlier round: the kernel reports each error once.
     pub fn finish(self) -> Result<()> {
-        // The thread has ended by itself after an error.
+        // The thread has already ended after an error.
         let _ = self.stop.send(());
         let earlier = self.thread.join().unwrap_or(Ok(()));
         earlier.and(sync_all(&self.points))

@@ -1,4 +1,4 @@
-//! Proof that devices contain only zeros: all of their ranges are read, as many devices at the same time as there are.
+//! Verification that devices contain only zeros. All ranges are read, from all devices in parallel.
 
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
@@ -11,28 +11,28 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of one read.
+/// Size of a read, in bytes.
 const BLOCK: usize = 4 << 20;
 
-/// Alignment of buffers that direct I/O requires, for sectors of any size.
+/// Alignment of buffers for direct I/O, sufficient for sectors of any size.
 const ALIGNMENT: usize = 4096;
 
-/// A device that delivers fewer bytes in a second on average is failing.
+/// Minimum average throughput in bytes per second; slower devices are failing.
 const SLOWEST_BYTES: u64 = 16 << 20;
 
-/// Time for a device that answers late.
+/// Additional time for devices that respond late.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Devices below this size are read without reports of progress.
+/// Size from which progress is reported.
 const REPORTED_BYTES: u64 = 64 << 30;
 
-/// Receives a line about the progress.
+/// Callback for progress messages.
 pub type Say<'a> = dyn Fn(&str) + Sync + 'a;
 
 /// Reads all ranges of all devices.
 ///
 /// # Errors
-/// A refusal for each device that has anything but zeros, that cannot be read completely, or that is too slow. Nothing was
+/// A refusal for each device that contains nonzero data, cannot be read completely, or is too slow. Nothing was
 /// written.
 pub fn prove(proofs: &[ZeroProof], say: &Say) -> Result<()> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
@@ -49,30 +49,30 @@ pub fn prove(proofs: &[ZeroProof], say: &Say) -> Result<()> {
 
 fn prove_device(proof: &ZeroProof, say: &Say) -> Result<()> {
     let ZeroProof { device, ranges, give_up } = proof;
-    let file = open(device).context(Phase::Storage, || format!("{device}: cannot be opened to read all of it"))?;
+    let file = open(device).context(Phase::Storage, || format!("{device}: cannot be opened for reading"))?;
     let deadline = PATIENCE + Duration::from_secs(proof.bytes() / SLOWEST_BYTES);
     let (total, began) = (proof.bytes(), Instant::now());
     let mut reading = Reading { device, give_up, total, done: 0, began, deadline, say };
     for range in ranges {
         if let Some(offset) = reading.first_data(&file, *range)? {
-            let found = format!("there are data at byte {offset}, between the samples that are zero");
-            return Err(reading.refusal(&format!("cannot be taken for blank: {found}")));
+            let found = format!("data found at byte {offset}, between samples that are zero");
+            return Err(reading.refusal(&format!("is not blank: {found}")));
         }
     }
     Ok(())
 }
 
-/// The page cache is left out: it would be filled, and may have what is no longer on the device.
+/// Opens the device without the page cache, which would be filled, and may contain outdated data.
 fn open(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
-        // A filesystem in memory.
+        // tmpfs, which does not support direct I/O.
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => File::open(device),
         opened => opened,
     }
 }
 
-/// What is being read, and how far.
+/// State of reading a device.
 struct Reading<'a> {
     device: &'a DevicePath,
     give_up: &'a [String],
@@ -84,7 +84,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Returns the offset of the first byte that is not zero.
+    /// Returns the offset of the first nonzero byte.
     fn first_data(&mut self, file: &File, range: ByteRange) -> Result<Option<u64>> {
         let mut room = vec![0_u8; BLOCK + ALIGNMENT];
         let first = room.as_ptr().align_offset(ALIGNMENT);
@@ -122,12 +122,12 @@ impl Reading<'_> {
         Err(self.refusal(&format!("cannot be read completely: only {done} of {total} in {minutes} minutes")))
     }
 
-    /// A refusal with what the operator can do.
+    /// Returns a refusal with the operator's remedies.
     fn refusal(&self, why: &str) -> Error {
         let remedy = match self.give_up {
-            [] => "erase it by hand if nobody needs what is there".to_owned(),
+            [] => "erase it by hand if its content is not needed".to_owned(),
             serials => format!(
-                "if nobody needs what is there, order the reinstall again with --give-up {}",
+                "if its content is not needed, order the reinstall again with --give-up {}",
                 serials.join(" --give-up ")
             ),
         };
@@ -170,7 +170,7 @@ mod tests {
         for offset in [0, 4096, BLOCK as u64 - 1, BLOCK as u64, 6 * MIB + 17, 149 * MIB, size - 1] {
             file.as_file().write_all_at(&[1], offset).unwrap();
             let error = proven(&[proof(&path, &[(0, size)])]).unwrap_err();
-            assert!(error.contains(&format!("there are data at byte {offset},")), "{error}");
+            assert!(error.contains(&format!("data found at byte {offset},")), "{error}");
             assert!(error.contains("--give-up A0"), "no remedy: {error}");
             file.as_file().write_all_at(&[0], offset).unwrap();
         }

@@ -1,5 +1,5 @@
-//! md arrays, as the superblocks of their members describe them: `mdadm --examine` reads every device on which libblkid
-//! sees a member. No array has to run for that, and none is started.
+//! md arrays as described by the superblocks of their members: `mdadm --examine` reads every device with a member
+//! signature. Arrays need not run, and none is started.
 
 mod names;
 
@@ -12,20 +12,20 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What libblkid calls members: md's own, and those of the firmware RAIDs that mdadm understands.
+/// Types of members in libblkid: md's own, and those of the firmware RAIDs that mdadm supports.
 pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
 
-/// A disk that is dying answers late.
+/// Deadline of mdadm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Metadata of firmware RAIDs, and what its arrays are called.
+/// Metadata formats of firmware RAIDs.
 const FIRMWARE: [&str; 2] = ["imsm", "ddf"];
 const CONTAINER: &str = "container";
 
-/// How many lines are passed on of an answer of mdadm that is not understood.
+/// Maximum number of lines of unparsable mdadm output that are reported.
 const SAID_LINES: usize = 5;
 
-/// What one member says.
+/// Superblock of a member.
 #[derive(Debug, PartialEq, Eq)]
 struct Superblock {
     uuid: Uuid,
@@ -34,14 +34,14 @@ struct Superblock {
     metadata: String,
     raid_devices: u32,
     role: MemberRole,
-    /// Counts changes: when members disagree, the one with the most changes is right.
+    /// Number of changes: if members disagree, the highest number is correct.
     events: u64,
-    /// Places in the array that were empty when this was written.
+    /// Slots of the array that were empty when this was written.
     empty: Vec<u32>,
     writes_at_start: bool,
 }
 
-/// All arrays with at least one member here, and the members that mdadm cannot read.
+/// Returns all arrays with at least one member on this machine, and the members that mdadm cannot read.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
     let inside = inventory.inside_devices();
     let devices: Vec<&DevicePath> =
@@ -54,7 +54,7 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unk
     (arrays, unknown)
 }
 
-/// What each member says, and the members that say nothing, each with the reason.
+/// Returns the superblock of each member, and the unreadable members with the reason.
 fn examined(
     devices: &[&DevicePath],
     examine: &impl Fn(&DevicePath) -> Result<String, String>,
@@ -64,12 +64,12 @@ fn examined(
         let none = |text: &str| {
             let said: Vec<&str> =
                 text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
-            format!("mdadm tells of no array that {device} is a member of: {}", said.join(" | "))
+            format!("mdadm reports no array for member {device}: {}", said.join(" | "))
         };
         match examine(device).and_then(|text| parse(&text).ok_or_else(|| none(&text))) {
             Ok(superblock) => found.push(((*device).clone(), superblock)),
             Err(reason) => {
-                tracing::warn!(%device, "what the RAID member belongs to is not known: {reason}");
+                tracing::warn!(%device, "cannot assign the RAID member to an array: {reason}");
                 unknown.push(Unknown { devices: vec![(*device).clone()], reason });
             }
         }
@@ -83,14 +83,14 @@ fn mdadm_examine(device: &DevicePath) -> Result<String, String> {
     output.map(|output| output.stdout).map_err(|error| error.to_string())
 }
 
-/// The text of `mdadm --examine`: lines like `Raid Level : raid1`. `--export` would be easier to read, but knows neither
-/// the metadata's version nor the member's role (export_examine_super1 in mdadm's super1.c).
+/// Parses the output of `mdadm --examine`, with lines like `Raid Level : raid1`. `--export` would be easier to parse,
+/// but lacks the metadata version and the member's role (export_examine_super1 in mdadm's super1.c).
 fn parse(text: &str) -> Option<Superblock> {
     let field = |name: &str| {
         let found = text.lines().filter_map(|line| line.split_once(" : ")).find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim())
     };
-    // 0.90 and the firmware formats call it UUID.
+    // 0.90 and the firmware formats label it UUID.
     let uuid = field("Array UUID").or_else(|| field("UUID"))?;
     let uuid = uuid.split_whitespace().next()?.replace(':', "").parse().ok()?;
     let metadata = metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default());
@@ -104,7 +104,7 @@ fn parse(text: &str) -> Option<Superblock> {
         metadata,
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
-            // The array's data are still being copied to this member.
+            // Data is still being copied to this member.
             Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
             Some(role) => role_1(role),
             None => text.lines().find_map(role_090).unwrap_or(MemberRole::Spare),
@@ -121,7 +121,8 @@ fn parse(text: &str) -> Option<Superblock> {
     })
 }
 
-/// Returns the container of a firmware RAID. Nothing behind its UUID is read: the names of its volumes are there, and may contain lines.
+/// Returns the container of a firmware RAID. Nothing after its UUID is parsed, because the names of its volumes
+/// follow and may contain newlines.
 fn container(uuid: Uuid, metadata: String) -> Superblock {
     Superblock {
         uuid,
@@ -136,9 +137,9 @@ fn container(uuid: Uuid, metadata: String) -> Superblock {
     }
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks at every start, also of an array that is started read-only. It
-/// empties a partial parity log (PPL), replays a journal, and continues a reshape, which metadata 0.91 stands for (feature bits in
-/// linux/raid/md_p.h).
+/// Returns whether the kernel writes more than a bitmap and superblocks at every start, even of an array that is
+/// started read-only. It empties a partial parity log (PPL), replays a journal, and continues a reshape, which
+/// metadata 0.91 indicates (feature bits in linux/raid/md_p.h).
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;
@@ -147,7 +148,7 @@ fn writes_at_start(features: &str, version: &str) -> bool {
     features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
 }
 
-/// `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+/// Removes the home host from a name: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
 fn without_home_host(name: &str) -> String {
     let name = name.split("  (local to host").next().unwrap_or(name);
     name.split_once(':').map_or(name, |(_, name)| name).to_owned()
@@ -162,7 +163,7 @@ fn metadata(magic: &str, version: &str) -> String {
     }
 }
 
-/// `Active device 0`, `spare`, `Replacement device 1`, `Journal`.
+/// Parses a role of metadata 1.x: `Active device 0`, `spare`, `Replacement device 1`, `Journal`.
 fn role_1(text: &str) -> MemberRole {
     match text.strip_prefix("Active device ").map(str::parse) {
         Some(Ok(place)) => MemberRole::Active(place),
@@ -171,8 +172,8 @@ fn role_1(text: &str) -> MemberRole {
     }
 }
 
-/// The line about the member itself in metadata 0.90, after number, major and minor the place and the state:
-/// `this     0     254        0        0      active sync   /dev/vda`.
+/// Parses the line about the member itself in metadata 0.90, with slot and state after number, major and minor: `this
+/// 0     254        0        0      active sync   /dev/vda`.
 fn role_090(line: &str) -> Option<MemberRole> {
     let mut words = line.split_whitespace();
     (words.next() == Some("this")).then_some(())?;
@@ -185,14 +186,14 @@ fn role_090(line: &str) -> Option<MemberRole> {
     })
 }
 
-/// `A.A ('A' == active, '.' == missing, 'R' == replacing)`
+/// Parses the empty slots of metadata 1.x: `A.A ('A' == active, '.' == missing, 'R' == replacing)`.
 fn empty_1(text: &str) -> Vec<u32> {
     let states = text.split(' ').next().unwrap_or_default();
     (0..).zip(states.chars()).filter(|(_, state)| *state == '.').map(|(place, _)| place).collect()
 }
 
-/// A line of metadata 0.90 about a place, after its number, that of the device and the place again:
-/// `   1     1       0        0        1      faulty removed`.
+/// Parses a line of metadata 0.90 about a slot, if it is empty: `   1     1       0        0        1      faulty
+/// removed`.
 fn empty_090(line: &str) -> Option<u32> {
     let mut words = line.split_whitespace();
     words.next()?.parse::<u32>().ok()?;
@@ -200,10 +201,10 @@ fn empty_090(line: &str) -> Option<u32> {
     words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
 }
 
-/// Takes the place from members whose data are not the array's data. mdadm leaves them out as well (Assemble.c). A
-/// member has missed changes if it is more than one change behind: a single one may be the array's stop. Or the others
-/// went on without it. If two members went on without each other, both lose their places, because a person must say
-/// which of them is right.
+/// Marks members as faulty whose data is outdated. mdadm excludes them as well (Assemble.c). A member has missed
+/// changes if it is more than one change behind (a single one may be the array's stop), or if others were used
+/// without it. If two members were used without each other, both are marked, because the operator must decide which
+/// one is correct.
 fn settle(members: &mut [(DevicePath, Superblock)]) {
     let place = |superblock: &Superblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -219,18 +220,18 @@ fn settle(members: &mut [(DevicePath, Superblock)]) {
         let left = active.iter().any(|(other, events, _)| *events >= superblock.events && without(*other, own));
         let why = match rival {
             Some((other, ..)) => {
-                format!("it and member {other} were each used without the other: a person must choose one")
+                format!("it and member {other} were used without each other: the operator must choose one")
             }
             None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
             None if left => "the others were used without it".to_owned(),
             None => continue,
         };
-        tracing::warn!(%device, "member {own} of the array {} does not count: {why}", superblock.uuid);
+        tracing::warn!(%device, "member {own} of array {} is ignored: {why}", superblock.uuid);
         superblock.role = MemberRole::Faulty;
     }
 }
 
-/// One array for each UUID, in the order of the devices.
+/// Returns one array for each UUID, in the order of the devices.
 fn grouped(found: Vec<(DevicePath, Superblock)>) -> Vec<Array> {
     let mut arrays: Vec<Vec<(DevicePath, Superblock)>> = Vec::new();
     for member in found {
@@ -242,7 +243,7 @@ fn grouped(found: Vec<(DevicePath, Superblock)>) -> Vec<Array> {
     arrays.into_iter().filter_map(array).collect()
 }
 
-/// What the member with the most changes says; of equal ones the first.
+/// Builds an array from the member with the most changes; the first one if several are equal.
 fn array(mut members: Vec<(DevicePath, Superblock)>) -> Option<Array> {
     settle(&mut members);
     let role =
@@ -254,8 +255,8 @@ fn array(mut members: Vec<(DevicePath, Superblock)>) -> Option<Array> {
     Some(Array { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
 }
 
-/// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is
-/// the container that the members' metadata names.
+/// Returns the running array that holds one of the members. Volumes in a container of a firmware RAID hold them too,
+/// but the members' metadata describes the container.
 fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<KernelName> {
     let members: Vec<KernelName> = array.members.iter().map(|member| inventory.kernel_name(&member.device)).collect();
     let holds = |stacked: &&Stacked| {
@@ -267,7 +268,7 @@ fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<Kernel
     inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
 }
 
-/// What an overlay lies on; for any other device, that device.
+/// Returns the device below an overlay, or else the device itself.
 fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a KernelName) -> &'a KernelName {
     let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
     overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)

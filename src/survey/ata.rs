@@ -1,4 +1,4 @@
-//! What an ATA disk says of its security feature set (ACS-4 4.18), through `hdparm -I`.
+//! ATA security feature set of disks (ACS-4 4.18), read through `hdparm -I`.
 
 use crate::command::Command;
 use crate::inventory::EraseMethod;
@@ -7,21 +7,22 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// hdparm asks the disk one question. A disk that takes longer has other problems.
+/// Deadline of hdparm, which sends a single command. A disk that takes longer has other problems.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The security of a disk.
+/// Security state of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Security {
     pub supported: bool,
-    /// A user password is set.
+    /// Whether a user password is set.
     pub enabled: bool,
-    /// Nothing can be read or written before the password is given.
+    /// Whether access requires the password.
     pub locked: bool,
-    /// The disk takes no security command until the next power cycle. Most firmware freezes disks so before it boots.
+    /// Whether security commands are rejected until the next power cycle. Most firmware freezes disks before it
+    /// boots.
     pub frozen: bool,
     pub enhanced: bool,
-    /// How many minutes the disk needs for an erase, as it estimates; 508 means "at least 508".
+    /// Duration of an erase estimated by the disk, in minutes; 508 means "at least 508".
     pub erase_minutes: Option<u32>,
     pub enhanced_minutes: Option<u32>,
 }
@@ -31,17 +32,17 @@ nix::ioctl_read_bad!(hdio_get_identity, 0x030d, Identity);
 /// IDENTIFY DEVICE data (ACS-4 7.13).
 type Identity = [u16; 256];
 
-/// Bit 0 of this word: is there a security feature set?
+/// IDENTIFY word whose bit 0 indicates support of the security feature set.
 const SECURITY_STATUS: usize = 128;
 
-/// Asks the disk.
+/// Reads the security state of a disk.
 ///
 /// # Errors
-/// It is no ATA disk, there is no hdparm, or the disk does not answer. The error is in words.
+/// The device is not an ATA disk, hdparm is missing, or the disk does not respond.
 pub fn security(device: &Path) -> Result<Security, String> {
-    // The kernel has kept this answer since it found the disk. It costs nothing, and is enough for a disk without
-    // security. Emulated disks are such disks, and QEMU's fails its next queued command after hdparm.
-    let identity = kept_identity(device).map_err(|error| format!("it does not identify itself: {error}"))?;
+    // The kernel caches this data, so it is available at no cost, and is sufficient for disks without security, such
+    // as emulated ones: QEMU's disk fails its next queued command after hdparm.
+    let identity = kept_identity(device).map_err(|error| format!("cannot read its identify data: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
         return Ok(Security::default());
     }
@@ -58,7 +59,7 @@ fn kept_identity(device: &Path) -> std::io::Result<Identity> {
 }
 
 impl Security {
-    /// Reads what `hdparm -I` prints. A disk without security has no section about it.
+    /// Parses the output of `hdparm -I`. A disk without security has no section about it.
     pub fn parse(text: &str) -> Security {
         let lines = text.lines().skip_while(|line| line.trim_end() != "Security:").skip(1);
         let section = lines.take_while(|line| line.starts_with(char::is_whitespace));
@@ -85,18 +86,18 @@ impl Security {
         security
     }
 
-    /// Why the disk cannot be erased by its security commands now.
+    /// Returns why the disk cannot be erased by security commands at present.
     pub fn obstacle(&self) -> Option<&'static str> {
         match self {
-            Security { supported: false, .. } => Some("the disk has no ATA security"),
+            Security { supported: false, .. } => Some("the disk does not support ATA security"),
             Security { locked: true, .. } => Some("the disk is locked by a password"),
-            Security { enabled: true, .. } => Some("the disk has a password"),
+            Security { enabled: true, .. } => Some("the disk has a password set"),
             Security { frozen: true, .. } => Some("the firmware has frozen the disk's security"),
             _ => None,
         }
     }
 
-    /// What can be done now.
+    /// Returns the methods that are available at present.
     pub fn methods(&self) -> Vec<EraseMethod> {
         match (self.obstacle(), self.enhanced) {
             (Some(_), _) => Vec::new(),
@@ -106,7 +107,8 @@ impl Security {
     }
 }
 
-/// Minutes for this command in `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.`
+/// Parses the minutes for a command in `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE
+/// UNIT.`
 fn minutes(text: &str, command: &str) -> Option<u32> {
     let sentences = text.split('.').filter_map(|sentence| sentence.trim().split_once("min for "));
     let time = sentences.filter(|(_, what)| *what == command).map(|(time, _)| time).next()?;
@@ -179,12 +181,15 @@ Checksum: correct
     #[test]
     fn nothing_is_offered_where_something_is_in_the_way() {
         let cases = [
-            (NONE.to_owned(), "the disk has no ATA security"),
-            (String::new(), "the disk has no ATA security"),
-            ("/dev/sdb:\n HDIO_DRIVE_CMD(identify) failed: Invalid argument\n".into(), "the disk has no ATA security"),
-            (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk has no ATA security"),
+            (NONE.to_owned(), "the disk does not support ATA security"),
+            (String::new(), "the disk does not support ATA security"),
+            (
+                "/dev/sdb:\n HDIO_DRIVE_CMD(identify) failed: Invalid argument\n".into(),
+                "the disk does not support ATA security",
+            ),
+            (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk does not support ATA security"),
             (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
-            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password"),
+            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password set"),
             (
                 SSD.replace("not\tenabled", "\tenabled").replace("not\tlocked", "\tlocked"),
                 "the disk is locked by a password",

@@ -1,4 +1,4 @@
-//! What an ATA disk says of itself: the answer to IDENTIFY DEVICE, which the kernel keeps as vital product data.
+//! Identity of ATA disks: IDENTIFY DEVICE data, which the kernel provides as vital product data.
 
 use super::printable;
 use std::path::Path;
@@ -9,16 +9,16 @@ pub(super) struct Identity {
     pub serial: String,
 }
 
-/// What the disk with this directory in sysfs says; none if it is no ATA disk, or if the controller hides that it is
-/// one.
+/// Returns the identity of the disk with this sysfs directory; `None` if it is not an ATA disk, or if the controller
+/// hides that.
 pub(super) fn identity(disk: &Path) -> Option<Identity> {
     parse(&std::fs::read(disk.join("device/vpd_pg89")).ok()?)
 }
 
-/// VPD page 0x89 (SAT-4 12.4.2): the 512 bytes of the disk's answer begin at byte 60.
+/// Parses VPD page 0x89 (SAT-4 12.4.2): the 512 bytes of IDENTIFY data start at byte 60.
 fn parse(page: &[u8]) -> Option<Identity> {
     let answer = page.get(60..572).filter(|_| page.get(1) == Some(&0x89))?;
-    // Words 10 to 19 and 27 to 46 (ACS-4 7.13), two characters in each, the second one first.
+    // Words 10 to 19 and 27 to 46 (ACS-4 7.13), each with two characters in swapped order.
     let text = |range| answer.get(range).map(|bytes: &[u8]| printable(&swapped(bytes)));
     let identity = Identity { serial: text(20..40)?, model: text(54..94)? };
     Some(identity).filter(|identity| !identity.model.is_empty())

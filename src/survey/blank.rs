@@ -1,6 +1,5 @@
-//! Is there nothing on a device? That no signature is found proves little: a database may write to a disk without a
-//! filesystem, and a damaged disk has lost its signatures. So places all over the device are read, and all of them must
-//! be zero.
+//! Detection of blank devices by samples. A missing signature proves little: a database may use a disk without a
+//! filesystem, and a damaged disk has lost its signatures. Therefore samples from all over the device must be zero.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -9,28 +8,28 @@ use std::path::Path;
 
 use super::signatures::Area;
 
-/// How much is read at each end. Most programs that write to a disk leave something there.
+/// Size of the areas at both ends that are read completely. Most programs that write to a disk store data there.
 const END_BYTES: u64 = 4 << 20;
 
-/// Size of one read.
+/// Size of a read, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// How many places are read between the ends, evenly spread. A hard disk needs about 10 ms for each.
+/// Number of evenly spread samples between the ends. A hard disk needs about 10 ms for each.
 const SAMPLES: u64 = 64;
 
-/// The same of a whole block device or file, whatever the kernel calls it.
+/// Returns whether a whole block device or file is blank.
 ///
 /// # Errors
-/// It cannot be read: then nobody knows.
+/// It cannot be read, so that its state is unknown.
 pub fn whole_is_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_blank(path, Area { start_bytes: 0, size_bytes })
 }
 
-/// Is every place zero that is read, of a device or a part of it? Most content shows at the first read.
+/// Returns whether all samples of an area are zero. Most content is found by the first read.
 ///
 /// # Errors
-/// A place cannot be read: then nobody knows.
+/// A sample cannot be read, so that the state is unknown.
 pub(super) fn is_blank(path: &Path, area: Area) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];
@@ -45,7 +44,7 @@ pub(super) fn is_blank(path: &Path, area: Area) -> io::Result<bool> {
     Ok(area.size_bytes > 0)
 }
 
-/// Start and length of each read: the ends first, and of small devices everything.
+/// Returns start and length of each read: the ends first; the whole area if it is small.
 fn places(size_bytes: u64) -> Vec<(u64, u64)> {
     let pieces = |start: u64, end: u64| {
         let starts = (start..end).step_by(SAMPLE_BYTES as usize);
@@ -55,7 +54,7 @@ fn places(size_bytes: u64) -> Vec<(u64, u64)> {
     if inside <= SAMPLES * SAMPLE_BYTES {
         return pieces(0, size_bytes).collect();
     }
-    // Each place is aligned to the size of a read, and at the middle of its share.
+    // Each sample is aligned to its size, in the middle of its share.
     let share = inside / SAMPLES;
     let sample = |number: u64| {
         let middle = END_BYTES + number * share + share / 2;

@@ -1,16 +1,16 @@
-//! The names that udev gives a disk in `/dev/disk/by-id`, made here because no udev runs in the ramdisk (systemd,
+//! Names of disks in `/dev/disk/by-id`, derived as udev does, because no udev runs in the ramdisk (systemd,
 //! rules.d/60-persistent-storage.rules.in with the programs ata_id and scsi_id).
 
 use super::ata_identity::Identity;
 use crate::inventory::Disk;
 
-/// All such names of a disk, as paths. `ata` is what an ATA disk says of itself, `namespace` the number of an NVMe
+/// Returns all names of a disk, as paths. `ata` is the identity of an ATA disk, `namespace` the number of an NVMe
 /// namespace; empty for others.
 pub(super) fn names(disk: &Disk, ata: Option<&Identity>, namespace: &str) -> Vec<String> {
     let names = match disk.transport.as_str() {
         "nvme" => nvme(disk, namespace),
         "virtio" if !disk.serial.is_empty() => vec![format!("virtio-{}", safe(&disk.serial))],
-        // Their names are made of USB descriptors, which are not read here.
+        // Their names are derived from USB descriptors, which are not read here.
         "usb" => Vec::new(),
         _ if !disk.hctl.is_empty() => scsi(disk, ata),
         _ => Vec::new(),
@@ -25,7 +25,7 @@ fn nvme(disk: &Disk, namespace: &str) -> Vec<String> {
     }
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name = format!("nvme-{}_{}", safe(&disk.model), safe(&disk.serial));
-        // Since systemd 253, so that two namespaces have two names.
+        // Since systemd 253, so that namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);
@@ -36,12 +36,12 @@ fn nvme(disk: &Disk, namespace: &str) -> Vec<String> {
 fn scsi(disk: &Disk, ata: Option<&Identity>) -> Vec<String> {
     let mut names = Vec::new();
     let wwn = disk.wwn.strip_prefix("0x");
-    // udev asks a disk in ATA's words when its vendor is "ATA", whatever the controller.
+    // udev uses ATA commands for a disk with vendor "ATA", whatever the controller.
     if disk.vendor == "ATA" {
         let parts = ata.map(|identity| [&identity.model, &identity.serial].map(|text| joined(text)));
         names.extend(parts.map(|parts| format!("ata-{}", parts.join("_").trim_end_matches('_'))));
     } else if wwn.is_none() && !disk.wwn.starts_with("eui.") && !disk.serial.is_empty() {
-        // scsi_id: 0 stands for an identifier of the vendor's own, 2 for EUI-64, 3 for NAA.
+        // scsi_id: 0 denotes a vendor-specific identifier, 2 EUI-64, 3 NAA.
         names.push(format!("scsi-0{}_{}_{}", joined(&disk.vendor), joined(&disk.model), joined(&disk.serial)));
     }
     if let Some(hex) = wwn {
@@ -53,13 +53,13 @@ fn scsi(disk: &Disk, ata: Option<&Identity>) -> Vec<String> {
     names
 }
 
-/// `udev_replace_chars`: each character that a name cannot have becomes `_`.
+/// Replaces unsupported characters by `_` (`udev_replace_chars`).
 fn safe(text: &str) -> String {
     let good = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii();
     text.chars().map(|c| if good(c) { c } else { '_' }).collect()
 }
 
-/// `udev_replace_whitespace`, then the same: here a run of blanks is one `_`.
+/// Replaces runs of blanks by `_` (`udev_replace_whitespace`), then other unsupported characters.
 fn joined(text: &str) -> String {
     safe(&text.split_whitespace().collect::<Vec<_>>().join("_"))
 }

@@ -1,4 +1,4 @@
-//! What is on a block device, be it a disk or made of others: partition table, signatures, users of its partitions.
+//! Contents of block devices: partition table, signatures, and users of the partitions.
 
 use super::blank::is_blank;
 use super::holders::Users;
@@ -11,11 +11,11 @@ use crate::order;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A device to look into.
+/// Device to read.
 pub(super) struct Target<'a> {
-    /// Its node in `/dev` is there without udev.
+    /// Kernel name, whose device node exists without udev.
     pub name: &'a KernelName,
-    /// The path that people are told. The paths of the partitions are made from it.
+    /// Path for messages, from which the paths of the partitions are derived.
     pub device: &'a DevicePath,
     pub sector_bytes: u32,
     pub size_bytes: u64,
@@ -25,15 +25,15 @@ pub(super) struct Target<'a> {
 pub(super) struct Contents {
     pub table: Option<Table>,
     pub signatures: Vec<Signature>,
-    /// Uses of partitions that only the kernel knows, because the table was changed under it or cannot be read.
+    /// Uses of partitions that only the kernel has, because the table was changed or cannot be read.
     pub uses: Vec<Use>,
-    /// Why not all is known.
+    /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
-    /// As [`crate::inventory::Disk::blank`]; whether somebody holds all of it is not asked here.
+    /// Blank as defined by [`crate::inventory::Disk::blank`], ignoring users of the whole device.
     pub blank: bool,
 }
 
-/// Table and signatures. Whatever cannot be read is named in `unreadable`; the rest is told all the same.
+/// Reads table and signatures. Failures are reported in `unreadable`; all else is returned nevertheless.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -55,7 +55,7 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
     for left in kernel {
         if contents.table.is_some() {
             let partition = left.name;
-            tracing::warn!(%partition, "the kernel has this partition, the table on {} has not", target.device);
+            tracing::warn!(%partition, "partition exists in the kernel, but not in the table of {}", target.device);
         }
         contents.uses.extend(left.uses);
     }
@@ -68,13 +68,13 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
-        tracing::warn!("not all that is on {} is known: {text}", target.name);
+        tracing::warn!("{}: contents are not completely known: {text}", target.name);
         contents.unreadable = Some(text);
     }
     Ok(contents)
 }
 
-/// A partition as the kernel has it now.
+/// Partition registered with the kernel.
 struct KernelPartition {
     name: KernelName,
     number: u32,
@@ -84,8 +84,8 @@ struct KernelPartition {
 }
 
 impl KernelPartition {
-    /// Is this what the table on the disk says? The kernel gives an extended partition two sectors only, for the
-    /// boot loader (block/partitions/msdos.c).
+    /// Returns whether this is a partition of the table on the disk. The kernel's device for an extended partition
+    /// has two sectors, for the boot loader (block/partitions/msdos.c).
     fn is(&self, found: &FoundPartition) -> bool {
         self.number == found.number
             && self.start_bytes == found.start_bytes
@@ -107,7 +107,7 @@ fn kernel_partitions(disk: &Path, users: &Users) -> Result<Vec<KernelPartition>>
     Ok(partitions)
 }
 
-/// The table with what is inside each partition. Takes from `kernel` the partitions that are in it.
+/// Returns the table with the contents of each partition. Removes its partitions from `kernel`.
 fn table(
     target: &Target,
     found: FoundTable,
@@ -119,9 +119,8 @@ fn table(
         let end = found.start_bytes.checked_add(found.size_bytes);
         found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
     });
-    // Partitions that do not lie on the device cannot be read. libblkid would take one without a size for the whole
-    // disk.
-    let said = |found: &FoundPartition| format!("{}: partition {} does not lie on it", target.device, found.number);
+    // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
+    let said = |found: &FoundPartition| format!("{}: partition {} is outside the device", target.device, found.number);
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
@@ -137,7 +136,7 @@ fn table(
             start_bytes: found.start_bytes,
             size_bytes: found.size_bytes,
             kind: found.kind,
-            // A DOS partition has an id that is no UUID.
+            // The ID of a DOS partition is not a UUID.
             guid: found.guid.parse().ok(),
             label: found.name,
             signatures,
@@ -150,8 +149,8 @@ fn table(
     Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 
-/// The signatures inside a partition, and whether it is blank. It is read through its own node, whose cache has what
-/// was written through that node. If the kernel does not know the partition, it is read through the disk.
+/// Returns the signatures in a partition, and whether it is blank. It is read through its own node, whose cache
+/// contains data written through that node, or through the disk if the kernel does not know the partition.
 fn inside(
     target: &Target,
     found: &FoundPartition,
@@ -175,7 +174,7 @@ fn inside(
     Ok((signatures, blank))
 }
 
-/// The signatures, and a doubt where they could not be read or one is damaged.
+/// Returns the signatures, and adds a doubt if they are unreadable or damaged.
 fn checked(device: &DevicePath, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
     let found = found.unwrap_or_else(|error| {
         doubts.push(format!("{device}: {error}"));
@@ -186,7 +185,7 @@ fn checked(device: &DevicePath, found: io::Result<Vec<FoundSignature>>, doubts: 
     found.into_iter().map(|found| found.signature).collect()
 }
 
-/// The device node of a kernel name.
+/// Returns the device node of a kernel name.
 pub(super) fn node(roots: &Roots, name: &KernelName) -> PathBuf {
     roots.dev.join(name.path().as_str().trim_start_matches("/dev/"))
 }

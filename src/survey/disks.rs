@@ -1,4 +1,4 @@
-//! The disks of this machine: what sysfs says about each, and what is on it.
+//! Disks of this machine: their sysfs attributes and contents.
 
 use super::contents::{self, Target};
 use super::holders::Users;
@@ -10,22 +10,23 @@ use crate::order;
 use std::path::Path;
 use std::thread;
 
-/// Block devices that are no disks to install on: made of memory, files or other disks, and drives for CDs and floppies.
+/// Name prefixes of block devices that are not disks: backed by memory, files or other disks, and CD and floppy
+/// drives.
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
 /// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
 const SCSI_CDROM: &str = "5";
 
-/// All whole disks, sda before sdb before sdaa.
+/// Returns all whole disks in natural order: sda, sdb, sdaa.
 pub(super) fn read(roots: &Roots, users: &Users, depth: Depth) -> Result<Vec<Disk>> {
     let block = roots.sys.join("block");
-    // Unlike other directories of sysfs this one must be there: no disks at all would look like an empty machine.
-    std::fs::read_dir(&block).context(Phase::Inventory, || format!("read the directory {}", block.display()))?;
+    // Unlike other sysfs directories, this one must exist: without it, the machine would appear to have no disks.
+    std::fs::read_dir(&block).context(Phase::Inventory, || format!("read {}", block.display()))?;
     let names = names(&block)?;
-    // Disks are read side by side: 24 hard disks would take a minute one after the other.
+    // Disks are read in parallel: 24 hard disks would take a minute sequentially.
     let found: Vec<Result<Option<Disk>>> = thread::scope(|scope| {
         let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
-        let gone = || Error::new(Phase::Inventory, "a thread that reads a disk ended early");
+        let gone = || Error::new(Phase::Inventory, "a thread reading a disk panicked");
         readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err(gone()))).collect()
     });
     let mut disks = Vec::new();
@@ -39,11 +40,11 @@ pub(super) fn read(roots: &Roots, users: &Users, depth: Depth) -> Result<Vec<Dis
     Ok(disks)
 }
 
-/// One disk; none when it is not a disk, or empty as a card reader without a card.
+/// Reads a disk; `None` if it is not a disk, or is empty, like a card reader without a card.
 fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<Option<Disk>> {
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
-    // `hidden` are the single paths below an NVMe multipath disk (nvme0c0n1): they have no device node.
+    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
     if NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) || at("hidden") == "1" || at("device/type") == SCSI_CDROM
     {
         return Ok(None);
@@ -54,7 +55,7 @@ fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<O
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let name = KernelName::from(name);
     let device = name.path();
-    // SCSI has room for 16 characters of a model; what a SATA disk says of itself has 40.
+    // SCSI provides 16 characters of a model, SATA identify data 40.
     let identity = ata_identity::identity(&dir);
     let mut disk = Disk {
         name,
@@ -90,25 +91,26 @@ fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<O
     Ok(Some(disk))
 }
 
-/// virtio gives the number of a PCI vendor, SCSI gives a name.
+/// Returns the vendor name; empty for virtio, which provides a PCI vendor ID.
 fn vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
 
-/// The serial number: virtio gives it on the disk, NVMe on the controller, SCSI and ATA in vital product data.
+/// Returns the serial number, which virtio provides on the disk, NVMe on the controller, SCSI and ATA in vital
+/// product data.
 fn serial(dir: &Path) -> String {
     let candidates = [attribute(&dir.join("serial")), attribute(&dir.join("device/serial"))];
     let vital = || unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
     candidates.into_iter().find(|text| !text.is_empty()).unwrap_or_else(vital)
 }
 
-/// What tells the disk with this directory in sysfs from others of its kind: serial number and world wide name, each
-/// empty when unknown, exactly as [`Disk`] has them.
+/// Returns serial number and world wide name of the disk with this sysfs directory, each empty if unknown, in the
+/// same format as in [`Disk`].
 pub fn serial_and_wwn(dir: &Path) -> (String, String) {
     (serial(dir), wwn(dir))
 }
 
-/// VPD page 0x80 (SPC-5 7.7.20): four bytes of header with the length in the last two, then the text.
+/// Parses VPD page 0x80 (SPC-5 7.7.20): a header of four bytes with the length in the last two, then the text.
 fn unit_serial_number(page: &[u8]) -> String {
     match page {
         [_, 0x80, high, low, rest @ ..] => {
@@ -119,13 +121,12 @@ fn unit_serial_number(page: &[u8]) -> String {
     }
 }
 
-/// The world wide name as udev and lsblk spell it: `0x5000c500…`, `eui.0025388…`.
+/// Returns the world wide name in the format of udev and lsblk: `0x5000c500…`, `eui.0025388…`.
 fn wwn(dir: &Path) -> String {
     let text = [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // This name is made of vendor, model and serial number, which are known already. It is not registered world
-        // wide.
+        // Derived from vendor, model and serial number, which are already known; not a registered name.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

@@ -1,11 +1,11 @@
-//! How each disk can be erased, the best first.
+//! Supported erase methods of disks, best first.
 
 use super::{Roots, ata, attribute, contents, nvme};
 use crate::inventory::{Disk, EraseMethod};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Fills in [`Disk::erase`]. Disks are asked side by side, so that a slow one does not delay the others.
+/// Sets [`Disk::erase`]. Disks are queried in parallel, so that a slow one does not delay the others.
 pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
     std::thread::scope(|scope| {
         for disk in found {
@@ -20,7 +20,8 @@ pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
 fn methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
     let mut methods = match transport {
         "nvme" => nvme(node),
-        // A USB bridge passes on what it likes, and a disk that loses power during a security erase stays locked.
+        // Not for USB: bridges forward commands selectively, and a disk that loses power during a security erase
+        // stays locked.
         "sata" => sata(node),
         _ => Vec::new(),
     };
@@ -30,11 +31,11 @@ fn methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
     methods
 }
 
-/// If the disk cannot be asked, for example without the rights, no method is offered.
+/// Returns the methods of an NVMe namespace; none if it cannot be queried, for example for lack of privileges.
 fn nvme(node: &Path) -> Vec<EraseMethod> {
     let asked = std::fs::File::open(node).and_then(|file| nvme::namespace(&file));
     asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {
-        tracing::debug!("{} does not say how it can be erased: {error}", node.display());
+        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
         Vec::new()
     })
 }
@@ -44,7 +45,7 @@ fn sata(node: &Path) -> Vec<EraseMethod> {
         return Vec::new();
     }
     ata::security(node).map(|security| security.methods()).unwrap_or_else(|error| {
-        tracing::debug!("{} does not say how it can be erased: {error}", node.display());
+        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
         Vec::new()
     })
 }

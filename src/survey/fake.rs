@@ -1,4 +1,4 @@
-//! A machine in a temporary directory, for tests: sysfs, procfs and devices as files.
+//! Simulated machine in a temporary directory for tests: sysfs, procfs and devices as files.
 
 use super::Roots;
 use std::fs;
@@ -10,7 +10,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A machine without disks and cards.
+    /// Creates a machine without disks and NICs.
     pub(super) fn new() -> Tree {
         let tree = Tree { root: tempfile::tempdir().unwrap() };
         tree.write("proc/cpuinfo", "");
@@ -43,8 +43,8 @@ impl Tree {
         symlink(target, path).unwrap();
     }
 
-    /// A disk of that size at that place below `sys/devices`, and its device: a file that is one hole.
-    /// `device` is where its `device` link goes, from the disk's directory.
+    /// Adds a disk of that size at a path below `sys/devices`, and its device: a sparse file. `device` is the target
+    /// of its `device` link, relative to the disk's directory.
     pub(super) fn disk(&self, place: &str, device: &str, size_bytes: u64) {
         let dir = format!("sys/devices/{place}");
         let name = place.rsplit('/').next().unwrap();
@@ -60,18 +60,18 @@ impl Tree {
     }
 }
 
-/// Runs a tool that a test needs. If the tool is missing, the test fails: a skipped test proves nothing.
+/// Runs a tool. If it is missing, the test fails: a skipped test proves nothing.
 pub(super) fn ran(tool: &str, args: &[&str]) {
     if let Err(error) = crate::command::Command::new(tool).args(args).run() {
         panic!("{error}");
     }
 }
 
-/// Writes the partition table of that sfdisk(8) script onto a disk or image.
+/// Writes the partition table of a sfdisk(8) script to a disk or image.
 pub(super) fn sfdisk(disk: &std::path::Path, script: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), script).unwrap();
-    // sfdisk reads standard input only.
+    // sfdisk reads only from standard input.
     let line = "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"";
     ran("sh", &["-c", line, "sh", disk.to_str().unwrap(), file.path().to_str().unwrap()]);
 }

@@ -1,6 +1,7 @@
-//! Boot variables of a UEFI firmware, from efivarfs.
+//! Boot variables of UEFI firmware, from efivarfs.
 //!
-//! The installed system can write them, so names, values and their number are bounded, and everything malformed is listed as such.
+//! The installed system can write them, so their names, values and number are limited, and malformed ones are listed
+//! as such.
 
 mod target;
 
@@ -29,7 +30,7 @@ const SHIM: Uuid = Uuid::from_u128(0x605dab50_e046_4300_abb6_3dd810dd8b23);
 /// Vendor of the variables of drophammer.
 const DROPHAMMER: Uuid = Uuid::from_u128(0x9f2f4bd1_6c3a_4a53_8c57_0d1e6b7a2c94);
 
-/// Returns the boot variables; `None` for a machine that has started by BIOS.
+/// Returns the boot variables; `None` for a machine booted by BIOS.
 pub(super) fn read(sys: &Path) -> Option<FirmwareVariables> {
     if !sys.join("firmware/efi").is_dir() {
         return None;
@@ -80,14 +81,14 @@ fn vendor(file: &str) -> Option<(&str, Uuid)> {
 fn option_name(file: &str) -> Option<(LoadOptionClass, u16)> {
     let (name, vendor) = vendor(file)?;
     LoadOptionClass::ALL.into_iter().find_map(|class| {
-        // Systems name their own recovery by their own vendor.
+        // Operating systems use their own vendor for their recovery options.
         let is_vendor = vendor == GLOBAL_VENDOR || class == LoadOptionClass::OsRecovery;
         let digits = name.strip_prefix(class.prefix()).filter(|_| is_vendor)?;
         Some((class, hexadecimal_number(digits)?))
     })
 }
 
-/// The specification has capital letters, and firmware reads no others.
+/// Parses four hexadecimal digits. The specification requires upper case, and firmware ignores others.
 fn hexadecimal_number(digits: &str) -> Option<u16> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
     let is_number = digits.len() == 4 && digits.bytes().all(is_digit);

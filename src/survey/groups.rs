@@ -1,5 +1,5 @@
-//! LVM volume groups, as the metadata on their physical volumes describe them: one `lvm fullreport`. No volume has to
-//! be active for that, and none is activated.
+//! LVM volume groups as described by the metadata on their physical volumes, read by a single `lvm fullreport`.
+//! Volumes need not be active, and none is activated.
 
 mod allocation;
 
@@ -18,24 +18,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What libblkid calls a physical volume.
+/// Type of a physical volume in libblkid.
 pub const MEMBER: &str = "LVM2_member";
 
-/// Settings for looking only: lvm writes nothing anywhere, asks no daemon, and leaves out no device (lvm.conf(5)).
+/// LVM configuration for read-only commands: nothing is written, no daemon is contacted, and no device is filtered
+/// (lvm.conf(5)).
 pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
-/// How the device mapper's UUID of a mapping begins that shows a copy of a volume.
+/// Prefix of the device-mapper UUID of read-only mappings that show a volume.
 pub const COPY: &str = "drophammer-";
 
-/// A disk that is dying answers late.
+/// Deadline of lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// All of lvm's report is needed. A linear volume takes about half a KiB of it, a raid1 with its copies two and a half.
+/// Maximum size of lvm's report, which must be complete. A linear volume takes about half a KiB of it, a raid1 with
+/// its copies two and a half.
 const REPORT_BYTES: usize = 64 << 20;
 
-/// All groups, and the physical volumes of which lvm cannot tell what they belong to. On a machine without physical
-/// volumes lvm is not asked.
+/// Returns all groups, and the physical volumes that lvm cannot assign. Without physical volumes, lvm is not run.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
     let inside = inventory.inside_devices();
     let devices: Vec<&DevicePath> =
@@ -49,8 +50,8 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
             let whole = |row: &Row, name: &str| {
                 let legs = legs::legs(row, name);
                 let superblocks = legs::superblocks(roots, &legs);
-                // A volume without any superblock has never been started, and holds no data yet. All its copies count
-                // as whole.
+                // A volume without any superblock was never started and contains no data yet. All its copies count as
+                // complete.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (if fresh { legs.len() } else { legs::whole(&legs, &superblocks).len() }, legs.len())
             };
@@ -62,14 +63,14 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
         }
     };
     if let Some(Unknown { devices, reason }) = &unknown {
-        tracing::warn!("what the physical volumes {} belong to is not known: {reason}", devices.join(", "));
+        tracing::warn!("cannot assign physical volumes {} to a volume group: {reason}", devices.join(", "));
     }
     (groups, unknown.into_iter().collect())
 }
 
-/// Physical volumes that lvm does not list, although it reports no error. It leaves out what it takes for a copy of
-/// another physical volume or for a part of something else. Real parts of arrays and mappings are known here, and are
-/// no problem.
+/// Returns physical volumes that lvm does not list although it reports no error. lvm omits devices that it considers
+/// copies of another physical volume or components of other objects. Actual members of arrays and mappings are known
+/// here and are excluded.
 fn unlisted(
     devices: &[&DevicePath],
     inventory: &Inventory,
@@ -89,17 +90,17 @@ fn unlisted(
     };
     let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
     let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
-    let reason = "lvm does not list it among the physical volumes: `lvm pvs --all -v` says why".to_owned();
+    let reason = "lvm does not list it as a physical volume: see `lvm pvs --all -v`".to_owned();
     (!devices.is_empty()).then_some(Unknown { devices, reason })
 }
 
-/// Which block device is behind a path.
+/// Returns the device number of a path.
 fn device_number(roots: &Roots, path: &str) -> Option<u64> {
     let node = std::fs::metadata(roots.dev.join(path.strip_prefix("/dev/")?)).ok()?;
     Some(node.rdev())
 }
 
-/// `report` has one row for each group, and one row without a group for the physical volumes of no group.
+/// Report of lvm, with one row for each group, and one row without a group for unassigned physical volumes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Report {
@@ -124,15 +125,15 @@ pub(super) struct Group {
     vg_tags: String,
     #[serde(default)]
     vg_free: String,
-    /// Not empty when vgexport(8) has been there.
+    /// Not empty if exported by vgexport(8).
     #[serde(default)]
     vg_exported: String,
     #[serde(default)]
     vg_systemid: String,
-    /// `writeable` or `read-only`.
+    /// Permissions: `writeable` or `read-only`.
     #[serde(default)]
     vg_permissions: String,
-    /// Not empty if lvmlockd(8) or clvmd guards the group.
+    /// Lock type; not empty if lvmlockd(8) or clvmd manages the group.
     #[serde(default)]
     vg_lock_type: String,
     #[serde(default)]
@@ -150,10 +151,10 @@ pub(super) struct Physical {
     pv_uuid: String,
     pub pv_name: String,
     pv_size: String,
-    /// Where its first extent begins.
+    /// Offset of its first extent.
     #[serde(default)]
     pub pe_start: String,
-    /// `allocatable`, or empty.
+    /// `allocatable` or empty.
     #[serde(default)]
     pv_allocatable: String,
 }
@@ -163,18 +164,19 @@ pub(super) struct Volume {
     pub lv_uuid: String,
     pub lv_name: String,
     lv_size: String,
-    /// Its first letter is the type: `O` is an origin whose snapshot will be merged into it, `S` such a snapshot (lvs(8)).
+    /// Attributes. The first letter is the type: `O` for an origin whose snapshot will be merged into it, `S` for
+    /// such a snapshot (lvs(8)).
     #[serde(default)]
     lv_attr: String,
     #[serde(default)]
     origin: String,
-    /// `partial` when a physical volume is missing.
+    /// Health; `partial` if a physical volume is missing.
     #[serde(default)]
     lv_health_status: String,
-    /// `public,origin,thickorigin`.
+    /// Roles, such as `public,origin,thickorigin`.
     #[serde(default)]
     lv_role: String,
-    /// Not empty while pvmove(8) has it.
+    /// Not empty while pvmove(8) is in progress.
     #[serde(default)]
     lv_allocation_locked: String,
 }
@@ -188,7 +190,8 @@ pub(super) struct Segment {
     pub seg_start_pe: String,
     #[serde(default)]
     pub seg_size_pe: String,
-    /// `/dev/sda1(3)`: device and first extent; of a raid its hidden volumes `safe_rimage_0(0),safe_rimage_1(0)`.
+    /// Device and first extent, such as `/dev/sda1(3)`; for a raid its hidden volumes
+    /// `safe_rimage_0(0),safe_rimage_1(0)`.
     #[serde(default)]
     pub devices: String,
 }
@@ -197,8 +200,8 @@ pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg
     vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
 
 pub(super) fn report() -> Result<Report, String> {
-    // No locks, because this only looks. `--foreign` shows groups that a system ID gives to another host. `--all` shows
-    // the hidden volumes, which are the copies of others.
+    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
+    // includes hidden volumes, which are the copies of others.
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
@@ -218,12 +221,12 @@ pub(super) fn report() -> Result<Report, String> {
 
 fn report_of(lvm: Command) -> Result<Report, String> {
     let output = lvm.whole(REPORT_BYTES).run().map_err(|error| error.to_string())?;
-    serde_json::from_slice(output.stdout.as_bytes())
-        .map_err(|error| format!("the report of lvm cannot be read: {error}"))
+    serde_json::from_slice(output.stdout.as_bytes()).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// `active` gives the kernel name of an active volume by its UUID for the device mapper, `path` the path of this
-/// inventory for the one that lvm prefers, `whole` how many of how many copies of a raid1 volume are whole.
+/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs, `path` converts lvm's path
+/// of a device to that of the inventory, `whole` returns the number of complete copies of a raid1 volume and their
+/// total number.
 fn groups(
     report: Report,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
@@ -234,11 +237,11 @@ fn groups(
     for row in report.report {
         let Some(group) = row.vg.first() else { continue };
         let volume = |volume: &Volume| {
-            // One that was extended may have several.
+            // A volume that was extended may have several segments.
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| number::<u32>(&segment.stripes));
             let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
-            // For a snapshot lvm tells the layout of its own space, and not that it is a snapshot.
+            // For a snapshot, lvm reports the layout of its own space.
             let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
@@ -251,7 +254,7 @@ fn groups(
                 stripes: widest.map(|segment| number(&segment.stripes)).unwrap_or_default(),
             }
         };
-        // Hidden ones have their names in brackets.
+        // Hidden volumes have names in brackets.
         let volumes = row.lv.iter().filter(|volume| !volume.lv_name.starts_with('[')).map(volume).collect();
         let physical = row.pv.iter().map(|physical| PhysicalVolume {
             device: path(&physical.pv_name),
@@ -274,37 +277,39 @@ fn groups(
     groups
 }
 
-/// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)), and runs no
-/// lock manager (lvmlockd(8)).
+/// Returns why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)) and
+/// no lock manager (lvmlockd(8)).
 fn closed(group: &Group) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
         return Some(format!(
-            "other hosts share it (lock type {lock}), and no lock manager runs here: make it a local group in the \
-             installed system with `vgchange --lock-type none`"
+            "it is shared with other hosts (lock type {lock}), and no lock manager runs here: make it a local group \
+             in the installed system with `vgchange --lock-type none`"
         ));
     }
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
         (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
         (true, "") => None,
         (true, owner) => Some(format!(
-            "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
+            "it belongs to the host with the system ID \"{owner}\": remove the ID with `vgchange --systemid \"\"`"
         )),
     }
 }
 
-/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its snapshots. A merge that is due
-/// begins, and what the origin holds is no longer its content. A move goes on. Such volumes look linear otherwise.
+/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its
+/// snapshots. A pending merge starts then, and the origin's extents do not contain its current content. A move
+/// continues. Such volumes look linear otherwise.
 fn entangled(volume: &Volume) -> Option<&'static str> {
     match () {
-        () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a merge of a snapshot, which would go on"),
-        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would go on"),
+        () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a snapshot merge, which would continue"),
+        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would continue"),
         () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,
     }
 }
 
-/// For a raid1 the superblocks say which copies count. For other kinds lvm tells what is missing.
+/// Returns the health of a volume: for a raid1 according to the superblocks of its copies, for other types according
+/// to lvm.
 fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Health {
     let spare = match kind {
         "raid1" => {
@@ -315,7 +320,7 @@ fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) ->
             };
         }
         "raid6" => 2,
-        // Each level but 0 works without any one image. A raid10 may work without more, but not without any two.
+        // Each level except 0 works without any one image. A raid10 may work without more, but not without any two.
         kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
         _ => 0,
     };
@@ -329,18 +334,18 @@ fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) ->
     if lost { Health::Lost } else { Health::Degraded }
 }
 
-/// lvm writes all numbers as text.
+/// Parses a number, which lvm prints as a string.
 pub(super) fn number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// Group and volume as in the UUIDs of LVM's devices: without dashes.
+/// Concatenates the UUIDs of group and volume without dashes, as in device-mapper UUIDs of LVM.
 pub(super) fn dashless(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 
-/// Finds the device-mapper device of a volume by its UUID: `LVM-` or our own prefix for copies, then the UUIDs of group
-/// and volume. Unlike a name, the UUID tells two groups of the same name apart.
+/// Returns a function that finds the device-mapper device of a volume by its UUID: the prefix `LVM-` or ours, then
+/// the UUIDs of group and volume. Unlike names, UUIDs distinguish groups of the same name.
 fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
@@ -353,7 +358,7 @@ fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     }
 }
 
-/// lvm may name a device by any of its paths; this is the inventory's path. None for a device that is missing
+/// Returns the inventory's path of a device that lvm may name by any of its paths; `None` for a missing device
 /// (`[unknown]`).
 fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
     let node = path.strip_prefix("/dev/")?;

@@ -1,4 +1,4 @@
-//! The machine around the disks: SMBIOS, processors, memory, network cards.
+//! Hardware other than disks: SMBIOS, processors, memory, NICs.
 
 use super::{attribute, link_name, names};
 use crate::error::{Error, Phase, Result};
@@ -8,7 +8,7 @@ use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// SMBIOS as the kernel decoded it. A machine without SMBIOS has empty fields.
+/// Returns SMBIOS data as decoded by the kernel. Without SMBIOS, the fields are empty.
 pub(super) fn system(sys: &Path) -> System {
     let dmi = |name: &str| attribute(&sys.join("class/dmi/id").join(name));
     System {
@@ -23,12 +23,12 @@ pub(super) fn system(sys: &Path) -> System {
     }
 }
 
-/// Reads the UUID if it identifies a machine: see [`crate::machine_identity`].
+/// Parses the UUID if it identifies a machine: see [`crate::machine_identity`].
 fn machine_uuid(text: &str) -> Option<String> {
     parse_usable_uuid(text).map(|uuid| uuid.to_string())
 }
 
-/// A socket, while its lines in cpuinfo are being read.
+/// Socket under construction while cpuinfo is parsed.
 #[derive(Default)]
 struct Socket {
     vendor: String,
@@ -37,8 +37,8 @@ struct Socket {
     threads: u32,
 }
 
-/// The sockets of `/proc/cpuinfo`, in the order of their numbers. Where the kernel names no socket (most of what is
-/// not x86), all threads are one.
+/// Returns the sockets of `/proc/cpuinfo` in the order of their numbers. If the kernel reports no sockets (most
+/// architectures other than x86), all threads belong to one.
 pub(super) fn cpus(cpuinfo: &str) -> Vec<Cpu> {
     let mut sockets: BTreeMap<u32, Socket> = BTreeMap::new();
     for thread in cpuinfo.split("\n\n") {
@@ -68,16 +68,16 @@ pub(super) fn cpus(cpuinfo: &str) -> Vec<Cpu> {
     sockets.into_values().map(cpu).collect()
 }
 
-/// All the memory that the kernel has, from `/proc/meminfo`.
+/// Returns the total memory from `/proc/meminfo`.
 pub(super) fn memory_bytes(meminfo: &str) -> Result<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
     let kibibytes = total.and_then(|number| number.trim().parse::<u64>().ok());
     kibibytes
         .and_then(|number| number.checked_mul(1024))
-        .ok_or_else(|| Error::new(Phase::Inventory, "/proc/meminfo has no MemTotal in kB"))
+        .ok_or_else(|| Error::new(Phase::Inventory, "/proc/meminfo does not contain MemTotal in kB"))
 }
 
-/// Network cards. Bridges, bonds, tunnels and loopback have no device behind them and are left out.
+/// Returns the NICs. Bridges, bonds, tunnels and loopback have no device and are omitted.
 pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
     let net = sys.join("class/net");
     let physical = names(&net)?.into_iter().filter(|name| net.join(name).join("device").exists());
@@ -107,7 +107,7 @@ fn is_on_usb(card: &Path) -> bool {
     device.components().any(|component| component.as_os_str().to_str().is_some_and(is_bus))
 }
 
-/// Its own address: in a bond all cards show the same one.
+/// Returns the permanent address: in a bond, all NICs show the same one.
 fn mac(card: &Path) -> String {
     let own = attribute(&card.join("bonding_slave/perm_hwaddr"));
     let shown = || attribute(&card.join("address"));

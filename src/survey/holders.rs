@@ -1,4 +1,4 @@
-//! Who uses a block device at this moment: mounts, swap, and block devices made of it.
+//! Current users of block devices: mounts, swap, and block devices on top.
 
 use super::mounts::{self, Mount};
 use super::{Roots, attribute, names, number_text, proc_text};
@@ -9,16 +9,16 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What procfs says about mounts and swap, read once for all devices.
+/// Mounts and swap from procfs, read once for all devices.
 pub(super) struct Users {
     mounts: Vec<Mounted>,
     swaps: Vec<Named>,
 }
 
-/// A device by the path under which somebody opened it. One device has several: `/dev/dm-1`, `/dev/mapper/vg00-swap`.
+/// Device by the path under which it was opened. A device may have several: `/dev/dm-1`, `/dev/mapper/vg00-swap`.
 struct Named {
     path: String,
-    /// `253:1`, when there is a device node of that path.
+    /// Device number such as `253:1`, if a device node exists at that path.
     number: Option<String>,
 }
 
@@ -34,19 +34,21 @@ impl Named {
     }
 }
 
-/// A mount and its source.
+/// Mount with its source device.
 struct Mounted {
     mount: Mount,
     source: Named,
 }
 
 impl Users {
+    /// Reads mounts and swap.
+    ///
     /// # Errors
-    /// procfs cannot be read, so it is not known what is in use.
+    /// procfs cannot be read, so that the users are unknown.
     pub(super) fn read(roots: &Roots) -> Result<Users> {
         let path = roots.proc.join("swaps");
         let swaps = match std::fs::read_to_string(&path) {
-            // A kernel without swap.
+            // The kernel does not support swap.
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text.context(Phase::Inventory, || format!("read {}", path.display()))?,
         };
@@ -61,12 +63,12 @@ impl Users {
         }
     }
 
-    /// The uses of the disk or partition with that directory in sysfs and that path in `/dev`.
+    /// Returns the uses of the disk or partition with this sysfs directory and device path.
     pub(super) fn of(&self, dir: &Path, device: &DevicePath) -> Result<Vec<Use>> {
         let number = attribute(&dir.join("dev"));
         let mut uses = Vec::new();
         for Mounted { mount, source } in &self.mounts {
-            // btrfs mounts carry a number of their own (anonymous, major 0): there the source tells.
+            // btrfs mounts have an anonymous device number (major 0); their source identifies the device.
             let ours = mount.number == number || (mount.number.starts_with("0:") && source.is(device, &number));
             let found = Use::Mounted(mount.path.clone());
             if ours && !uses.contains(&found) {
@@ -80,8 +82,8 @@ impl Users {
         Ok(uses)
     }
 
-    /// Does this path show the root of a filesystem, once? A directory of one does not count, nor does a path with
-    /// several mounts over each other.
+    /// Returns whether this path shows the root of a filesystem. A mounted subdirectory does not count, nor does a
+    /// path with several mounts on top of each other.
     pub(super) fn shows_root(&self, path: &str) -> bool {
         let mut there = self.mounts.iter().map(|mounted| &mounted.mount).filter(|mount| mount.path == path);
         there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()

@@ -1,4 +1,4 @@
-//! What the inside of mounted filesystems tells: how full they are, and whether the root of an installation lies there.
+//! Contents of mounted filesystems: usage and install markers.
 
 use super::holders::Users;
 use crate::device::DevicePath;
@@ -16,12 +16,12 @@ use std::io::{self, Read};
 use std::path::Path;
 use uuid::Uuid;
 
-/// No marker is larger: it records up to thousands of volumes of Kubernetes.
+/// Maximum size of a marker, which may record thousands of Kubernetes volumes.
 const MARKER_LIMIT_BYTES: u64 = 4 << 20;
-/// Of a folder; a node has a few volumes.
+/// Maximum number of entries read from a directory; a node has only a few volumes.
 const MOST_ENTRIES: usize = 4096;
 
-/// Every filesystem that is mounted and whose own root can be seen.
+/// Returns every mounted filesystem whose root directory is visible.
 pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
     let mut found = Vec::new();
     for (device, unit) in topology::units(inventory) {
@@ -29,20 +29,20 @@ pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
             Use::Mounted(path) if users.shows_root(path) => Some(path),
             _ => None,
         });
-        // All mounts of a filesystem show the same.
+        // All mounts of a filesystem show the same content.
         let Some(point) = points.into_iter().next() else { continue };
         match filesystem(device, Path::new(point)) {
             Ok(filesystem) => found.push(filesystem),
-            Err(error) => tracing::warn!(%device, "what is mounted at {point} cannot be looked into: {error}"),
+            Err(error) => tracing::warn!(%device, "cannot inspect the filesystem mounted at {point}: {error}"),
         }
     }
     found
 }
 
-/// What the filesystem of that device tells that is mounted there.
+/// Returns the contents of the filesystem mounted at `point`.
 ///
 /// # Errors
-/// The mount point cannot be opened, or the filesystem does not answer.
+/// The mount point cannot be opened, or the filesystem does not respond.
 pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
     let root = File::open(point)?;
     let space = nix::sys::statvfs::fstatvfs(&root)?;
@@ -50,7 +50,7 @@ pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
     let (marker, unreadable_marker) = match marker(&root) {
         Ok(marker) => (marker, None),
         Err(error) => {
-            tracing::warn!(%device, "{} in it cannot be read: {error}", marker::PATH);
+            tracing::warn!(%device, "cannot read {}: {error}", marker::PATH);
             (None, Some(error.to_string()))
         }
     };
@@ -64,7 +64,8 @@ pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
     })
 }
 
-/// Files of sparse volumes, wherever the filesystem may be mounted: at `/`, at `/var`, at the folder itself. No link is followed.
+/// Returns the files of sparse volumes, wherever the filesystem may be mounted: at `/`, at `/var`, or at the
+/// directory itself. Symlinks are not followed.
 fn sparse(root: &File) -> Vec<SparseFile> {
     let folders =
         std::iter::successors(Some(volume::SPARSE.trim_start_matches('/')), |path| match path.split_once('/') {
@@ -91,7 +92,8 @@ fn sparse_in(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> {
     Ok(names.into_iter().filter_map(file).collect())
 }
 
-/// A previous owner may have written all of this. So no link leads out of the filesystem, and nothing is waited for.
+/// Reads the install marker. Its content may be a previous owner's: symlinks must not leave the filesystem, and
+/// special files must not block.
 fn marker(root: &File) -> io::Result<Option<Marker>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match jail::open(root, marker::PATH.trim_start_matches('/'), flags, Way::SameFilesystem) {

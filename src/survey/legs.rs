@@ -1,6 +1,5 @@
-//! The copies of raid1 volumes of LVM: where they lie, and which of them are whole. LVM's metadata tell where they lie.
-//! Each copy has a superblock of dm-raid (`struct dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), and these
-//! tell which copies are whole.
+//! Copies of LVM raid1 volumes. LVM's metadata contains their location. Each copy has a dm-raid superblock (`struct
+//! dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), which determines the complete copies.
 
 use super::Roots;
 use super::groups::{Row, Segment, number};
@@ -9,37 +8,37 @@ use std::cmp::Reverse;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// A range of a device.
+/// Range of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// As lvm writes it: `/dev/sda1`.
+    /// Device path as printed by lvm: `/dev/sda1`.
     pub device: String,
     pub start_bytes: u64,
     pub size_bytes: u64,
 }
 
-/// One copy of a volume.
+/// Copy of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Leg {
-    /// All of it in order; none when something is missing.
+    /// Data ranges in order; none if something is missing.
     pub data: Option<Vec<Piece>>,
-    /// Where its superblock begins.
+    /// Start of its superblock.
     superblock: Option<Piece>,
 }
 
-/// What its superblock says of a copy.
+/// dm-raid superblock of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Superblock {
-    /// Counts changes.
+    /// Number of changes.
     events: u64,
-    /// A bit for each copy that has failed.
+    /// Failed copies, one bit each.
     failed: u64,
-    /// All data have been copied to it.
+    /// Whether all data was copied to it.
     recovered: bool,
 }
 
 impl Superblock {
-    /// Little endian: magic, features, number and place of copies, then what is read here.
+    /// Parses a superblock, little-endian: magic, features, number and slot of copies, then these fields.
     fn parse(bytes: &[u8; 64]) -> Option<Superblock> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.starts_with(b"DmRd")).then_some(())?;
@@ -47,7 +46,7 @@ impl Superblock {
     }
 }
 
-/// The copies of the raid1 volume `name` of that group.
+/// Returns the copies of the raid1 volume `name` of that group.
 pub(super) fn legs(row: &Row, name: &str) -> Vec<Leg> {
     let images = segments(row, name).next().map(|segment| segment.devices.clone()).unwrap_or_default();
     let images: Vec<&str> = images.split(',').filter_map(|image| Some(image.rsplit_once('(')?.0)).collect();
@@ -58,10 +57,10 @@ pub(super) fn legs(row: &Row, name: &str) -> Vec<Leg> {
     images.iter().map(leg).collect()
 }
 
-/// The places of the copies that have the volume's current data, the best first. Of two copies that went on without
-/// each other none counts: a person must say which of them is right.
+/// Returns the slots of the copies that have the volume's current data, best first. Two copies that were used without
+/// each other do not count: the operator must decide which one is correct.
 pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usize> {
-    // There is a bit for each place. Nobody has more than 64 copies.
+    // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
     let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
@@ -71,12 +70,12 @@ pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usi
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
-    // The latest, and of equal ones the first, from which the kernel would copy to the others.
+    // The latest first, and of equal ones the lowest slot, which the kernel would copy to the others.
     order::by_key(&mut good, |(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }
 
-/// The superblocks of these copies, in the same order.
+/// Returns the superblocks of these copies, in the same order.
 pub(super) fn superblocks(roots: &Roots, legs: &[Leg]) -> Vec<Option<Superblock>> {
     let read = |leg: &Leg| {
         let piece = leg.superblock.as_ref()?;
@@ -85,7 +84,7 @@ pub(super) fn superblocks(roots: &Roots, legs: &[Leg]) -> Vec<Option<Superblock>
         match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
             Ok(()) => Superblock::parse(&bytes),
             Err(error) => {
-                tracing::warn!(device = piece.device, "the superblock of a raid1 volume cannot be read: {error}");
+                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 volume: {error}");
                 None
             }
         }
@@ -93,7 +92,7 @@ pub(super) fn superblocks(roots: &Roots, legs: &[Leg]) -> Vec<Option<Superblock>
     legs.iter().map(read).collect()
 }
 
-/// The segments of the volume of that name, hidden (as lvm writes in brackets) or not, in order.
+/// Returns the segments of the volume of that name, hidden (in brackets in lvm's report) or not, in order.
 fn segments<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = &'a Segment> {
     let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
     let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
@@ -102,7 +101,7 @@ fn segments<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = &'a Segment> {
     segments.into_iter()
 }
 
-/// Where a linear volume lies; none when a part is missing, or it is not linear.
+/// Returns the data ranges of a linear volume; `None` if one is missing, or if the volume is not linear.
 pub(super) fn pieces(row: &Row, name: &str) -> Option<Vec<Piece>> {
     let extent: u64 = number(&row.vg.first()?.vg_extent_size);
     let piece = |segment: &Segment| {

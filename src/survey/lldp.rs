@@ -1,4 +1,4 @@
-//! Listens for LLDP on all network cards at once.
+//! LLDP receiver for all NICs.
 
 use super::attribute;
 use crate::command::Command;
@@ -14,23 +14,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where switches send LLDP: to the nearest bridge, and no further.
+/// Multicast address of LLDP: nearest bridge.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// How long until it is said which card has heard nothing.
+/// Interval of progress messages, and deadline of commands.
 const SAY: Duration = Duration::from_secs(30);
 
-/// No more are kept of one card: somebody else may send frames.
+/// Maximum number of neighbours of a NIC, since frames may be forged.
 const MOST: usize = 16;
 
-/// Sets up the links, has firmware not take LLDP for itself, and listens until both leaves were heard or `patience` is over. `say` is
-/// told which cards have heard nothing, now and then.
+/// Sets the links up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found or
+/// `patience` expires. `say` periodically receives the NICs without neighbours.
 ///
 /// # Errors
-/// There is no socket to be had.
+/// The socket cannot be opened.
 pub fn listen(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<Heard>> {
     for nic in nics {
-        // A card that cannot be set up hears nothing, and that is said.
+        // A NIC that cannot be set up receives nothing, which is reported.
         let _ = Command::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
     }
     free_from_firmware(nics, Path::new("/sys"), say);
@@ -62,23 +62,23 @@ pub fn listen(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Ve
     }
 }
 
-/// What is still missing.
+/// Describes the missing leaves.
 pub fn in_words(leaves: &Leaves) -> String {
     match leaves {
-        Leaves::Both(_) => "LLDP: both leaves are heard".to_owned(),
+        Leaves::Both(_) => "LLDP: both leaves found".to_owned(),
         Leaves::TooMany(names) => {
-            format!("LLDP: metal-stack wants two leaves, and {} are heard: {}", names.len(), names.join(", "))
+            format!("LLDP: metal-stack requires two leaves, but {} were found: {}", names.len(), names.join(", "))
         }
         Leaves::TooFew { silent, leaves } => {
             let heard = match &leaves[..] {
-                [] => "no leaf is heard".to_owned(),
-                names => format!("only {} is heard", names.join(", ")),
+                [] => "none".to_owned(),
+                names => format!("only {}", names.join(", ")),
             };
             let silent = match &silent[..] {
-                [] => "every card hears the same one".to_owned(),
-                names => format!("nothing is heard on {}", names.join(", ")),
+                [] => "all NICs are connected to the same one".to_owned(),
+                names => format!("nothing received on {}", names.join(", ")),
             };
-            format!("LLDP: {heard} of two leaves; {silent}")
+            format!("LLDP: found {heard} of two leaves; {silent}")
         }
     }
 }
@@ -86,14 +86,15 @@ pub fn in_words(leaves: &Leaves) -> String {
 fn all(nics: &[Nic], heard: &BTreeMap<&str, Vec<Neighbour>>, sys: &Path) -> Vec<Heard> {
     let card = |nic: &Nic| Heard {
         nic: nic.name.clone(),
-        // -1 while it has no link.
+        // -1 without a link.
         speed: attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
         neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
     };
     nics.iter().map(card).collect()
 }
 
-/// The firmware of Intel's 700 series answers LLDP by itself, and hands no frame on. Its driver has a file for words to it.
+/// Stops the LLDP agent in firmware of Intel's 700 series, which does not forward frames. Its driver accepts commands
+/// in debugfs.
 fn free_from_firmware(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
     let debug = sys.join("kernel/debug");
     let cards: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
@@ -108,9 +109,9 @@ fn free_from_firmware(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {
-            Ok(()) => say(&format!("{}: its firmware was told to leave LLDP alone", nic.name)),
+            Ok(()) => say(&format!("{}: LLDP agent of the firmware stopped", nic.name)),
             Err(error) => {
-                say(&format!("{}: its firmware may keep LLDP for itself: {}: {error}", nic.name, file.display()))
+                say(&format!("{}: cannot stop the LLDP agent of the firmware: {}: {error}", nic.name, file.display()))
             }
         }
     }
@@ -118,12 +119,12 @@ fn free_from_firmware(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
 
 fn index(name: &str) -> Option<i32> {
     let name = CString::new(name).ok()?;
-    // SAFETY: a string that ends with 0, and is only read.
+    // SAFETY: the NUL-terminated string is only read.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     i32::try_from(index).ok().filter(|index| *index > 0)
 }
 
-/// For LLDP of all cards; it hears what is sent to the group on each of these.
+/// Opens a socket for LLDP frames of all NICs that are sent to the multicast group.
 fn open(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
     let protocol = i32::from(ETHERTYPE.to_be());
     // SAFETY: no pointer is passed.
@@ -131,7 +132,7 @@ fn open(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened above, and nobody else has it.
+    // SAFETY: the descriptor was opened above and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait)?;
@@ -151,24 +152,24 @@ fn open(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
 
 fn set<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: a plain value of that size, which the kernel copies.
+    // SAFETY: the kernel copies a plain value of that size.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The index of the card, and how long the frame is; none when nothing came within a second.
+/// Returns the index of the NIC and the length of the frame; `None` if nothing was received within a second.
 fn receive(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, usize)>> {
-    // SAFETY: all zeroes is an address of no kind.
+    // SAFETY: an all-zero address is valid.
     let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: both places are ours, and as long as is said.
+    // SAFETY: both buffers are valid for the given lengths.
     let length = unsafe {
         let place = std::ptr::from_mut(&mut from).cast();
         libc::recvfrom(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0, place, &mut size)
     };
     let Ok(length) = usize::try_from(length) else {
         let error = io::Error::last_os_error();
-        // A card that goes down says so once, to whoever listens.
+        // An interface that goes down reports that once to each socket.
         let passes = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted, ErrorKind::NetworkDown];
         return if passes.contains(&error.kind()) { Ok(None) } else { Err(error) };
     };
@@ -197,8 +198,8 @@ mod tests {
         let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
         assert_eq!(command, "lldp stop");
         let said = said.into_inner();
-        assert_eq!(said[0], "eth0: its firmware was told to leave LLDP alone");
-        assert!(said[1].starts_with("eth2: its firmware may keep LLDP for itself: "), "{said:?}");
+        assert_eq!(said[0], "eth0: LLDP agent of the firmware stopped");
+        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent of the firmware: "), "{said:?}");
     }
 
     #[test]
@@ -207,22 +208,25 @@ mod tests {
         for (leaves, words) in [
             (
                 Leaves::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
-                "LLDP: only leaf01 is heard of two leaves; nothing is heard on eth1",
+                "LLDP: found only leaf01 of two leaves; nothing received on eth1",
             ),
             (
                 Leaves::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
-                "LLDP: only leaf01 is heard of two leaves; every card hears the same one",
+                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same one",
             ),
             (
                 Leaves::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
-                "LLDP: no leaf is heard of two leaves; nothing is heard on eth0, eth1",
+                "LLDP: found none of two leaves; nothing received on eth0, eth1",
             ),
-            (Leaves::TooMany(texts(&["a", "b", "c"])), "LLDP: metal-stack wants two leaves, and 3 are heard: a, b, c"),
+            (
+                Leaves::TooMany(texts(&["a", "b", "c"])),
+                "LLDP: metal-stack requires two leaves, but 3 were found: a, b, c",
+            ),
         ] {
             assert_eq!(in_words(&leaves), words);
         }
         let page = include_str!("../../docs/metal-stack.md");
-        assert!(page.contains("\nLLDP: only leaf01 is heard of two leaves; nothing is heard on eth1\n"));
+        assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
     }
 
     /// Two cables whose other ends are leaves: what one end sends, the other one hears.

@@ -1,5 +1,5 @@
-//! Reads this machine into an [`Inventory`]: disks, what is on them and who holds them, and the rest of the hardware.
-//! Writes nothing.
+//! Hardware and storage probing: reads this machine into an [`Inventory`] of disks, their contents and users, and
+//! other hardware. Writes nothing.
 
 mod arrays;
 pub mod ata;
@@ -42,14 +42,14 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel's filesystems are. Tests use a tree of their own.
+/// Mount points of the kernel's filesystems; tests use a simulated tree.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// sysfs.
+    /// Mount point of sysfs.
     pub sys: PathBuf,
-    /// procfs.
+    /// Mount point of procfs.
     pub proc: PathBuf,
-    /// devtmpfs.
+    /// Mount point of devtmpfs.
     pub dev: PathBuf,
 }
 
@@ -59,31 +59,31 @@ impl Default for Roots {
     }
 }
 
-/// How much of the machine is read.
+/// Depth of an inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// What the kernel knows by itself: the hardware, the disks, and who uses them. No disk is read or asked, so the
-    /// content of the disks is not known.
+    /// Only what the kernel knows: hardware, disks, and their users. Disks are not accessed, so their contents are
+    /// unknown.
     Shallow,
-    /// All that an inventory has.
+    /// Complete inventory.
     Deep,
 }
 
-/// The inventory of this machine.
+/// Reads the inventory of this machine.
 ///
-/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is listed all the same, with
-/// the reason in [`crate::inventory::Disk::unreadable`].
+/// Requires root for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with the reason in
+/// [`crate::inventory::Disk::unreadable`].
 ///
 /// # Errors
-/// sysfs or procfs is not mounted, or does not say who uses which disk.
+/// sysfs or procfs is not mounted, or the users of a disk are unknown.
 pub fn read(depth: Depth) -> Result<Inventory> {
     read_at(&Roots::default(), depth)
 }
 
-/// As [`read`], from these roots.
+/// Reads an inventory from these mount points.
 ///
 /// # Errors
-/// As [`read`].
+/// As for [`read`].
 pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
     let users = holders::Users::read(roots)?;
     let mut inventory = Inventory {
@@ -109,13 +109,13 @@ pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// What is on one disk right now, with what is inside its partitions.
+/// Returns the partition table of a disk, with the contents of its partitions.
 ///
 /// # Errors
-/// It cannot be read, or only in part.
+/// The contents cannot be read completely.
 pub fn table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
     let roots = Roots::default();
-    let what = || format!("look at what is on {device}");
+    let what = || format!("read the contents of {device}");
     let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
     let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), device.clone());
     let target = contents::Target { name: &name, device: &device, sector_bytes, size_bytes };
@@ -126,50 +126,50 @@ pub fn table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<
     }
 }
 
-/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
+/// Returns the identity of this machine without its disks: SMBIOS data and NICs.
 ///
 /// # Errors
-/// A directory of sysfs cannot be read.
+/// A sysfs directory cannot be read.
 pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
     Ok((hardware::system(sys), hardware::nics(sys)?))
 }
 
-/// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
-/// (Documentation/ABI/stable/sysfs-block).
+/// Unit of sizes and offsets in sysfs, regardless of the disk's sector size (Documentation/ABI/stable/sysfs-block).
 const SYSFS_UNIT_BYTES: u64 = 512;
 
-/// A count of 512-byte units in bytes.
+/// Converts a number of 512-byte units to bytes.
 fn units(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
 }
 
-/// `8:1`, as sysfs and mountinfo write a device number.
+/// Formats a device number as sysfs and mountinfo do: `8:1`.
 pub fn number_text(dev: u64) -> String {
     format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
 }
 
-/// A file of procfs that is always there.
+/// Reads a procfs file that always exists.
 fn proc_text(roots: &Roots, name: &str) -> Result<String> {
     let path = roots.proc.join(name);
     std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
 }
 
-/// A sysfs attribute without its padding; empty when there is none. Firmware and disks may put any byte there.
+/// Reads a sysfs attribute without padding; empty if it does not exist. Firmware and disks may supply arbitrary
+/// bytes.
 fn attribute(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     printable(&bytes)
 }
 
-/// Bytes that a device supplied, as text for people: no control characters, no padding.
+/// Converts bytes supplied by a device to text without control characters and padding.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
     text.trim().to_owned()
 }
 
-/// The names in a sysfs directory, sorted; none when there is no such directory.
+/// Returns the sorted names in a sysfs directory; empty if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>> {
-    let reading = || format!("read the directory {}", dir.display());
+    let reading = || format!("read {}", dir.display());
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.context(Phase::Inventory, reading)?,
@@ -181,7 +181,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Where a link of sysfs ends, by its last name: `driver` → `virtio_net`.
+/// Returns the last path component of a link's target: `driver` → `virtio_net`.
 fn link_name(path: &Path) -> String {
     let target = std::fs::read_link(path).unwrap_or_default();
     target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

@@ -1,13 +1,13 @@
-//! Parses what procfs tells of mounts and swap. Everybody who reads these files parses them here.
+//! Parser of mounts and swap in procfs, used by all readers of these files.
 
-/// One line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+/// Line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     pub id: u64,
     pub parent: u64,
-    /// `8:1`; a btrfs has a number of its own with major 0.
+    /// Device number such as `8:1`; a btrfs has an anonymous one with major 0.
     pub number: String,
-    /// What of the filesystem is mounted: `/`, or a directory of it.
+    /// Mounted directory of the filesystem, usually `/`.
     pub root: String,
     pub path: String,
     pub options: Vec<String>,
@@ -15,12 +15,12 @@ pub struct Mount {
     pub source: String,
 }
 
-/// The mounts in `/proc/self/mountinfo`, oldest first. Lines that are not understood are left out.
+/// Parses the mounts in `/proc/self/mountinfo`, oldest first. Malformed lines are skipped.
 pub fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
+/// Parses a line: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
 fn mount(line: &str) -> Option<Mount> {
     let (mount, filesystem) = line.split_once(" - ")?;
     let mut fields = mount.split(' ');
@@ -33,12 +33,13 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { id, parent, number, root, path, options, format, source })
 }
 
-/// Paths of `/proc/swaps`.
+/// Parses the paths in `/proc/swaps`.
 pub fn swaps(text: &str) -> Vec<String> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect()
 }
 
-/// The kernel writes space, tab, newline and backslash as `\040` and the like (mangle_path in fs/seq_file.c).
+/// Decodes the kernel's octal escapes of space, tab, newline and backslash, such as `\040` (mangle_path in
+/// fs/seq_file.c).
 fn unescaped(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

@@ -1,5 +1,5 @@
-//! What an NVMe controller says of itself: how a namespace can be erased, and whether that would hit others too.
-//! Numbers are from the NVM Express Base Specification 2.0c; the kernel's side is linux/nvme_ioctl.h.
+//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers are those of
+//! the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
 
 use crate::inventory::EraseMethod;
 use nix::libc::c_int;
@@ -8,13 +8,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Every answer to Identify has this length.
+/// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// An Identify takes milliseconds; a controller that is gone must not hold up the inventory.
+/// Timeout of Identify, which takes milliseconds; a removed controller must not block the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Controller or Namespace Structure (CNS): what Identify is asked for.
+/// Controller or Namespace Structure (CNS): selector of Identify.
 const CNS_NAMESPACE: u32 = 0x00;
 const CNS_CONTROLLER: u32 = 0x01;
 const CNS_ACTIVE: u32 = 0x02;
@@ -26,23 +26,23 @@ const IDENTIFY: u8 = 0x06;
 pub const FORMAT_NVM: u8 = 0x80;
 pub const SANITIZE: u8 = 0x84;
 
-/// An admin command.
+/// Admin command.
 #[derive(Debug, Clone, Copy)]
 pub struct Admin {
     pub opcode: u8,
     pub namespace: u32,
-    /// Command dword 10: what the opcode makes of it.
+    /// Command dword 10, whose meaning depends on the opcode.
     pub dword10: u32,
-    /// After this the kernel aborts the command.
+    /// Timeout after which the kernel aborts the command.
     pub patience: Duration,
 }
 
-/// A namespace as far as erasing goes.
+/// Namespace with its erase methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     pub id: u32,
     pub methods: Vec<EraseMethod>,
-    /// The format that it has: Format NVM's command dword 10 without the secure erase setting.
+    /// Current format: command dword 10 of Format NVM without the secure erase setting.
     pub format: u32,
 }
 
@@ -70,10 +70,10 @@ mod ioctl {
     nix::ioctl_readwrite!(admin, b'N', 0x41, Command);
 }
 
-/// Sends an admin command to the controller of this namespace's block device; the answer goes into `data`.
+/// Sends an admin command to the controller of this namespace's block device and stores the response in `data`.
 ///
 /// # Errors
-/// It is no NVMe disk, or the controller refused: with its status.
+/// The device is not an NVMe disk, or the controller returns an error status.
 pub fn admin(device: &File, admin: Admin, data: &mut [u8]) -> io::Result<()> {
     let mut command = ioctl::Command {
         opcode: admin.opcode,
@@ -91,24 +91,24 @@ pub fn admin(device: &File, admin: Admin, data: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// The id of the namespace behind this block device.
+/// Returns the ID of the namespace of this block device.
 ///
 /// # Errors
-/// It is no NVMe disk.
+/// The device is not an NVMe disk.
 pub fn id(device: &File) -> io::Result<u32> {
     // SAFETY: NVME_IOCTL_ID takes no argument.
     let id = unsafe { ioctl::id(device.as_raw_fd()) }?;
     u32::try_from(id).map_err(io::Error::other)
 }
 
-/// Asks controller and namespace; reads only.
+/// Reads properties of controller and namespace.
 ///
 /// # Errors
-/// It is no NVMe disk, or the controller does not answer.
+/// The device is not an NVMe disk, or the controller does not respond.
 pub fn namespace(device: &File) -> io::Result<Namespace> {
     let id = id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers do not know the lists. What is not known is never taken for harmless.
+    // Old controllers do not support the lists. Unknown namespaces are assumed to exist.
     let list = |cns| identify(device, cns, 0).ok().map(|data| ids(&data));
     let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
     let alone = is_alone(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
@@ -122,15 +122,16 @@ fn identify(device: &File, cns: u32, namespace: u32) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// The methods that erase this namespace and no other. `controller` is the Identify data of its controller.
+/// Returns the methods that erase only this namespace. `controller` is the Identify data of its controller.
 fn methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     let sanitize = dword(controller, 328);
     let can_format = word(controller, 256) & 1 << 1 != 0;
-    // FNA: bit 0 formats all namespaces of the subsystem at once, bit 1 erases them all, bit 2 can throw away the key.
+    // FNA: bit 0: Format NVM formats all namespaces of the subsystem, bit 1: erases them all, bit 2: supports
+    // cryptographic erase.
     let attributes = byte(controller, 524);
     let format_is_ours = can_format && (alone || attributes & 0b11 == 0);
     let offers = [
-        // A sanitize is always of the whole subsystem.
+        // A sanitize always affects the whole subsystem.
         (EraseMethod::NvmeSanitizeCrypto, alone && sanitize & 1 != 0),
         (EraseMethod::NvmeSanitizeBlock, alone && sanitize & 1 << 1 != 0),
         (EraseMethod::NvmeFormatCrypto, format_is_ours && attributes & 1 << 2 != 0),
@@ -139,8 +140,8 @@ fn methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     offers.into_iter().filter(|(_, offered)| *offered).map(|(method, _)| method).collect()
 }
 
-/// Is this the only namespace of the whole NVM subsystem? `active` are those attached to this controller, `allocated`
-/// all that exist, whatever controller they are attached to.
+/// Returns whether this is the only namespace of the whole NVM subsystem. `active` are those attached to this
+/// controller, `allocated` all that exist on any controller.
 fn is_alone(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Option<&[u32]>) -> bool {
     let only = |list: Option<&[u32]>| list == Some(&[id]);
     let most = dword(controller, 516);
@@ -154,13 +155,13 @@ fn is_alone(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Optio
     !has_siblings && only(active)
 }
 
-/// Can namespaces be made and attached to controllers?
+/// Returns whether namespaces can be created and attached to controllers.
 fn manages_namespaces(controller: &[u8]) -> bool {
     word(controller, 256) & 1 << 3 != 0
 }
 
-/// LBA format, place of the metadata, and kind and place of the protection information. They are taken from FLBAS (byte
-/// 26) and DPS (byte 29), and put where Format NVM wants them (figure 189).
+/// Returns the LBA format, metadata setting and protection information, converted from FLBAS (byte 26) and DPS (byte
+/// 29) to the fields of Format NVM (figure 189).
 fn current_format(namespace: &[u8]) -> u32 {
     let (size, protection) = (u32::from(byte(namespace, 26)), u32::from(byte(namespace, 29)));
     let low = size & 0xf;
@@ -169,7 +170,7 @@ fn current_format(namespace: &[u8]) -> u32 {
     low | metadata << 4 | (protection & 0b111) << 5 | (protection >> 3 & 1) << 8 | high << 12
 }
 
-/// A list of namespaces: ids in ascending order, then zeros.
+/// Parses a list of namespaces: IDs in ascending order, followed by zeros.
 fn ids(list: &[u8]) -> Vec<u32> {
     (0..list.len()).step_by(4).map(|offset| dword(list, offset)).take_while(|id| *id != 0).collect()
 }
@@ -186,7 +187,7 @@ fn dword(data: &[u8], offset: usize) -> u32 {
     u32::from(word(data, offset)) | u32::from(word(data, offset + 2)) << 16
 }
 
-/// Status code type and code; above them are bits that say whether to try again.
+/// Describes status code type and code; the higher bits contain retry hints.
 fn status_text(status: c_int) -> String {
     let meaning = match status & 0x7ff {
         0x001 => ", invalid opcode",
@@ -201,7 +202,7 @@ fn status_text(status: c_int) -> String {
         0x10a => ", invalid format",
         _ => "",
     };
-    format!("the controller answers status {:#05x}{meaning}", status & 0x7ff)
+    format!("the controller returned status {:#05x}{meaning}", status & 0x7ff)
 }
 
 #[cfg(test)]
@@ -310,8 +311,8 @@ mod tests {
 
     #[test]
     fn a_refusal_has_its_status_in_words() {
-        assert_eq!(status_text(0x4002), "the controller answers status 0x002, invalid field");
-        assert_eq!(status_text(0x0281), "the controller answers status 0x281");
+        assert_eq!(status_text(0x4002), "the controller returned status 0x002, invalid field");
+        assert_eq!(status_text(0x0281), "the controller returned status 0x281");
     }
 
     #[test]

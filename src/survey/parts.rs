@@ -1,7 +1,6 @@
-//! Kinds of content that use several devices without md or LVM, and the id in their superblocks that ties the devices
-//! together.
+//! Objects that span several devices without md or LVM, identified by the ID in their superblocks.
 //!
-//! Arrays and volume groups are not here, because mdadm and lvm tell all about them.
+//! Arrays and volume groups are excluded, because mdadm and lvm report them completely.
 
 use super::Roots;
 use super::contents::node;
@@ -11,25 +10,25 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
-/// What is told of a kind.
+/// Description of a component type.
 struct Kind {
     /// libblkid's TYPE.
     signature: &'static str,
-    /// What such devices make together.
+    /// Description of the object that the components form.
     whole: &'static str,
     id: Id,
     role: Role,
-    /// Is it a part at all?
+    /// Condition under which the device is a component.
     when: When,
 }
 
-/// Where the id of the whole is.
+/// Location of the object's ID.
 enum Id {
     /// libblkid's UUID.
     Signature,
-    /// Sixteen bytes at this place, not all zero.
+    /// Sixteen bytes at this offset, not all zero.
     Bytes(u64),
-    /// So many characters at this place.
+    /// Characters at this offset, with their number.
     Text(u64, usize),
     /// UUID of the filesystem in a record of an xfs log.
     XfsLog,
@@ -37,19 +36,19 @@ enum Id {
 
 enum When {
     Always,
-    /// Eight bytes at this place are zero.
+    /// If the eight bytes at this offset are zero.
     Zero(u64),
-    /// Eight bytes at this place are not all zero.
+    /// If the eight bytes at this offset are not all zero.
     NotZero(u64),
 }
 
 const JOURNAL: &str = "filesystem and its external journal";
 
-/// ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero where the journal is inside. xfs: `sb_logstart` and
-/// `sb_rblocks` of `struct xfs_dsb`; the records of the log have the filesystem's UUID, the realtime device nothing. bcache:
-/// `set_uuid` of `struct cache_sb_disk`, zero in a backing device that has no cache, `version` before it. Stratis: the pool's
-/// in its static header. BlueStore: in the text of its label, the same for data, DB and WAL. ZFS: libblkid's UUID is that of the
-/// pool, and its members are in lists of lists.
+/// Component types. ext: `s_journal_uuid` of `struct ext4_super_block`, zero for an internal journal. xfs:
+/// `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`; log records contain the filesystem's UUID, the realtime device
+/// nothing. bcache: `set_uuid` of `struct cache_sb_disk`, preceded by `version`; zero in a backing device without a
+/// cache. Stratis: pool UUID in its static header. BlueStore: UUID in the text of its label, the same for data, DB
+/// and WAL. ZFS: libblkid's UUID is that of the pool; its members are in nested lists, which are not parsed.
 const KINDS: [Kind; 10] = [
     kind("ext2", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
     kind("ext3", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
@@ -63,8 +62,8 @@ const KINDS: [Kind; 10] = [
     kind("zfs_member", "zpool", Id::Signature, Role::Peer, When::Always),
 ];
 
-/// Filesystems that say how many devices they have, and where: `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian
-/// number, and `nr_devices` of bcachefs' `struct bch_sb`, a byte.
+/// Filesystems that record their number of devices, and its location: `num_devices` of btrfs' `struct
+/// btrfs_super_block`, a little-endian number, and `nr_devices` of bcachefs' `struct bch_sb`, a byte.
 const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn kind(signature: &'static str, whole: &'static str, id: Id, role: Role, when: When) -> Kind {
@@ -74,14 +73,13 @@ const fn kind(signature: &'static str, whole: &'static str, id: Id, role: Role, 
 const BCACHE_VERSION: u64 = 4096 + 16;
 const BCACHE_SET: u64 = 4096 + 56;
 
-/// `BCACHE_SB_VERSION_…` of the kernel's drivers/md/bcache/bcache_ondisk.h: those of backing devices.
+/// Versions of backing devices: `BCACHE_SB_VERSION_…` of the kernel's drivers/md/bcache/bcache_ondisk.h.
 const BCACHE_BACKING: [u64; 3] = [1, 4, 6];
 
-/// Parts on all devices that the kernel shows. A device that cannot be read has no parts here; the inventory names it
-/// as unreadable.
+/// Returns the components on all devices. Unreadable devices are skipped; the inventory lists them as unreadable.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Part> {
     let mut parts = Vec::new();
-    // What is inside the disk of a virtual machine is that machine's business.
+    // The contents of a virtual machine's disk belong to that machine.
     let inside = inventory.inside_devices();
     for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inside.contains(device)) {
         let file = File::open(node(roots, &inventory.kernel_name(device)));
@@ -106,7 +104,7 @@ fn of(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Vec<Part> {
     parts.chain(bcache(device, signature, bytes)).chain(counted(device, signature, bytes)).collect()
 }
 
-/// A filesystem on a single device is no part of anything.
+/// Returns a component of a filesystem with several devices; `None` for a single device.
 fn counted(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Option<Part> {
     let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
     let mut count = [0; 8];
@@ -116,7 +114,7 @@ fn counted(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Option<P
     Some(Part { device, whole: kind.clone(), kind, id: Id::Signature.of(signature, bytes)?, role: Role::OneOf(count) })
 }
 
-/// One signature for two roles.
+/// Returns a bcache component, whose signature is the same for two roles.
 fn bcache(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Option<Part> {
     if signature.kind != "bcache" {
         return None;
@@ -157,11 +155,11 @@ impl When {
     }
 }
 
-/// Where libblkid looks for a record of a log (libblkid/src/superblocks/xfs.c).
+/// Size of the area in which libblkid searches for a log record (libblkid/src/superblocks/xfs.c).
 const XFS_LOG_SEARCH_BYTES: usize = 256 << 10;
 
-/// Returns the UUID of the filesystem from the first record: `h_fs_uuid` of `struct xlog_rec_header` (fs/xfs/libxfs/xfs_log_format.h).
-/// libblkid has it as LOGUUID, and not as UUID.
+/// Returns the UUID of the filesystem from the first record: `h_fs_uuid` of `struct xlog_rec_header`
+/// (fs/xfs/libxfs/xfs_log_format.h), which libblkid reports as LOGUUID and not as UUID.
 fn xfs_of_log(log: &[u8]) -> Option<String> {
     const MAGIC: [u8; 4] = 0xfeed_babe_u32.to_be_bytes();
     const SECTOR_BYTES: usize = 512;

@@ -1,24 +1,24 @@
-//! Where a disk is plugged in, from its place in sysfs: transport, and the name that udev gives it in
-//! `/dev/disk/by-path`. No udev runs in the ramdisk, so its rule is repeated here for what servers have
-//! (systemd, src/udev/udev-builtin-path_id.c and 60-persistent-storage.rules).
+//! Location of disks in sysfs: transport, and name in `/dev/disk/by-path`. No udev runs in the ramdisk, so its rules
+//! are reimplemented here for hardware of servers (systemd, src/udev/udev-builtin-path_id.c and
+//! 60-persistent-storage.rules).
 
 use super::attribute;
 use std::path::{Path, PathBuf};
 
-/// The directories from the disk up to `/sys/devices`, the deepest first, each with its name.
+/// Returns the directories from the disk up to `/sys/devices`, deepest first, with their names.
 fn places(sys: &Path, disk: &Path) -> Vec<(String, PathBuf)> {
     let top = sys.join("devices").canonicalize().unwrap_or_default();
     let named = |dir: &Path| (dir.file_name().unwrap_or_default().to_string_lossy().into_owned(), dir.to_owned());
     disk.ancestors().take_while(|dir| *dir != top).map(named).collect()
 }
 
-/// How the disk is attached: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`; empty when unknown.
+/// Returns the transport of a disk: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`; empty if unknown.
 /// `disk` is the canonical directory of the disk below `sys`.
 pub(super) fn transport(sys: &Path, disk: &Path) -> &'static str {
     let places = places(sys, disk);
     let any = |test: &dyn Fn(&str) -> bool| places.iter().any(|(name, _)| test(name));
     let numbered = |prefix: &'static str| any(&|name| number_after(name, prefix).is_some());
-    // The order matters: a USB bridge and an HBA both show a SCSI host, and SATA disks behind a SAS HBA are on SAS.
+    // In this order: USB bridges and HBAs both have a SCSI host, and SATA disks behind a SAS HBA are on SAS.
     if numbered("usb") {
         "usb"
     } else if any(&|name| name.starts_with("end_device-")) {
@@ -40,15 +40,15 @@ pub(super) fn transport(sys: &Path, disk: &Path) -> &'static str {
     }
 }
 
-/// `/dev/disk/by-path/…`; empty when the disk is attached in a way that is not known here.
+/// Returns the link `/dev/disk/by-path/…`; empty if the attachment is not supported here.
 ///
-/// Where udev makes two links this is the shorter or older one, which every udev makes: `…-ata-1` (not `…-ata-1.0`)
+/// If udev creates two links, this is the shorter or older one, which every udev creates: `…-ata-1` (not `…-ata-1.0`)
 /// and `virtio-pci-…`.
 pub(super) fn by_path(sys: &Path, disk: &Path) -> String {
     path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
 
-/// SCSI host:channel:target:lun, which ATA and USB disks have too; empty for others.
+/// Returns SCSI host:channel:target:lun, which ATA and USB disks have as well; empty for others.
 pub(super) fn hctl(disk: &Path) -> String {
     let names = disk.ancestors().filter_map(|dir| dir.file_name()?.to_str());
     names.take(3).find(|name| is_scsi_address(name)).unwrap_or_default().to_owned()
@@ -59,14 +59,14 @@ fn path_id(sys: &Path, disk: &Path) -> Option<String> {
     let mut start = disk.to_owned();
     if let Some((controller, _)) = nvme_numbers(disk.file_name()?.to_str()?) {
         parts.push(format!("nvme-{}", number(&attribute(&disk.join("nsid")))?));
-        // With native multipath the namespace hangs below /sys/devices/virtual; its controller has the place.
+        // With native multipath, the namespace is below /sys/devices/virtual; use the location of its controller.
         start = sys.join(format!("class/nvme/nvme{controller}")).canonicalize().unwrap_or(start);
     }
     let mut virtio = false;
     let mut inside_pci = false;
     for (name, dir) in places(sys, &start) {
         let pci = is_pci(&name);
-        // Of a chain of bridges only the end counts; a new PCI domain (Intel VMD) begins a new chain.
+        // Of a chain of bridges only the last one counts; a new PCI domain (Intel VMD) starts a new chain.
         if pci && !inside_pci {
             parts.push(format!("pci-{name}"));
         }
@@ -88,7 +88,8 @@ fn path_id(sys: &Path, disk: &Path) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// The part below the controller for a SCSI device `H:B:T:L`: `ata-1`, `sas-phy3-lun-0`, `scsi-0:0:1:0`.
+/// Returns the part of the name below the controller for a SCSI device `H:B:T:L`: `ata-1`, `sas-phy3-lun-0`,
+/// `scsi-0:0:1:0`.
 fn scsi_part(address: &str, dir: &Path) -> Option<String> {
     let [_, bus, target, lun] = numbers(address)?;
     let above = |prefix: &str| {
@@ -113,13 +114,14 @@ fn scsi_part(address: &str, dir: &Path) -> Option<String> {
             (bus, _) => format!("ata-{port_number}.{bus}.0"),
         });
     }
-    // Host numbers are counted over the machine; the name counts them over the controller.
+    // Host numbers are unique in the machine; in the name they are relative to the controller.
     let hosts = std::fs::read_dir(parent).ok()?.flatten();
     let first = hosts.filter_map(|entry| number_after(entry.file_name().to_str()?, "host")).min()?;
     Some(format!("scsi-{}:{bus}:{target}:{lun}", number_after(&host, "host")?.checked_sub(first)?))
 }
 
-/// `sas-phy3-lun-0` on the HBA itself, `sas-exp0x…-phy3-lun-0` behind an expander, `sas-0x…-lun-0` on a wide port.
+/// Returns the SAS part of a name: `sas-phy3-lun-0` on the HBA itself, `sas-exp0x…-phy3-lun-0` behind an expander,
+/// `sas-0x…-lun-0` on a wide port.
 fn sas_part(name: &str, end_device: &Path, lun: u32) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let device = end_device.join("sas_device").join(name);
@@ -137,7 +139,7 @@ fn sas_part(name: &str, end_device: &Path, lun: u32) -> Option<String> {
     })
 }
 
-/// `0000:00:1f.2`: domain, bus, device and function of a PCI device.
+/// Returns whether this is a PCI address: domain, bus, device and function, such as `0000:00:1f.2`.
 fn is_pci(name: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     let fields: Vec<&str> = name.split([':', '.']).collect();
@@ -147,7 +149,7 @@ fn is_pci(name: &str) -> bool {
         && fields.into_iter().all(hex)
 }
 
-/// `1-1.2:1.0` (bus-port:configuration.interface) without its bus.
+/// Removes the bus from `1-1.2:1.0` (bus-port:configuration.interface).
 fn usb_interface(name: &str) -> Option<&str> {
     let (bus, interface) = name.split_once('-')?;
     number(bus)?;
@@ -158,13 +160,13 @@ fn is_scsi_address(name: &str) -> bool {
     numbers(name).is_some()
 }
 
-/// `2:0:1:0`.
+/// Parses a SCSI address: `2:0:1:0`.
 fn numbers(address: &str) -> Option<[u32; 4]> {
     let fields: Option<Vec<u32>> = address.split(':').map(number).collect();
     fields?.try_into().ok()
 }
 
-/// `nvme0n1` → 0 and 1.
+/// Parses controller and namespace: `nvme0n1` → 0 and 1.
 fn nvme_numbers(name: &str) -> Option<(u32, u32)> {
     let (controller, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     Some((number(controller)?, number(namespace)?))

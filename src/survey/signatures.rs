@@ -1,5 +1,4 @@
-//! What libblkid recognises on a device: its partition table, and its signatures one by one. All calls of libblkid are
-//! here.
+//! Safe interface to libblkid: partition table and signatures of a device. Contains all calls of libblkid.
 
 use crate::inventory::Signature;
 use blkid_sys as blkid;
@@ -11,17 +10,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
-/// libblkid counts in these, whatever the disk's sector size is.
+/// Unit of libblkid, regardless of the disk's sector size.
 const UNIT_BYTES: u64 = 512;
 
-/// A part of a device.
+/// Range of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area {
     pub start_bytes: u64,
     pub size_bytes: u64,
 }
 
-/// A partition table as libblkid decodes it.
+/// Partition table as decoded by libblkid.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FoundTable {
     pub kind: String,
@@ -34,39 +33,39 @@ pub(super) struct FoundPartition {
     pub number: u32,
     pub start_bytes: u64,
     pub size_bytes: u64,
-    /// GUID, or `0x83`.
+    /// GUID, or a DOS type such as `0x83`.
     pub kind: String,
     pub guid: String,
     pub name: String,
-    /// A DOS extended partition: it only contains other partitions.
+    /// Whether it is a DOS extended partition, which only contains other partitions.
     pub extended: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FoundSignature {
     pub signature: Signature,
-    /// Its checksum is wrong: something was there, and is damaged.
+    /// Whether its checksum is wrong: the content is damaged.
     pub damaged: bool,
 }
 
-/// A libblkid probe on an open device.
+/// libblkid probe of an open device.
 pub(super) struct Probe {
     raw: blkid::blkid_probe,
-    /// libblkid reads from this descriptor and does not own it.
+    /// File whose descriptor libblkid uses but does not own.
     _file: File,
 }
 
 impl Probe {
-    /// Opens a device or an image file, whole or a part of it. `sector_bytes` is the logical sector of the disk,
-    /// which libblkid could not know of an image file.
+    /// Opens a device or an image file, or a range of it. `sector_bytes` is the logical sector size of the disk,
+    /// which libblkid cannot determine for an image file.
     pub(super) fn open(path: &Path, area: Option<Area>, sector_bytes: u32) -> io::Result<Probe> {
-        // O_NONBLOCK: a drive without a medium says so at once.
+        // O_NONBLOCK: drives without a medium fail immediately.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let offset = |bytes: u64| i64::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-        // libblkid takes a size of 0 for "to the end".
+        // libblkid interprets a size of 0 as "to the end".
         let area = area.unwrap_or(Area { start_bytes: 0, size_bytes: 0 });
         let (start, size) = (offset(area.start_bytes)?, offset(area.size_bytes)?);
-        // SAFETY: takes nothing and gives a new probe or null.
+        // SAFETY: the call returns a new probe or null.
         let raw = unsafe { blkid::blkid_new_probe() };
         if raw.is_null() {
             return Err(io::Error::last_os_error());
@@ -83,18 +82,18 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Every signature there is. libblkid's own `blkid_do_safeprobe` refuses when there are two; this returns both.
+    /// Returns all signatures. libblkid's own `blkid_do_safeprobe` fails if there are two; this returns both.
     ///
     /// # Errors
-    /// A read error, after which nothing is known.
+    /// A read error; the signatures are unknown then.
     pub(super) fn signatures(&mut self) -> io::Result<Vec<FoundSignature>> {
-        // A wrong checksum must not make a filesystem invisible, or a damaged disk would pass for a blank one.
+        // A wrong checksum must not hide a filesystem, or a damaged disk would appear blank.
         let flags = blkid::BLKID_SUBLKS_LABEL
             | blkid::BLKID_SUBLKS_UUID
             | blkid::BLKID_SUBLKS_TYPE
             | blkid::BLKID_SUBLKS_USAGE
             | blkid::BLKID_SUBLKS_BADCSUM;
-        // SAFETY: `raw` is a live probe; these set flags in it.
+        // SAFETY: `raw` is a live probe; these calls set flags in it.
         unsafe {
             blkid::blkid_reset_probe(self.raw);
             blkid::blkid_probe_enable_partitions(self.raw, 0);
@@ -111,18 +110,18 @@ impl Probe {
         Ok(found)
     }
 
-    /// The partition table, if there is one. A protective MBR whose GPT is gone is a table of kind `PMBR`.
+    /// Returns the partition table, if any. A protective MBR without a GPT is a table of type `PMBR`.
     ///
     /// # Errors
     /// A read error.
     pub(super) fn table(&mut self) -> io::Result<Option<FoundTable>> {
-        // SAFETY: `raw` is a live probe; these set flags in it.
+        // SAFETY: `raw` is a live probe; these calls set flags in it.
         unsafe {
             blkid::blkid_reset_probe(self.raw);
             blkid::blkid_probe_enable_superblocks(self.raw, 0);
             blkid::blkid_probe_enable_partitions(self.raw, 1);
         }
-        // The list below does not tell a read error from no table.
+        // The list below does not distinguish a read error from a missing table.
         if !self.next()? {
             return Ok(None);
         }
@@ -145,7 +144,7 @@ impl Probe {
         Ok(Some(table))
     }
 
-    /// Goes to the next result; false at the end.
+    /// Advances to the next result; false at the end.
     fn next(&mut self) -> io::Result<bool> {
         // SAFETY: `raw` is a live probe with a device.
         match unsafe { blkid::blkid_do_probe(self.raw) } {
@@ -155,15 +154,16 @@ impl Probe {
         }
     }
 
-    /// A value of the current result; empty when it has none of that name.
+    /// Returns a value of the current result; empty if it does not exist.
     fn value(&self, name: &CStr) -> String {
         let mut data: *const c_char = ptr::null();
-        // SAFETY: `raw` is a live probe, `name` ends in NUL, `data` is ours to write to, and a null length is allowed.
+        // SAFETY: `raw` is a live probe, `name` is NUL-terminated, `data` is writable, and a null length is allowed.
         let code = unsafe { blkid::blkid_probe_lookup_value(self.raw, name.as_ptr(), &mut data, ptr::null_mut()) };
         if code != 0 {
             return String::new();
         }
-        // SAFETY: on success `data` is a string of the probe's current result, which is not changed while we copy.
+        // SAFETY: on success `data` is a string of the probe's current result, which does not change while it is
+        // copied.
         unsafe { text(data) }
     }
 }
@@ -175,13 +175,13 @@ impl Drop for Probe {
     }
 }
 
-/// Copies what libblkid knows about a partition.
+/// Copies a partition of libblkid.
 ///
 /// # Safety
-/// `partition` belongs to a partition list that is alive.
+/// `partition` must belong to a live partition list.
 unsafe fn found_partition(partition: blkid::blkid_partition) -> FoundPartition {
     let bytes = |units: i64| u64::try_from(units).unwrap_or_default().saturating_mul(UNIT_BYTES);
-    // SAFETY: the caller's promise; all strings live as long as the list.
+    // SAFETY: guaranteed by the caller; all strings live as long as the list.
     unsafe {
         let mut kind = text(blkid::blkid_partition_get_type_string(partition));
         if kind.is_empty() {
@@ -202,12 +202,12 @@ unsafe fn found_partition(partition: blkid::blkid_partition) -> FoundPartition {
 /// Copies a string of libblkid; null is empty.
 ///
 /// # Safety
-/// `data` is null, or ends in NUL and is alive.
+/// `data` must be null, or a valid NUL-terminated string.
 unsafe fn text(data: *const c_char) -> String {
     if data.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { CStr::from_ptr(data) }.to_bytes();
     super::printable(bytes)
 }

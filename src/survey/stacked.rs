@@ -1,4 +1,4 @@
-//! Block devices that are made of others and run now, as sysfs shows them: md, device mapper, bcache.
+//! Running block devices on top of others: md, device mapper, bcache.
 
 use super::contents::{self, Contents, Target};
 use super::holders::Users;
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::inventory::{OVERLAY, Stacked, StackedKind};
 use std::path::Path;
 
-/// All of them, by name.
+/// Returns all stacked devices, by name.
 pub(super) fn read(roots: &Roots, users: &Users) -> Result<Vec<Stacked>> {
     let mut stacked = Vec::new();
     for name in names(&roots.sys.join("block"))? {
@@ -20,7 +20,8 @@ pub(super) fn read(roots: &Roots, users: &Users) -> Result<Vec<Stacked>> {
     Ok(stacked)
 }
 
-/// None when it is no such device. A disk below bcache has a directory `bcache` too, hence the names.
+/// Returns the type of a stacked device; `None` for others. Disks below bcache have a `bcache` directory too, hence
+/// the check of names.
 fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
     if name.starts_with("md") && dir.join("md").is_dir() {
         return Some(StackedKind::Array);
@@ -31,7 +32,7 @@ fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
     if !name.starts_with("dm-") {
         return None;
     }
-    // The tool that makes a device puts its own prefix into the UUID (dmsetup(8)).
+    // The tool that creates a device starts its UUID with its own prefix (dmsetup(8)).
     let uuid = attribute(&dir.join("dm/uuid"));
     if uuid.starts_with(OVERLAY) {
         return Some(StackedKind::Other);
@@ -47,10 +48,10 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let mapped = attribute(&dir.join("dm/name"));
     let is_overlay = mapped.starts_with(OVERLAY);
     let mut below = names(&dir.join("slaves"))?;
-    // What is written to an overlay goes to memory, which is nobody's disk.
+    // An overlay also lies on a loop device backed by memory, which is not a disk.
     below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = units(&attribute(&dir.join("size"))).unwrap_or_default();
-    // A node like /dev/md127 outlives its array. One that does not run, but has taken its members, holds them.
+    // A node like /dev/md127 outlives its array. An inactive array that has claimed its members holds them.
     if kind == StackedKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }
@@ -58,7 +59,7 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let device = if mapped.is_empty() { name.path() } else { format!("/dev/mapper/{mapped}").into() };
     let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
     let target = Target { name: &name, device: &device, sector_bytes, size_bytes };
-    // To read from a suspended device is to wait for ever, and what is on an overlay is on what it lies on.
+    // Reads of a suspended device block forever, and an overlay has the contents of the device below.
     let Contents { table, signatures, uses: of_partitions, blank, .. } =
         if size_bytes == 0 || is_overlay || attribute(&dir.join("dm/suspended")) == "1" {
             Contents::default()

@@ -1,6 +1,6 @@
-//! Read-only mappings of logical volumes that LVM cannot activate without a write: a copy of a raid1, the origin of a snapshot, and
-//! linear volumes of a group that is exported or belongs to another host. They are made from LVM's metadata, and nothing of the group
-//! is activated.
+//! Read-only mappings of logical volumes that LVM cannot activate without writing: a copy of a raid1, the origin of a
+//! snapshot, and linear volumes of a group that is exported or belongs to another host. They are derived from LVM's
+//! metadata, without activating anything in the group.
 
 use super::Roots;
 use super::groups::{dashless, report};
@@ -12,16 +12,16 @@ use crate::inventory::{HAS_SNAPSHOT, LogicalVolume, VolumeGroup};
 pub struct VolumeMapping {
     /// Name of the volume.
     pub name: String,
-    /// UUIDs of group and volume as the device mapper's UUIDs of volumes contain them.
+    /// UUIDs of group and volume in the format of device-mapper UUIDs.
     pub uuid: String,
     /// Ranges of devices, in order.
     pub pieces: Vec<Piece>,
 }
 
-/// Returns the mappings of a group. Volumes without a complete and current copy are left out.
+/// Returns the mappings of a group. Volumes without a complete and current copy are omitted.
 ///
 /// # Errors
-/// lvm's own words.
+/// lvm fails.
 pub fn volume_mappings(group: &VolumeGroup) -> Result<Vec<VolumeMapping>, String> {
     let wanted: Vec<&LogicalVolume> = group.volumes.iter().filter(|volume| needs_mapping(group, volume)).collect();
     if wanted.is_empty() {
@@ -29,7 +29,7 @@ pub fn volume_mappings(group: &VolumeGroup) -> Result<Vec<VolumeMapping>, String
     }
     let report = report()?;
     let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
-    let row = row.ok_or("the group is gone")?;
+    let row = row.ok_or("the group no longer exists")?;
     let mapping = |volume: &&LogicalVolume| {
         let pieces = match volume.kind.as_str() {
             "raid1" => {
@@ -44,8 +44,8 @@ pub fn volume_mappings(group: &VolumeGroup) -> Result<Vec<VolumeMapping>, String
     Ok(wanted.iter().filter_map(mapping).collect())
 }
 
-/// Returns whether an inactive volume is shown through a mapping and not by LVM. The origin of a snapshot holds the current content: the
-/// snapshot holds what was overwritten. While a merge is due this is the other way round.
+/// Returns whether an inactive volume is shown through a mapping and not by LVM. The origin of a snapshot holds the
+/// current content, and the snapshot the overwritten data. While a merge is pending, it is the other way round.
 pub fn needs_mapping(group: &VolumeGroup, volume: &LogicalVolume) -> bool {
     let is_origin = volume.entangled.as_deref() == Some(HAS_SNAPSHOT);
     let is_closed = group.closed.is_some() && volume.entangled.is_none();
@@ -69,9 +69,9 @@ mod tests {
             ("linear", Some(HAS_SNAPSHOT), false, true),
             ("linear", None, true, true),
             ("linear", Some(HAS_SNAPSHOT), true, true),
-            ("linear", Some("is part of a merge of a snapshot, which would go on"), false, false),
-            ("linear", Some("is part of a merge of a snapshot, which would go on"), true, false),
-            ("linear", Some("is being moved, which would go on"), true, false),
+            ("linear", Some("is part of a snapshot merge, which would continue"), false, false),
+            ("linear", Some("is part of a snapshot merge, which would continue"), true, false),
+            ("linear", Some("is being moved, which would continue"), true, false),
             ("raid1", None, false, true),
             ("raid1", None, true, true),
             ("striped", None, true, false),

@@ -1,4 +1,5 @@
-//! Programs of the image, run in its tree: with proc, sys, a `/dev` with some devices alone and, under UEFI, efivarfs.
+//! Programs of the image, run in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI machines,
+//! efivarfs.
 
 use super::{Root, devices};
 use crate::command::{Command, CommandError, Output};
@@ -17,31 +18,34 @@ use sys_mount::MountFlags;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs a program of the tree.
+/// Runner for programs of the target.
 pub trait InTree {
+    /// Runs a program of the target.
+    ///
     /// # Errors
-    /// The program is missing, fails, or does not end in time.
+    /// The program is missing, fails, or exceeds its deadline.
     fn run(&self, program: &str, args: &[&str], deadline: Duration) -> Result<Output, CommandError>;
 }
 
-/// The tree with its special mounts, until [`Chroot::finish`].
+/// Target with special filesystems mounted, until [`Chroot::finish`].
 pub struct Chroot<'a> {
     root: &'a Root,
     special: Mounts,
-    /// What was mounted below the root already.
+    /// Mount points that existed below the root before.
     before: Vec<PathBuf>,
-    /// Mount points on which device nodes are nothing.
+    /// Mount points without usable device nodes.
     no_devices: Vec<PathBuf>,
-    /// What programs are told beside the usual, which it goes before.
+    /// Environment variables in addition to the default ones, which they override.
     environment: BTreeMap<String, String>,
     say: &'a (dyn Fn(&str) + Sync),
 }
 
 impl<'a> Chroot<'a> {
-    /// With the nodes of these devices and of their partitions. Each line that a program says is handed to `say`.
+    /// Opens the chroot with the nodes of these devices and of their partitions. `say` receives each line of output
+    /// of a program.
     ///
     /// # Errors
-    /// A device is not there, or something cannot be mounted.
+    /// A device is missing, or a filesystem cannot be mounted.
     pub fn open(root: &'a Root, devices: &[DevicePath], say: &'a (dyn Fn(&str) + Sync)) -> Result<Chroot<'a>> {
         let mut special = Mounts::new(root.path());
         let before = busy::mounts_below(root.path());
@@ -50,25 +54,25 @@ impl<'a> Chroot<'a> {
         Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
     }
 
-    /// Programs are told this too.
+    /// Adds environment variables for programs.
     pub fn telling(mut self, environment: &BTreeMap<String, String>) -> Self {
         self.environment.clone_from(environment);
         self
     }
 
-    /// Runs a program in this folder that is told what [`Chroot::telling`] says, and nothing else.
+    /// Runs a program in this directory with the variables of [`Chroot::telling`] only.
     ///
     /// # Errors
-    /// As [`InTree::run`].
+    /// As for [`InTree::run`].
     pub fn run_as_told(&self, program: &str, folder: &str, deadline: Duration) -> Result<Output, CommandError> {
         let command = Command::new(program).confined(self.root.path(), self.no_devices.clone()).beginning_in(folder);
         run_watched(command.only_env(&self.environment).deadline(deadline), self.say)
     }
 
-    /// Ends what the programs have left running, and unmounts all that was mounted since [`Chroot::open`].
+    /// Kills processes left by programs, and unmounts everything that was mounted since [`Chroot::open`].
     ///
     /// # Errors
-    /// Something stays mounted.
+    /// A filesystem stays mounted.
     pub fn finish(self) -> Result<()> {
         let Chroot { root, mut special, before, say, .. } = self;
         end_processes(root.path(), say);
@@ -94,13 +98,14 @@ fn mount_special(special: &mut Mounts, devices: &[DevicePath], say: &dyn Fn(&str
     if Path::new("/sys/firmware/efi/efivars").is_dir()
         && let Err(error) = special.mount_at("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", none, "")
     {
-        // A firmware without runtime services still boots the fallback path of the ESP.
-        say(&format!("no EFI variables in the chroot: {error}"));
+        // Firmware without runtime services still boots the fallback path of the ESP.
+        say(&format!("EFI variables are not available in the chroot: {error}"));
     }
     Ok(())
 }
 
-/// Lines go through a channel: the reader's threads may outlive this call when a daemon keeps the pipe open.
+/// Runs a command whose output lines pass through a channel: the reader threads outlive this call if a daemon keeps
+/// the pipe open.
 fn run_watched(command: Command, say: &(dyn Fn(&str) + Sync)) -> Result<Output, CommandError> {
     let (sender, lines) = mpsc::channel::<Option<String>>();
     let end = sender.clone();
@@ -111,7 +116,7 @@ fn run_watched(command: Command, say: &(dyn Fn(&str) + Sync)) -> Result<Output, 
             }
         });
         let ran = command.run_watched(move |line| {
-            // Nobody listens any more: the line came from a leftover of the installer.
+            // The receiver is gone: the line came from a process left by the installer.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);
@@ -119,7 +124,7 @@ fn run_watched(command: Command, say: &(dyn Fn(&str) + Sync)) -> Result<Output, 
     })
 }
 
-/// Daemons that a program of the image has started (a package's service, gpg-agent) would keep the target busy.
+/// Kills daemons started by programs of the image (a package's service, gpg-agent), which would keep the target busy.
 pub fn end_processes(root: &Path, say: &dyn Fn(&str)) {
     let end = Instant::now() + Duration::from_secs(5);
     let mut said = Vec::new();
@@ -130,17 +135,17 @@ pub fn end_processes(root: &Path, say: &dyn Fn(&str)) {
         }
         for process in left {
             if !said.contains(&process.id) {
-                say(&format!("ending {process}, which the image left running"));
+                say(&format!("killing {process}, which a program of the image left running"));
                 said.push(process.id);
             }
-            // Gone already is as good as killed.
+            // A process that has already ended is fine too.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What a program of the image mounted and did not unmount, youngest first.
+/// Unmounts filesystems that programs of the image left mounted, youngest first.
 fn unmount_leftovers(root: &Path, before: &[std::path::PathBuf], special: &Mounts) -> Result<()> {
     let ours = |path: &Path| before.iter().any(|mount| mount == path) || special.contains(path);
     busy::mounts_below(root).iter().rev().filter(|path| !ours(path)).try_for_each(|path| mount::unmount(path))

@@ -1,5 +1,6 @@
-//! The `create` of an OS definition, which makes the system itself. It finds its own files, the programs of this ramdisk, the network,
-//! and in its `/dev` the disks that the plan gives it: no others, and none that is kept.
+//! Runner for the `create` script of an OS definition, which creates the system itself. It has access to its own
+//! files, the programs of this ramdisk, the network, and in its `/dev` only to the disks assigned by the plan, never
+//! to preserved ones.
 
 use super::chroot::Chroot;
 use super::{Root, devices};
@@ -13,22 +14,23 @@ use std::path::Path;
 use std::time::Duration;
 use sys_mount::MountFlags;
 
-/// It may fetch a whole system.
+/// Deadline, with time to download a whole system.
 pub const DEADLINE: Duration = Duration::from_secs(60 * 60);
 
-/// Where its root is made.
+/// Mount point of its root.
 const PLACE: &str = "/run/drophammer/create";
 
-/// Where the definition lies in it.
+/// Directory of the definition in its root.
 const FOLDER: &str = "/definition";
 
-/// What of this system it sees, and cannot write. In the cache Debian's `debootstrap` looks for a system that it need not fetch.
+/// Directories of the ramdisk that it can read. In the cache, Debian's `debootstrap` finds systems that it need not
+/// download.
 const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
-/// Runs it to its end.
+/// Runs the script to its end.
 ///
 /// # Errors
-/// It fails (its last lines are in the error) or does not end in time.
+/// It fails (the error includes its last lines), or exceeds its deadline.
 pub fn run(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     run_at(Path::new(PLACE), create, deadline, say)
 }
@@ -49,28 +51,28 @@ fn run_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &(dyn Fn
     let ran = devices::following(&place.join("dev"), &create.disks, run);
     let left = chroot.finish();
     drop(root);
-    // Its own error says more than that of a mount which it left busy.
-    ran.context(Phase::Target, || format!("create of {}", create.os))?;
+    // The script's own error is more informative than that of a mount it left busy.
+    ran.context(Phase::Target, || format!("run create of {}", create.os))?;
     left?;
     mounts.finish()
 }
 
-/// A folder of this system, or the link to another one that it is.
+/// Binds a directory of this system read-only, or recreates the symlink that it is.
 fn show(mounts: &mut Mounts, folder: &str) -> Result<()> {
     let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };
-    let what = || format!("show {} to create", there.display());
+    let what = || format!("bind {} for create", there.display());
     if is.is_symlink() {
         return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
     }
     mounts.mount_at(&format!("/{folder}"), &format!("/{folder}"), "none", MountFlags::BIND, "")?;
-    // A bind mount takes no flags before it is there.
+    // A bind mount accepts flags only on remount.
     let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(None::<&str>, &here, None::<&str>, read_only, None::<&str>).context(Phase::Target, what)
 }
 
 fn scratch(folder: &Path) -> Result<()> {
-    let what = || format!("make {}", folder.display());
+    let what = || format!("create {}", folder.display());
     fs::create_dir_all(folder).context(Phase::Target, what)?;
     fs::set_permissions(folder, Permissions::from_mode(0o1777)).context(Phase::Target, what)
 }

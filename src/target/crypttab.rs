@@ -1,4 +1,4 @@
-//! `/etc/crypttab` of the installed system, and the files with the keys that it names.
+//! `/etc/crypttab` of the installed system, and its key files.
 
 use super::Root;
 use crate::error::{Context, Error, Phase, Result};
@@ -8,55 +8,55 @@ use std::io::ErrorKind;
 
 const PATH: &str = "/etc/crypttab";
 
-/// Where systemd looks for the key of a mapping too (crypttab(5)).
+/// Directory in which systemd searches for the key of a mapping (crypttab(5)).
 const KEYS: &str = "/etc/cryptsetup-keys.d";
 
-/// What opens containers in an installed system: Debian's scripts, or systemd.
+/// Programs that open containers in an installed system: Debian's scripts, or systemd.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
 const OF_SYSTEMD: [&str; 3] =
     ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 
-/// What systemd loads to ask a TPM 2 (`dlopen_tpm2`); nothing else opens what is sealed to one.
+/// Libraries that systemd loads to access a TPM 2 (`dlopen_tpm2`); no other program can open sealed containers.
 const LIBRARIES: [&str; 4] = ["libtss2-esys.so.0", "libtss2-mu.so.0", "libtss2-rc.so.0", "libtss2-tcti-device.so.0"];
 const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// What the image has not of what opens these.
+/// Returns what the image lacks to open these containers.
 fn missing(root: &Root, entries: &[CrypttabEntry]) -> Option<String> {
     let has = |one: &[&str]| one.iter().any(|path| root.has(path));
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
     if !has(&OF_SYSTEMD) && (by_tpm || !has(&OPENERS)) {
-        let other = if by_tpm { "" } else { "no cryptsetup and " };
-        return Some(format!("{other}no systemd-cryptsetup (Debian since 13: the package systemd-cryptsetup)"));
+        let other = if by_tpm { "" } else { "cryptsetup or " };
+        return Some(format!("{other}systemd-cryptsetup (Debian since 13: package systemd-cryptsetup)"));
     }
     let is_there = |library: &&str| LIBRARY_FOLDERS.iter().any(|folder| root.has(&format!("{folder}/{library}")));
     let lacking: Vec<&str> = LIBRARIES.into_iter().filter(|library| by_tpm && !is_there(library)).collect();
     let packages =
-        "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with t64 at their ends since 13; Fedora and its like: tpm2-tss";
-    (!lacking.is_empty()).then(|| format!("no {}, by which systemd asks a TPM 2 ({packages})", lacking.join(", ")))
+        "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with suffix t64 since 13; Fedora and derivatives: tpm2-tss";
+    (!lacking.is_empty())
+        .then(|| format!("{}, which systemd requires to access a TPM 2 ({packages})", lacking.join(", ")))
 }
 
-/// What a tree has to open containers with.
+/// Returns the programs of the target that open containers.
 pub fn openers(root: &Root) -> impl Iterator<Item = &'static str> {
     OPENERS.into_iter().chain(OF_SYSTEMD).filter(|opener| root.has(opener))
 }
 
-/// Adds lines to what the image has, and writes a file with the key of each that has one, which root alone can read.
+/// Appends lines to the image's crypttab, and writes a key file readable only by root for each entry with a key.
 ///
 /// # Errors
-/// The image has nothing that opens them, and cannot do without; or a file cannot be read or written.
+/// The image cannot open the containers but requires them at boot, or a file cannot be read or written.
 pub fn write(root: &Root, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Result<()> {
     if let Some(what) = missing(root, entries) {
-        let what = format!("the image has {what}");
+        let what = format!("the image does not contain {what}");
         if let Some(path) = entries.iter().find_map(|entry| entry.needed_at.as_ref()) {
-            let why =
-                format!("{what}, so that it could not mount {path}: install it, or say nofail in its mountoptions");
+            let why = format!("{what}, and cannot mount {path}: install it, or add nofail to its mountoptions");
             return Err(Error::new(Phase::Target, why));
         }
-        say(&format!("WARNING: {what}: what is encrypted stays closed in the installed system"));
+        say(&format!("WARNING: {what}: encrypted devices stay locked in the installed system"));
     }
     let mut text = match root.read(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("{PATH} of the image"))?,
+        own => own.context(Phase::Target, || format!("read {PATH} of the image"))?,
     };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -133,11 +133,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         let refused = write(&root, &[entry(Some("/data"))], &|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("could not mount /data") && !refused.contains("hunter2"), "{refused}");
+        assert!(refused.contains("cannot mount /data") && !refused.contains("hunter2"), "{refused}");
         assert!(!root.has("/etc/crypttab"));
         let said = std::sync::Mutex::new(Vec::new());
         write(&root, &[entry(None)], &|line| said.lock().unwrap().push(line.to_owned())).unwrap();
-        assert!(said.lock().unwrap()[0].starts_with("WARNING: the image has no cryptsetup"));
+        assert!(said.lock().unwrap()[0].starts_with("WARNING: the image does not contain cryptsetup"));
         assert!(root.has("/etc/crypttab"));
     }
 
@@ -181,13 +181,13 @@ mod tests {
         let refused = |root: &Root| write(root, &[sealed()], &|_| ()).unwrap_err().to_string();
         let said = refused(&root);
         assert!(
-            said.contains("the image has no systemd-cryptsetup") && said.contains("could not mount /data"),
+            said.contains("the image does not contain systemd-cryptsetup") && said.contains("cannot mount /data"),
             "{said}"
         );
         put("usr/lib/systemd/systemd-cryptsetup");
         put("usr/lib/x86_64-linux-gnu/libtss2-mu.so.0");
         let said = refused(&root);
-        assert!(said.contains("no libtss2-esys.so.0, libtss2-rc.so.0, libtss2-tcti-device.so.0, by which"), "{said}");
+        assert!(said.contains("contain libtss2-esys.so.0, libtss2-rc.so.0, libtss2-tcti-device.so.0, which"), "{said}");
         assert!(said.contains("libtss2-esys-3.0.2-0 and libtss2-rc0"), "{said}");
         assert!(!root.has("/etc/crypttab"), "nothing was written");
     }

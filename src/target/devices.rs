@@ -1,6 +1,6 @@
-//! The `/dev` that an image's installer gets: the usual pseudo devices, and of disks only what it may write.
+//! Restricted /dev for programs of the image: the usual pseudo devices, and only the disks that they may write.
 //!
-//! With the machine's own `/dev` it could write to every disk, and lift every lock.
+//! With the machine's own /dev, programs could write to every disk and remove every lock.
 
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 use sys_mount::MountFlags;
 
-/// Name, major and minor number (Documentation/admin-guide/devices.txt of Linux), mode.
+/// Pseudo devices: name, major and minor number (Documentation/admin-guide/devices.txt of Linux), mode.
 const PSEUDO: [(&str, u64, u64, u32); 7] = [
     ("null", 1, 3, 0o666),
     ("zero", 1, 5, 0o666),
@@ -36,37 +36,37 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Which the tools of LVM need, where there are logical volumes.
+/// Control device required by LVM's tools if there are logical volumes.
 const DM_CONTROL: &str = "/dev/mapper/control";
 
-/// Mounts it at `/dev` of the target, with the nodes and links of these devices and of their partitions.
+/// Mounts the restricted /dev in the target, with nodes and links of these devices and of their partitions.
 ///
 /// # Errors
-/// A device is not there, or the kernel refuses.
+/// A device is missing, or a mount fails.
 pub fn mount(special: &mut Mounts, devices: &[DevicePath]) -> Result<()> {
     let allowed = allowed(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
-    let what = || format!("make the device nodes for the image's installer in {}", dev.display());
+    let what = || format!("create device nodes for programs of the image in {}", dev.display());
     populate(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
 }
 
-/// Between two looks at which partitions there are.
+/// Interval of updates of partition nodes.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs what may partition these devices, whose `/dev` is there. Partitions that come get their nodes, a moment later, as by udev; those
-/// that go lose them.
+/// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date meanwhile, as
+/// udev would do.
 pub fn following<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
     let (done, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // A partition may go while it is looked at. The next look sees that.
+                // A partition may disappear meanwhile, which the next update detects.
                 if let Err(error) = renew(dev, devices, &mut shown) {
-                    tracing::debug!("the nodes in {}: {error}", dev.display());
+                    tracing::debug!("cannot update the device nodes in {}: {error}", dev.display());
                 }
             }
         });
@@ -76,7 +76,7 @@ pub fn following<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T)
     })
 }
 
-/// `shown` are the names of the partitions that were seen last.
+/// Updates partition nodes. `shown` contains the partitions of the previous update.
 fn renew(dev: &Path, devices: &[DevicePath], shown: &mut BTreeSet<String>) -> Result<()> {
     let mut there = BTreeSet::new();
     for device in devices {
@@ -88,25 +88,25 @@ fn renew(dev: &Path, devices: &[DevicePath], shown: &mut BTreeSet<String>) -> Re
     shown.clone_from(&there);
     for name in there {
         let path = Path::new("/dev").join(&name);
-        let what = || format!("look at {}", path.display());
+        let what = || format!("stat {}", path.display());
         let number = fs::metadata(&path).context(Phase::Target, what)?.rdev();
         let copy = dev.join(&name);
         if fs::metadata(&copy).is_ok_and(|is| is.rdev() == number) {
             continue;
         }
         let _ = fs::remove_file(&copy);
-        node(&copy, SFlag::S_IFBLK, number, 0o660).context(Phase::Target, || format!("make {}", copy.display()))?;
+        node(&copy, SFlag::S_IFBLK, number, 0o660).context(Phase::Target, || format!("create {}", copy.display()))?;
     }
     Ok(())
 }
 
-/// Numbers of these devices and of their partitions.
+/// Returns the device numbers of these devices and of their partitions.
 fn allowed(devices: &[DevicePath]) -> Result<BTreeSet<u64>> {
     let mut allowed = BTreeSet::new();
     for device in devices {
         let partitions = kernel::partitions(device)?.into_iter().map(|partition| partition.name.path());
         for path in std::iter::once(device.clone()).chain(partitions) {
-            allowed.insert(fs::metadata(&path).context(Phase::Target, || format!("look at {path}"))?.rdev());
+            allowed.insert(fs::metadata(&path).context(Phase::Target, || format!("stat {path}"))?.rdev());
         }
         if kernel::sysfs(device)?.join("dm").is_dir()
             && let Ok(control) = fs::metadata(DM_CONTROL)
@@ -127,7 +127,7 @@ fn populate(dev: &Path, ours: &Path, allowed: &BTreeSet<u64>) -> io::Result<()> 
     copy_allowed(dev, ours, Path::new(""), allowed)
 }
 
-/// The nodes in our own `/dev` with these numbers, and the links that lead to one.
+/// Copies the nodes with these numbers from our own /dev, and the links to them.
 fn copy_allowed(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet<u64>) -> io::Result<()> {
     for entry in fs::read_dir(ours.join(within))? {
         let entry = entry?;
@@ -136,7 +136,7 @@ fn copy_allowed(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet<u64>)
             copy_allowed(dev, ours, &path, allowed)?;
             continue;
         }
-        // A link may lead nowhere.
+        // A link may be dangling.
         let Ok(there) = fs::metadata(entry.path()) else { continue };
         let is_device = there.file_type().is_block_device() || there.file_type().is_char_device();
         if !is_device || !allowed.contains(&there.rdev()) {
@@ -156,11 +156,11 @@ fn copy_allowed(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet<u64>)
 
 fn node(path: &Path, kind: SFlag, device: u64, mode: u32) -> io::Result<()> {
     mknod(path, kind, Mode::S_IRUSR, device)?;
-    // The umask has no say.
+    // Set explicitly, regardless of the umask.
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Where device nodes of the image itself must be nothing: everything below the root but `/dev`.
+/// Returns the mount points where device nodes of the image must be unusable: everything below the root except /dev.
 pub fn without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<PathBuf> {
     let dev = root.join("dev");
     mounts.into_iter().filter(|mount| !mount.starts_with(&dev)).collect()

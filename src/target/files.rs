@@ -1,4 +1,4 @@
-//! What a metal-stack image expects in `/etc/metal` before its installer runs.
+//! Files in `/etc/metal` that the installer of a metal-stack image expects.
 
 use super::Root;
 use crate::error::{Context, Phase, Result};
@@ -11,18 +11,19 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// They hold passwords and keys.
+/// Mode of files with passwords and keys.
 const SECRET: u32 = 0o600;
 
-/// The filesystems that old images look for in `disk.json`, by label.
+/// Labels of filesystems that old images look up in `disk.json`.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
-/// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` where there is an OS definition. The console password is given where somebody reads it there.
+/// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` for an OS definition. The console password is
+/// passed only if an installer reads it there.
 ///
 /// # Errors
-/// One of them cannot be written.
+/// A file cannot be written.
 pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str, now: OffsetDateTime) -> Result<()> {
-    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "write the time into install.yaml")?;
+    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the time for install.yaml")?;
     root.write("/etc/metal/install.yaml", SECRET, install_yaml(files, root_uuid, password, &timestamp).as_bytes())?;
     if let Some(chosen) = &files.assigned.allocation.definition {
         root.write("/etc/metal/os-parameters", SECRET, for_a_shell(&chosen.environment()).as_bytes())?;
@@ -31,7 +32,7 @@ pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str,
     root.write("/etc/metal/disk.json", SECRET, disk_json(&files.made).to_string().as_bytes())
 }
 
-/// One key a line; each value is JSON, which is YAML too.
+/// Formats one key per line; each value is JSON, which is also YAML.
 fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp: &str) -> String {
     let allocation = &files.assigned.allocation;
     let nics = files.nics.iter();
@@ -42,7 +43,7 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp
         ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
         ("password", json!(password)),
-        // The kernel makes the last one /dev/console, and images put one into their command line.
+        // The kernel uses the last one as /dev/console, and images put a single one into their command line.
         ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
         ("nics", json!(nics)),
@@ -58,7 +59,8 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
-/// Images find the card of a leaf by them. metal-stack's own agent writes MAC and identifier of a neighbour as its port's id.
+/// Describes a NIC. Images find the NICs of leaves by their neighbours. metal-stack's own agent writes a neighbour's
+/// port ID as both MAC and identifier.
 pub fn nic(nic: &Nic) -> Value {
     let neighbours = nic.neighbours.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})
@@ -66,13 +68,13 @@ pub fn nic(nic: &Nic) -> Value {
     json!({"mac": nic.mac, "name": nic.name, "neighbors": neighbours.collect::<Vec<_>>()})
 }
 
-/// What an OS definition was told, for programs of the installed system.
+/// Formats the parameters of an OS definition for programs of the installed system.
 fn for_a_shell(environment: &BTreeMap<String, String>) -> String {
     let told = environment.iter().filter(|(name, _)| name.starts_with("OS_") || name.starts_with("OSP_"));
     told.map(|(name, value)| format!("{name}='{}'\n", value.replace('\'', "'\\''"))).collect()
 }
 
-/// metal-stack takes it in base64 or plain.
+/// Decodes user data, which metal-stack accepts as base64 or plain text.
 pub fn userdata(text: &str) -> Vec<u8> {
     STANDARD.decode(text.trim()).unwrap_or_else(|_| text.as_bytes().to_vec())
 }

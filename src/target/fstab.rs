@@ -8,25 +8,25 @@ use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";
 
-/// Written after the image's installer has run, so that the layout wins. What it mounts in the installed system has a place
-/// to be mounted at: nothing of a tmpfs was mounted here.
+/// Writes fstab after the image's installer has run, so that the layout takes precedence, and creates missing mount
+/// points, such as those of tmpfs, which are not mounted during installation.
 ///
 /// # Errors
-/// It cannot be written, or a mount point is there and no directory.
+/// The file cannot be written, or a mount point is not a directory.
 pub fn write(root: &Root, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     root.write(PATH, 0o644, render(entries).as_bytes())
 }
 
-/// Adds lines to the image's own fstab; one of the image's for the same mount point stays as a comment.
+/// Appends lines to the image's own fstab. Its lines for the same mount points become comments.
 ///
 /// # Errors
-/// The image's cannot be read, or not be written again, or a mount point is there and no directory.
+/// The file cannot be read or written, or a mount point is not a directory.
 pub fn extend(root: &Root, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     let own = match root.read(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("{PATH} of the image"))?,
+        own => own.context(Phase::Target, || format!("read {PATH} of the image"))?,
     };
     root.write(PATH, 0o644, extended(&own, entries).as_bytes())
 }
@@ -46,7 +46,7 @@ fn extended(own: &str, entries: &[FstabEntry]) -> String {
     own.chain([render(entries)]).collect()
 }
 
-/// fstab(5), in columns.
+/// Formats an fstab(5) in columns.
 pub fn render(entries: &[FstabEntry]) -> String {
     let heading = ["# source", "mount point", "type", "options", "dump", "pass"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -69,16 +69,16 @@ fn fields(entry: &FstabEntry) -> Vec<String> {
     vec![escape(&entry.source), escape(&entry.path), format, escape(&options), dump, entry.pass.to_string()]
 }
 
-/// A line of an fstab that somebody else may have written.
+/// Line of any fstab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// `UUID=…`, `LABEL=…`, `/dev/…`.
+    /// Device such as `UUID=…`, `LABEL=…`, `/dev/…`.
     pub source: String,
     /// Mount point.
     pub path: String,
 }
 
-/// The lines of an fstab; what has no two fields is no line.
+/// Parses the lines of an fstab. Lines with fewer than two fields are skipped.
 pub fn parse(text: &str) -> Vec<Line> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let fields = lines.filter_map(|line| {
@@ -88,7 +88,8 @@ pub fn parse(text: &str) -> Vec<Line> {
     fields.collect()
 }
 
-/// getmntent(3): what would end a field or a line is octal, and so is the backslash itself. It comes last where they are undone.
+/// Octal escapes of getmntent(3) for characters that end a field or a line, and for the backslash, which must be
+/// decoded last.
 const ESCAPES: [(&str, char); 7] = [
     ("\\040", ' '),
     ("\\011", '\t'),
@@ -188,7 +189,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
         assert_eq!(std::fs::metadata(dir.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);
         std::fs::write(dir.path().join("file"), "").unwrap();
         let error = write(&root, &[entry("tmpfs", "/file", Format::Tmpfs, &[], 0)]).unwrap_err().to_string();
-        assert!(error.starts_with("make the directory /file in the target: "), "{error}");
+        assert!(error.starts_with("create the directory /file in the target: "), "{error}");
     }
 
     #[test]

@@ -1,21 +1,21 @@
-//! Files that an operator wants in an installed system.
+//! Files that the operator adds to an installed system.
 
 use super::Root;
 use crate::error::{Context, Phase, Result};
 use crate::plan::InjectedFile;
 use std::io;
 
-/// Puts each file where it belongs, or takes it away. Symlinks on the way lead as in the system itself.
+/// Writes or removes each file. Symlinks are resolved within the target.
 ///
 /// # Errors
-/// The first one that cannot be written, or whose owner the system does not know.
+/// The first file that cannot be written, or whose owner does not exist in the target.
 pub fn inject(root: &Root, files: &[InjectedFile]) -> Result<()> {
     for file in files {
         let Some(content) = &file.content else {
             root.remove(&file.path)?;
             continue;
         };
-        let why = || format!("put {} into the system", file.path);
+        let why = || format!("write {} in the target", file.path);
         let user = id(root, "/etc/passwd", file.owner.as_deref()).context(Phase::Target, why)?;
         let group = id(root, "/etc/group", file.group.as_deref()).context(Phase::Target, why)?;
         root.write(&file.path, file.mode, content)?;
@@ -26,7 +26,7 @@ pub fn inject(root: &Root, files: &[InjectedFile]) -> Result<()> {
     Ok(())
 }
 
-/// By number, or by name in the system's own list: passwd(5), group(5).
+/// Resolves a number, or a name in the target's passwd(5) or group(5).
 fn id(root: &Root, list: &str, wanted: Option<&str>) -> io::Result<u32> {
     let Some(wanted) = wanted else { return Ok(0) };
     if let Ok(number) = wanted.parse() {
@@ -35,7 +35,7 @@ fn id(root: &Root, list: &str, wanted: Option<&str>) -> io::Result<u32> {
     let known = root.read(list)?;
     let mut fields = known.lines().map(|line| line.split(':'));
     let found = fields.find_map(|mut fields| (fields.next() == Some(wanted)).then(|| fields.nth(1)?.parse().ok())?);
-    found.ok_or_else(|| io::Error::other(format!("{list} knows no {wanted}")))
+    found.ok_or_else(|| io::Error::other(format!("{list} does not contain {wanted}")))
 }
 
 #[cfg(test)]
@@ -70,6 +70,6 @@ mod tests {
         assert_eq!(id(&root, "/etc/passwd", Some("web")).unwrap(), 33);
         assert_eq!(id(&root, "/etc/passwd", Some("7")).unwrap(), 7);
         let error = inject(&root, &[file("/etc/x", Some(b""), Some("nobody-here"))]).unwrap_err().to_string();
-        assert!(error.contains("knows no nobody-here") && !inside.join("etc/x").exists(), "{error}");
+        assert!(error.contains("does not contain nobody-here") && !inside.join("etc/x").exists(), "{error}");
     }
 }

@@ -1,28 +1,28 @@
-//! The image's own installer: it makes the image fit this machine and its boot loader.
+//! The image's own installer, which adapts the image to this machine and its boot loader.
 
 use super::Root;
 use super::chroot::InTree;
 use crate::error::{Context, Phase, Result};
 use std::time::Duration;
 
-/// Installs GRUB and writes an initramfs; under emulation that takes minutes.
+/// Deadline: the installer installs GRUB and builds an initramfs, which takes minutes under emulation.
 pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// In this order of preference, as metal-stack's images have them.
+/// Paths in metal-stack's images, in order of preference.
 pub const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
 
-/// The one that the image has.
+/// Returns the path of the image's installer.
 pub fn find(root: &Root) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-/// Runs it, and removes it.
+/// Runs the installer and removes it.
 ///
 /// # Errors
-/// It fails (its last lines are in the error) or does not end in time.
+/// It fails (the error includes its last lines), or exceeds its deadline.
 pub fn run(root: &Root, installer: &str, deadline: Duration, run: &dyn InTree) -> Result<()> {
     let ran = run.run(installer, &[], deadline);
-    ran.context(Phase::Target, || format!("the image's installer {installer}"))?;
+    ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;
     INSTALLERS.into_iter().try_for_each(|installer| root.remove(installer))
 }
 
@@ -84,10 +84,7 @@ mod tests {
     fn loop_a_failing_installer_is_quoted() {
         let (_dir, root) = target("install.sh", "seq 1 9\necho grub-install: no ESP >&2\nexit 7");
         let error = run_here(&root, MINUTE).0.unwrap_err().to_string();
-        assert!(
-            error.starts_with("the image's installer /install.sh: `/install.sh` exited with 7, saying: "),
-            "{error}"
-        );
+        assert!(error.starts_with("run the image's installer /install.sh: `/install.sh` exited with 7: "), "{error}");
         assert!(error.contains("grub-install: no ESP") && error.contains("8 | 9"), "{error}");
         assert_eq!(busy::mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
@@ -98,7 +95,7 @@ mod tests {
         let (_dir, root) = target("install.sh", "echo started\nsleep 600 &\nsleep 600");
         let (result, lines) = run_here(&root, Duration::from_secs(3));
         let error = result.unwrap_err().to_string();
-        assert!(error.contains("did not end within 3 s and was killed, saying: started"), "{error}");
+        assert!(error.contains("did not end within 3 s and was killed: started"), "{error}");
         assert_eq!(lines[0], "started");
         assert!(busy::rooted_at(root.path()).is_empty());
         assert_eq!(busy::mounts_below(root.path()), Vec::<std::path::PathBuf>::new());

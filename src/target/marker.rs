@@ -1,4 +1,4 @@
-//! The marker on the disk: written last, so that who has it is whole.
+//! Install marker on the disk, which is written last: a system that has it is complete.
 
 use super::Root;
 use crate::error::{Context, Phase, Result};
@@ -6,11 +6,11 @@ use crate::marker::{Marker, PATH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Who can read it is not the machine's owner alone: it tells ids and serial numbers.
+/// Mode of the marker, which contains IDs and serial numbers.
 const SECRET: u32 = 0o600;
 
-/// Writes the marker with this time and waits until it is on the disk; returns it as it is there. All else of the target
-/// must be on the disks already: after a power cut nobody looks further than this file.
+/// Writes the marker with this time and waits until it is on the disk; returns it as written. All other data of the
+/// target must be on the disks already: after a power cut, only this file is checked.
 ///
 /// # Errors
 /// It cannot be written.
@@ -24,10 +24,10 @@ pub fn write(root: &Root, marker: &Marker, now: OffsetDateTime) -> Result<Marker
     Ok(marker)
 }
 
-/// An image that was made of an installed machine brings that machine's marker along.
+/// Removes the marker of an image that was built from an installed machine.
 ///
 /// # Errors
-/// It is there and cannot be removed.
+/// It cannot be removed.
 pub fn forget(root: &Root) -> Result<()> {
     root.remove(PATH)
 }

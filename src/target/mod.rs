@@ -1,4 +1,4 @@
-//! The system in the making: files in its tree, what makes it boot on this machine, its fstab, its marker.
+//! The target, which is the system being installed: its files, boot configuration, fstab and install marker.
 
 pub mod chroot;
 pub mod create;

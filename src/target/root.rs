@@ -1,5 +1,5 @@
-//! Files in the target's tree, never outside: the image may hold any symlink, and `/etc/metal -> /dev` must lead to
-//! the target's `/dev`, not to ours.
+//! File access within the target's root. The image may contain any symlink, and `/etc/metal -> /dev` must lead to the
+//! target's `/dev`, not to ours.
 
 use crate::error::{Context, Phase, Result};
 use crate::jail::{self, Way};
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// No file that is read from the target is larger than this.
+/// Maximum size of a text file that is read from the target.
 const READ_LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// The target's root directory. Paths are as the target sees them: `/etc/fstab`.
+/// Root directory of the target. Paths are those of the target: `/etc/fstab`.
 #[derive(Debug)]
 pub struct Root {
     dir: OwnedFd,
@@ -25,35 +25,37 @@ pub struct Root {
 }
 
 impl Root {
+    /// Opens the root directory.
+    ///
     /// # Errors
-    /// There is no such directory.
+    /// The directory does not exist.
     pub fn open(path: &Path) -> Result<Root> {
         let dir = File::open(path).context(Phase::Target, || format!("open the target at {}", path.display()))?;
         Ok(Root { dir: dir.into(), path: path.to_owned() })
     }
 
-    /// Where the target's root is in our own tree.
+    /// Returns the path of the target's root in our own tree.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open directory.
+    /// Returns the open directory.
     pub fn fd(&self) -> impl AsFd + '_ {
         &self.dir
     }
 
-    /// Puts a new file there, instead of whatever is at that name; directories on the way are made.
+    /// Writes a new file, replacing any existing one, and creates missing directories.
     ///
     /// # Errors
-    /// A part of the path is no directory, or the write fails.
+    /// A component of the path is not a directory, or the write fails.
     pub fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         self.write_from(path, mode, &mut &*content)
     }
 
-    /// As [`Root::write`], with content that need not be in memory.
+    /// Writes a file like [`Root::write`], with content from a reader.
     ///
     /// # Errors
-    /// As [`Root::write`], or the content cannot be read.
+    /// As for [`Root::write`], or the content cannot be read.
     pub fn write_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
         self.replace(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
     }
@@ -62,19 +64,19 @@ impl Root {
         let (parent, name) = split(path)?;
         let parent = self.make_dir(parent)?;
         remove_in(&parent, name)?;
-        // The name is new: no symlink, FIFO or device of the image is followed or written to.
+        // O_EXCL: no symlink, FIFO or device of the image is followed or written to.
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-        // The umask has no say.
+        // Set explicitly, regardless of the umask.
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         io::copy(content, &mut file)?;
         file.sync_all()
     }
 
-    /// Makes a new file, with the directories on the way.
+    /// Creates a new file and missing directories.
     ///
     /// # Errors
-    /// Something is there already, or a part of the path is no directory.
+    /// The file already exists, or a component of the path is not a directory.
     pub fn create_new(&self, path: &str, mode: u32) -> io::Result<File> {
         let (parent, name) = split(path)?;
         let parent = self.make_dir(parent)?;
@@ -84,20 +86,20 @@ impl Root {
         Ok(file)
     }
 
-    /// Gives a file another name in its directory.
+    /// Renames a file within its directory.
     ///
     /// # Errors
-    /// Something of that name is there already, or the file is not.
+    /// The new name already exists, or the file does not.
     pub fn rename_new(&self, path: &str, name: &str) -> io::Result<()> {
         let (parent, now) = split(path)?;
         let parent = self.make_dir(parent)?;
         Ok(renameat2(&parent, now, &parent, name, RenameFlags::RENAME_NOREPLACE)?)
     }
 
-    /// Puts a symlink there, instead of whatever is at that name; directories on the way are made.
+    /// Creates a symlink, replacing any existing file, and creates missing directories.
     ///
     /// # Errors
-    /// As [`Root::write`].
+    /// As for [`Root::write`].
     pub fn link(&self, path: &str, to: &str) -> Result<()> {
         let link = || {
             let (parent, name) = split(path)?;
@@ -109,20 +111,20 @@ impl Root {
         linked.context(Phase::Target, || format!("link {path} in the target"))
     }
 
-    /// Where an open file of the target is in our own tree, for a tool that takes a path.
+    /// Returns the path of an open file of the target in our own tree, for tools that require a path.
     ///
     /// # Errors
-    /// It is not below the target's root.
+    /// The file is not below the target's root.
     pub fn real_path(&self, file: &File) -> io::Result<PathBuf> {
         let real = |fd: &dyn AsRawFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (path, root) = (real(file)?, real(&self.dir)?);
-        if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("it is not below the target")) }
+        if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("the file is outside the target")) }
     }
 
-    /// Replaces a file, whose owner and mode stay. A new one is root's and has this mode.
+    /// Replaces a file and preserves its owner and mode. A new file belongs to root and gets this mode.
     ///
     /// # Errors
-    /// As [`Root::write`].
+    /// As for [`Root::write`].
     pub fn rewrite(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         let was = self.open_file(path).and_then(|file| file.metadata()).ok();
         self.write(path, mode, content)?;
@@ -132,50 +134,50 @@ impl Root {
         }
     }
 
-    /// Gives a file or a directory to this user and group.
+    /// Changes owner, group and mode of a file or directory.
     ///
     /// # Errors
-    /// It is not there, or the filesystem refuses.
+    /// It does not exist, or the filesystem refuses.
     pub fn give(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
         let give = || {
             let file = File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
             std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
-            // Last: chown(2) takes set-user-ID away.
+            // Mode last: chown(2) clears set-user-ID bits.
             Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
         };
         let given: io::Result<()> = give();
         given.context(Phase::Target, || format!("change the owner of {path} in the target"))
     }
 
-    /// Is something there? Symlinks are followed within the target.
+    /// Returns whether the path exists. Symlinks are resolved within the target.
     pub fn has(&self, path: &str) -> bool {
         self.resolve(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Opens a regular file for reading; symlinks are followed within the target.
+    /// Opens a regular file for reading; symlinks are resolved within the target.
     ///
     /// # Errors
-    /// There is none.
+    /// The file does not exist or is not regular.
     pub fn open_file(&self, path: &str) -> io::Result<File> {
         // A FIFO would block without O_NONBLOCK, which regular files ignore.
         let file = File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
     }
 
-    /// The text of a small file.
+    /// Reads a small text file.
     ///
     /// # Errors
-    /// It is missing, larger than 1 MiB, or no UTF-8.
+    /// The file is missing, larger than 1 MiB, or not valid UTF-8.
     pub fn read(&self, path: &str) -> io::Result<String> {
         let mut text = String::new();
         self.open_file(path)?.take(READ_LIMIT_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
     }
 
-    /// Names in a directory, sorted, without `.` and `..`.
+    /// Returns the sorted names in a directory without `.` and `..`.
     ///
     /// # Errors
-    /// There is none.
+    /// The directory does not exist.
     pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let mut dir = nix::dir::Dir::from_fd(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -185,16 +187,16 @@ impl Root {
         Ok(names)
     }
 
-    /// Waits until the names in a directory are on the disk, as [`Root::write`] does for a file's content.
+    /// Waits until the directory entries are on the disk, as [`Root::write`] does for a file's content.
     ///
     /// # Errors
-    /// There is no such directory, or the disk fails.
+    /// The directory does not exist, or the disk fails.
     pub fn sync_dir(&self, path: &str) -> Result<()> {
         let sync = || File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).sync_all();
         sync().context(Phase::Target, || format!("write back the directory {path} of the target"))
     }
 
-    /// Removes a file; none there is fine.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -209,13 +211,13 @@ impl Root {
         remove().context(Phase::Target, || format!("remove {path} from the target"))
     }
 
-    /// Makes a directory with those on the way to it, as far as they are missing; symlinks are followed within the target.
+    /// Creates a directory with missing parents; symlinks are resolved within the target.
     ///
     /// # Errors
-    /// A part of the path is no directory, or it cannot be made.
+    /// A component of the path is not a directory, or cannot be created.
     pub fn make_directory(&self, path: &str) -> Result<()> {
         let made = self.make_dir(path).map(drop);
-        made.context(Phase::Target, || format!("make the directory {path} in the target"))
+        made.context(Phase::Target, || format!("create the directory {path} in the target"))
     }
 
     fn make_dir(&self, path: &str) -> io::Result<OwnedFd> {
@@ -224,7 +226,7 @@ impl Root {
         let mut sofar = PathBuf::from("/");
         for name in path.split('/').filter(|name| !name.is_empty()) {
             sofar.push(name);
-            // From the root each time: a symlink counts from there.
+            // Resolved from the root each time, because symlinks are relative to it.
             let resolved = match self.resolve(&sofar, flags) {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
                     mkdirat(&dir, name, Mode::from_bits_truncate(0o755))?;
@@ -242,10 +244,10 @@ impl Root {
     }
 }
 
-/// Directory and name of a file.
+/// Splits a path into directory and name.
 fn split(path: &str) -> io::Result<(&str, &str)> {
     match path.rsplit_once('/') {
-        None | Some((_, "")) => Err(io::Error::other("it is no absolute path of a file")),
+        None | Some((_, "")) => Err(io::Error::other("not an absolute path of a file")),
         Some(("", name)) => Ok(("/", name)),
         Some(split) => Ok(split),
     }

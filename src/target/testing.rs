@@ -1,4 +1,4 @@
-//! A tree in which programs run.
+//! Test support: a target in which programs can run.
 
 use super::Root;
 use crate::command::Command;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
-/// With a busybox in it.
+/// Creates a target with busybox.
 pub fn busybox() -> (TempDir, Root) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap();
@@ -29,7 +29,7 @@ pub fn busybox() -> (TempDir, Root) {
     (dir, root)
 }
 
-/// A program of the tree.
+/// Writes a shell script to the target.
 pub fn script(root: &Root, path: &str, script: &str) {
     let path = root.path().join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();

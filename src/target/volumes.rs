@@ -1,4 +1,5 @@
-//! What the installed system has of volumes of Kubernetes: files of sparse ones, units that attach these at boot, and manifests.
+//! Kubernetes volumes in the installed system: backing files of sparse ones, units that attach them at boot, and
+//! manifests.
 
 use super::Root;
 use crate::error::{Context, Error, Phase, Result};
@@ -11,7 +12,8 @@ const MANIFESTS: &str = "/etc/metal/volumes.yaml";
 const UNIT: &str = "metalk8s-sparse-volume@";
 const UNITS: &str = "/etc/systemd/system";
 
-/// Attaches the file of a sparse volume to a loop device. The name is MetalK8s', whose own unit may take its place.
+/// systemd unit that attaches the file of a sparse volume to a loop device. It has the name of MetalK8s' own unit,
+/// which may replace it.
 const TEMPLATE: &str = "\
 [Unit]
 Description=Attach the sparse volume %i
@@ -30,14 +32,14 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// All volumes of the allocation that are there, as they are mounted. One that is marked for deletion gets no new PersistentVolume.
+/// Writes all volumes of the allocation and returns them. A volume marked for deletion gets no new PersistentVolume.
 ///
 /// # Errors
-/// A file of a new volume is there already, one of a kept volume is not, or something cannot be written.
+/// The file of a new volume already exists, that of a preserved volume is missing, or a file cannot be written.
 pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
     for sparse in &write.sparse {
         sparse_file(root, sparse)?;
-        let kept = if sparse.make.is_some() { "made" } else { "stays" };
+        let kept = if sparse.make.is_some() { "created" } else { "preserved" };
         say(&format!("volume {}: {} {kept}", sparse.name, sparse.path));
     }
     if !write.sparse.is_empty() {
@@ -67,28 +69,31 @@ pub fn write(root: &Root, write: &WritePersistent, say: &dyn Fn(&str)) -> Result
 
 fn sparse_file(root: &Root, sparse: &SparseVolume) -> Result<()> {
     let SparseVolume { name, uid, path, size_bytes, make } = sparse;
-    let what = || format!("the file of volume {name}, {path}");
+    let what = || format!("file {path} of volume {name}");
     let Some(filling) = make else {
         let found = root.open_file(path).and_then(|file| file.metadata()).context(Phase::Target, what)?;
         return match found.len() == *size_bytes {
             true => Ok(()),
-            false => Err(Error::new(Phase::Target, format!("{} has {} bytes, not {size_bytes}", what(), found.len()))),
+            false => Err(Error::new(
+                Phase::Target,
+                format!("{} has {} bytes, but {size_bytes} are expected", what(), found.len()),
+            )),
         };
     };
-    // The next attempt believes the name, so nothing has it before it is whole.
+    // The next attempt trusts the name, so the file gets it only when it is complete.
     let unfinished = format!("{path}.new");
     root.remove(&unfinished)?;
     let file = root.create_new(&unfinished, 0o600).context(Phase::Target, what)?;
     let fill = || {
         file.set_len(*size_bytes).context(Phase::Target, what)?;
-        // Where the file really is, whatever links of the image led there.
+        // Resolved path, whatever symlinks of the image lead there.
         let real = root.real_path(&file).context(Phase::Target, what)?;
         prepare::fill_file(&real, filling, *uid, name)?;
         file.sync_all().context(Phase::Target, what)?;
         root.rename_new(&unfinished, &uid.to_string()).context(Phase::Target, what)
     };
     fill().inspect_err(|_| {
-        // It may have filled its filesystem.
+        // The file may have filled its filesystem.
         if let Err(error) = root.remove(&unfinished) {
             tracing::warn!("{error}");
         }

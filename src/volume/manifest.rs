@@ -1,18 +1,19 @@
-//! PersistentVolumes for what was prepared, as MetalK8s' operator makes them, but for its finalizer: nobody would take that off.
+//! PersistentVolumes for prepared volumes, as created by MetalK8s' operator, but without its finalizer, which nothing
+//! would remove.
 
 use super::{Content, Volume};
 use serde_json::{Map, Value, json};
 
-/// A volume that is on the disks.
+/// Volume with its backing storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backed<'a> {
     pub volume: &'a Volume,
-    /// Its persistent path: `/dev/disk/by-uuid/…`.
+    /// Persistent path: `/dev/disk/by-uuid/…`.
     pub path: &'a str,
     pub size_bytes: u64,
 }
 
-/// For `kubectl apply -f`: one list, in JSON, which is YAML too.
+/// Returns input for `kubectl apply -f`: a single list in JSON, which is also valid YAML.
 pub fn manifests<'a>(volumes: impl IntoIterator<Item = Backed<'a>>) -> String {
     let items: Vec<Value> = volumes.into_iter().map(|backed| persistent_volume(&backed)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -20,7 +21,7 @@ pub fn manifests<'a>(volumes: impl IntoIterator<Item = Backed<'a>>) -> String {
     format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
 }
 
-/// What the template says stays, but for what belongs to the volume.
+/// Builds a PersistentVolume: the template, overridden by the volume's own properties.
 fn persistent_volume(Backed { volume, path, size_bytes }: &Backed) -> Value {
     let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
     let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));

@@ -1,9 +1,9 @@
-//! Quantities of Kubernetes, as far as MetalK8s takes them: a whole number that is not zero, and a unit.
+//! Kubernetes quantities as accepted by MetalK8s: a positive integer with a unit.
 
-/// Bytes.
+/// Parses a quantity in bytes.
 ///
 /// # Errors
-/// It is no such quantity, or more than 2⁶³ bytes.
+/// The text is not such a quantity, or it exceeds 2⁶³ bytes.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -24,9 +24,9 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("must be a whole number with a unit, as 10Gi or 500M, found {text:?}");
     let factor = factor.filter(|_| !number.is_empty() && !number.starts_with('0')).ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    // Offsets of files are signed.
+    // File offsets are signed.
     let bytes = number.checked_mul(factor).filter(|bytes| i64::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| format!("{text} is more than any device has"))
+    bytes.ok_or_else(|| format!("{text} exceeds the maximum of 2⁶³ bytes"))
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
             assert!(bytes(text).unwrap_err().contains("as 10Gi"), "{text}");
         }
         for text in ["9223372036854775808", "8192Pi", "18446744073709551615"] {
-            assert!(bytes(text).unwrap_err().contains("more than any device"), "{text}");
+            assert!(bytes(text).unwrap_err().contains("exceeds the maximum"), "{text}");
         }
         assert_eq!(bytes("8191Pi"), Ok(8191 << 50));
     }

@@ -1,4 +1,5 @@
-//! Reads the list of resources: `Volume`s, and the `StorageClass`es that they name. All that is wrong is told at once.
+//! Parser of the list of resources: `Volume`s and the `StorageClass`es that they refer to. All problems are reported
+//! at once.
 
 use super::{Class, Content, Source, Volume, quantity};
 use crate::layout::{Filesystem, Format, LvmType, excessive_name, hints};
@@ -7,20 +8,20 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Names of volumes, storage classes and nodes are DNS names (Kubernetes' "DNS subdomain names").
+/// Maximum length of volume, storage class and node names, which are DNS subdomain names in Kubernetes.
 const NAME_BYTES: usize = 253;
-/// What LVM takes for a name (lvm(8)).
+/// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;
-/// The name of a partition has so many units of UTF-16 (UEFI specification 5.3.3); names here are ASCII.
+/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3); names here are ASCII.
 const PARTITION_NAME_BYTES: usize = 36;
 
-/// The volumes of a list, in its order. Nothing is an empty list.
+/// Parses a list of resources and returns its volumes in order. Null is an empty list.
 ///
-/// A resource without a kind is a volume, as in MetalK8s' own pillar. A storage class may stand in the list, or in the volume as
-/// `spec.storageClass`, where that pillar has it.
+/// A resource without a kind is a volume, as in MetalK8s' own pillar. A storage class may be an item of the list, or
+/// be embedded in the volume as `spec.storageClass`, as in that pillar.
 ///
 /// # Errors
-/// All that is wrong, each with its place: `volumes[2].spec.mode`.
+/// All problems, each with its path: `volumes[2].spec.mode`.
 pub fn read(list: &Value) -> Result<Vec<Volume>, Vec<Problem>> {
     let mut reading = Reading::default();
     let items = match list {
@@ -46,10 +47,10 @@ pub fn read(list: &Value) -> Result<Vec<Volume>, Vec<Problem>> {
 
 const VOLUME: &str = "Volume";
 const CLASS: &str = "StorageClass";
-/// `apiVersion` begins so.
+/// Required prefix of `apiVersion`.
 const GROUPS: [(&str, &str); 2] = [(VOLUME, "storage.metalk8s.scality.com/"), (CLASS, "storage.k8s.io/")];
 
-/// A value and where it stands.
+/// Value and its path.
 #[derive(Debug, Clone)]
 struct At<'a> {
     place: String,
@@ -57,7 +58,7 @@ struct At<'a> {
 }
 
 impl<'a> At<'a> {
-    /// Null and absent are the same.
+    /// Returns a field; `None` if it is null or absent.
     fn get(&self, name: &str) -> Option<At<'a>> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(At { place: self.at(name), value })
@@ -78,7 +79,7 @@ struct Reading {
     classes: BTreeMap<String, Formatted>,
 }
 
-/// A storage class as the list has it.
+/// Storage class as listed.
 #[derive(Debug, Clone)]
 struct Formatted {
     class: Class,
@@ -99,12 +100,12 @@ impl Reading {
             return (at, "");
         };
         if let Some(version) = at.text("apiVersion").filter(|version| !version.starts_with(group)) {
-            self.problem(at.at("apiVersion"), format!("a {kind} is of {group}…, found {version}"));
+            self.problem(at.at("apiVersion"), format!("must start with {group} for a {kind}, found {version}"));
         }
         (at, kind)
     }
 
-    /// Text that must be there, and is a name.
+    /// Returns a required name.
     fn name(&mut self, at: Option<&At>, parent: &str, field: &str) -> Option<String> {
         let place = format!("{parent}.{field}");
         let Some(text) = at.and_then(|at| at.text(field)).filter(|text| !text.is_empty()) else {
@@ -146,7 +147,7 @@ impl Reading {
         Formatted { class: Class { name, fs_type: format, mount_options }, format, options }
     }
 
-    /// JSON in a string: values of `parameters` are text to Kubernetes.
+    /// Parses mkfs options from JSON in a string: Kubernetes allows only strings in `parameters`.
     fn options(&mut self, at: &At, format: Option<Format>) -> Vec<String> {
         let read = at.value.as_str().and_then(|text| serde_json::from_slice::<Vec<String>>(text.as_bytes()).ok());
         let Some(options) = read else {
@@ -174,7 +175,7 @@ impl Reading {
     fn texts(&mut self, at: &At) -> Vec<String> {
         let read = serde_json::from_value(at.value.clone());
         read.unwrap_or_else(|_| {
-            self.problem(&at.place, "must be a list of texts");
+            self.problem(&at.place, "must be a list of strings");
             Vec::new()
         })
     }
@@ -200,10 +201,11 @@ impl Reading {
         let place = format!("{parent}.uid");
         let text = metadata.and_then(|at| at.text("uid")).unwrap_or_default();
         match Uuid::try_parse(text) {
-            // The form alone that Kubernetes deals out: the simple one and that in braces mean something else to mkfs.
+            // Only the format that Kubernetes generates: mkfs interprets the simple form and the one in braces
+            // differently.
             Ok(uid) if text.len() == 36 && !uid.is_nil() => Some(uid),
             _ if text.is_empty() => {
-                let why = "uid is missing: create the Volume in the cluster first, and take it with its uid";
+                let why = "uid is missing: create the Volume in the cluster first, and export it with its uid";
                 self.problem(place, why);
                 None
             }
@@ -246,7 +248,7 @@ impl Reading {
                 let Ok(wanted) = serde_json::from_value::<BTreeMap<String, String>>(discover.value.clone()) else {
                     self.problem(
                         &discover.place,
-                        "must be hints, each a text: {size: \">= 100\", rotational: \"false\"}",
+                        "must be hints, each a string: {size: \">= 100\", rotational: \"false\"}",
                     );
                     return None;
                 };
@@ -306,14 +308,14 @@ impl Reading {
             return None;
         };
         let Some(format) = format else {
-            let why = format!("the storage class {name} has no parameters.fsType, ext4 or xfs");
+            let why = format!("parameters.fsType of the storage class {name} is missing: it must be ext4 or xfs");
             self.problem(spec.at("storageClassName"), why);
             return None;
         };
         Some((Content::Filesystem { format, options }, class))
     }
 
-    /// A volume is called like its resource, where it has a name of its own on the disk.
+    /// Checks that the name fits where it becomes the name of an object on the disk.
     fn require_short(&mut self, place: &str, name: &str, source: &Source, content: &Content) {
         let most = match (source, content) {
             (Source::Logical { .. }, _) => LVM_NAME_BYTES,
@@ -321,7 +323,7 @@ impl Reading {
             (_, Content::Filesystem { .. }) => NAME_BYTES,
         };
         if name.len() > most {
-            self.problem(place, format!("has {} characters, and {most} have room on the disk", name.len()));
+            self.problem(place, format!("has {} characters, but at most {most} are supported", name.len()));
         }
         if let Source::Logical { group, .. } = source
             && let Some(why) = excessive_name(group, name, LvmType::Linear)
@@ -331,10 +333,10 @@ impl Reading {
                 format!("has with vg:{group} {why}: choose shorter names, or names with fewer hyphens"),
             );
         }
-        // lvm(8): names that it keeps for itself.
+        // Names reserved by LVM (lvm(8)).
         let reserved = name.starts_with("snapshot") || name.starts_with("pvmove");
         if matches!(source, Source::Logical { .. }) && reserved {
-            self.problem(place, format!("{name} is a name that LVM keeps for itself"));
+            self.problem(place, format!("{name} is a name reserved by LVM"));
         }
     }
 
@@ -342,10 +344,10 @@ impl Reading {
         for (index, (place, volume)) in volumes.iter().enumerate() {
             let earlier = &volumes[..index];
             if let Some((other, _)) = earlier.iter().find(|(_, other)| other.uid == volume.uid) {
-                self.problem(format!("{place}.metadata.uid"), format!("{other} has the uid {} as well", volume.uid));
+                self.problem(format!("{place}.metadata.uid"), format!("{other} has the same uid {}", volume.uid));
             }
             if let Some((other, _)) = earlier.iter().find(|(_, other)| other.name == volume.name) {
-                self.problem(format!("{place}.metadata.name"), format!("{other} is called {} as well", volume.name));
+                self.problem(format!("{place}.metadata.name"), format!("{other} has the same name {}", volume.name));
             }
         }
     }

@@ -93,13 +93,13 @@ fn all_that_is_wrong_is_told_at_once_with_its_place() {
     let said = problems(list);
     for expected in [
         "volumes[7].kind: must be Volume or StorageClass, found Pod",
-        "volumes[8].apiVersion: a Volume is of storage.metalk8s.scality.com/…, found v1",
+        "volumes[8].apiVersion: must start with storage.metalk8s.scality.com/ for a Volume, found v1",
         "volumes[0].parameters.fsType: must be ext4 or xfs, found \"ext3\"",
         "volumes[0].parameters.mkfsOptions: must be a list of words as JSON in a string, found \"-m 0\"",
         "volumes[1].metadata.name: must be a name of small letters",
         "volumes[1].metadata.uid: must be a UUID, found \"9474cda70dbe40fc98423cb0404a7201\"",
         "volumes[1].spec.sparseLoopDevice.size: must be a whole number with a unit, as 10Gi or 500M, found \"0\"",
-        "volumes[1].spec.storageClassName: the storage class fast has no parameters.fsType",
+        "volumes[1].spec.storageClassName: parameters.fsType of the storage class fast is missing",
         "volumes[2].spec: must have one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found none",
         "volumes[3].spec.rawBlockDevice: must have devicePath, or discover",
         "volumes[3].spec.mode: must be Filesystem or Block, found \"Raw\"",
@@ -122,8 +122,8 @@ fn twins_are_refused() {
         problems(json!([class(), raw("a", 1), raw("a", 2), raw("b", 1), class()])),
         [
             "volumes[4].metadata.name: the storage class fast is in the list twice",
-            "volumes[2].metadata.name: volumes[1] is called a as well",
-            "volumes[3].metadata.uid: volumes[1] has the uid 9474cda7-0dbe-40fc-9842-3cb0404a7201 as well",
+            "volumes[2].metadata.name: volumes[1] has the same name a",
+            "volumes[3].metadata.uid: volumes[1] has the same uid 9474cda7-0dbe-40fc-9842-3cb0404a7201",
         ]
     );
 }
@@ -156,7 +156,7 @@ fn names_have_room_on_the_disk() {
     };
     assert_eq!(
         problems(json!([block(json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}))])),
-        ["volumes[0].metadata.name: has 40 characters, and 36 have room on the disk"]
+        ["volumes[0].metadata.name: has 40 characters, but at most 36 are supported"]
     );
     let logical = |group: &str| block(json!({"lvmLogicalVolume": {"vgName": group, "size": "1Gi"}}));
     assert!(read(&json!([logical("x")])).is_ok());

@@ -1,18 +1,18 @@
-//! Links of udev that are made of placeholders.
+//! udev links derived from placeholder identifiers.
 
 use super::{is_placeholder_serial, is_placeholder_wwn};
 
 const FOLDER: &str = "/dev/disk/by-id/";
-/// Beginnings of links whose rest is a world wide name. `scsi-2` is EUI-64, `scsi-3` NAA.
+/// Prefixes of links that end in a world wide name. `scsi-2` is EUI-64, `scsi-3` NAA.
 const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uuid.", "nvme-nvme."];
-/// Words that a serial number may have.
+/// Maximum number of words in a serial number.
 const WORDS: usize = 6;
 
-/// Returns whether a path in `/dev/disk/by-id` is made of a placeholder: several disks may have it.
+/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so that several disks may share it.
 pub fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {
-        // The kernel's own prefixes are part of a name of NVMe.
+        // NVMe names include the kernel's own prefix.
         let wwn = name.strip_prefix("nvme-").unwrap_or(&name[start.len()..]);
         return is_placeholder_wwn(wwn);
     }
@@ -22,7 +22,8 @@ pub fn names_placeholder(path: &str) -> bool {
     ends_in_placeholder(rest, bus) || without_namespace.is_some_and(|(rest, _)| ends_in_placeholder(rest, bus))
 }
 
-/// The serial number is the end of the name, behind vendor and model; virtio has nothing else.
+/// Returns whether the serial number, which follows vendor and model, is a placeholder; virtio links consist of the
+/// serial number only.
 fn ends_in_placeholder(rest: &str, bus: &str) -> bool {
     if bus == "virtio" {
         return is_placeholder_serial(rest);

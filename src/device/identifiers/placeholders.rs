@@ -1,8 +1,8 @@
-//! Which reported identifiers are placeholders.
+//! Placeholder identifiers.
 
 use super::comparable_serial;
 
-/// Texts in place of a serial number, by their letters and digits.
+/// Placeholder texts, reduced to letters and digits.
 const WORDS: [&str; 36] = [
     "NONE",
     "NULL",
@@ -41,18 +41,19 @@ const WORDS: [&str; 36] = [
     "TOBEFILLEDBYOEM",
     "DEADBEEF",
 ];
-/// Length from which one repeated character is a placeholder; zeros are one at any length.
+/// Minimum length of a placeholder that repeats one character; zeros count at any length.
 const REPEATED: usize = 4;
-/// Length from which an ascending or descending sequence is a placeholder.
+/// Minimum length of an ascending or descending sequence that counts as a placeholder.
 const SEQUENCE: usize = 5;
-/// Longest block of characters whose repetition is a placeholder, the number of repetitions, and the length from which they count.
+/// Maximum length of a block whose repetition is a placeholder, minimum number of repetitions, and minimum total
+/// length.
 const BLOCK: usize = 4;
 const BLOCKS: usize = 3;
 const BLOCKS_LENGTH: usize = 8;
-/// Length from which a world wide name with at most one digit other than zero is a placeholder.
+/// Minimum length of a world wide name that is a placeholder if at most one digit is nonzero.
 const WWN_LENGTH: usize = 8;
 
-/// Takes the text in upper case.
+/// Returns whether an upper-case text is a placeholder.
 pub(super) fn is_placeholder(text: &str) -> bool {
     let letters: Vec<char> = text.chars().filter(|c| c.is_alphanumeric()).collect();
     let word: String = letters.iter().collect();
@@ -63,14 +64,14 @@ pub(super) fn is_placeholder(text: &str) -> bool {
         || repeats_a_block(&letters)
 }
 
-/// Takes the digits alone.
+/// Returns whether a world wide name, given as its digits, is a placeholder.
 pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
     let set = digits.bytes().filter(|digit| *digit != b'0').count();
     set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
 }
 
-/// The kernel's last resort for a namespace without EUI-64, NGUID and UUID: vendor, serial number and model in hexadecimal, namespace. It
-/// is as good as its serial number.
+/// Returns whether the kernel's fallback name of a namespace without EUI-64, NGUID and UUID is a placeholder. It
+/// consists of vendor, serial number and model in hexadecimal, and namespace, and is as unique as the serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     let serial = name.split('-').nth(1).and_then(decode).unwrap_or_default();
     comparable_serial(&serial).is_none()
@@ -81,7 +82,7 @@ fn decode(hex: &str) -> Option<String> {
     hex.as_bytes().chunks(2).map(byte).collect()
 }
 
-/// `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
+/// Returns whether the text is a sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
 fn is_sequence(letters: &[char]) -> bool {
     let follows = |one: char, next: char| match (one, next) {
         ('9', '0' | 'A') | ('F', '0') => true,
@@ -90,7 +91,7 @@ fn is_sequence(letters: &[char]) -> bool {
     letters.windows(2).all(|pair| follows(pair[0], pair[1])) || letters.windows(2).all(|pair| follows(pair[1], pair[0]))
 }
 
-/// `ABABABAB`, `012301230123`.
+/// Returns whether the text repeats a block: `ABABABAB`, `012301230123`.
 fn repeats_a_block(letters: &[char]) -> bool {
     let is_block = |length: usize| {
         letters.len() >= length * BLOCKS && letters.iter().enumerate().all(|(at, c)| *c == letters[at % length])

@@ -1,16 +1,16 @@
-//! Depth of devices on top of each other, and cycles among them.
+//! Depth of stacked devices, and cycles among them.
 
 use crate::device::KernelName;
 use crate::inventory::{Inventory, Partition, Table, Use};
 use std::collections::BTreeMap;
 
-/// Devices with those on top of them, by kernel name.
+/// Devices and those on top of them, by kernel name.
 #[derive(Default)]
 struct Levels {
     numbers: BTreeMap<KernelName, usize>,
     names: Vec<KernelName>,
     above: Vec<Vec<usize>>,
-    /// Number of devices without a level that each device lies on.
+    /// Number of underlying devices without a level yet, for each device.
     waits_for: Vec<usize>,
     disks: Vec<bool>,
 }
@@ -29,7 +29,7 @@ impl Levels {
         number
     }
 
-    /// Notes that `upper` lies on `lower`. A disk never lies on another device.
+    /// Records that `upper` lies on `lower`. A disk never lies on another device.
     fn link(&mut self, lower: usize, upper: usize) {
         if !self.disks[upper] {
             self.above[lower].push(upper);
@@ -55,7 +55,7 @@ impl Levels {
     }
 }
 
-/// Returns what is wrong with the way in which devices lie on each other: at most `maximum` do.
+/// Returns a problem with how devices are stacked: a cycle, or more than `maximum` levels.
 pub fn problem(inventory: &Inventory, maximum: usize) -> Option<String> {
     let mut levels = Levels::default();
     for disk in &inventory.disks {
@@ -80,7 +80,8 @@ pub fn problem(inventory: &Inventory, maximum: usize) -> Option<String> {
 }
 
 impl Levels {
-    /// Gives each device its level, those that lie on nothing first. What never gets one lies on itself, or on such a device.
+    /// Assigns each device its level, starting with those that lie on no other. Devices in or above a cycle never get
+    /// one.
     fn judge(mut self, maximum: usize) -> Option<String> {
         let mut level = vec![1; self.names.len()];
         let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();
@@ -99,13 +100,14 @@ impl Levels {
             let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
             let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
             return Some(format!(
-                "the inventory says that {name} lies on itself, or on a device that does: read it again on the machine"
+                "the inventory is inconsistent: {name} lies on itself, or on a device that does; read it again on the machine"
             ));
         }
         let highest = level.into_iter().max().unwrap_or_default();
         (highest > maximum).then(|| {
             format!(
-                "in the inventory {highest} devices lie on top of each other, and at most {maximum} are supported: stop or remove arrays, volumes and mappings that are not needed"
+                "the inventory contains {highest} levels of stacked devices, and at most {maximum} are supported: \
+                 stop or remove arrays, volumes and mappings that are not needed"
             )
         })
     }

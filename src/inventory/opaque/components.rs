@@ -5,19 +5,20 @@ use super::{OpaqueKind, OpaqueObject, signature_name};
 use crate::device::DevicePath;
 use crate::inventory::{Signature, StackedKind, Tried};
 
-/// Kinds of libblkid's usage `raid` that mdadm and lvm report: they are listed as arrays, groups or unassigned.
+/// Signature types of usage `raid` that mdadm and lvm report; they are listed as arrays, groups or unassigned.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
 
-/// Kinds that hide block devices or filesystems although libblkid does not report them as `raid` or `crypto`.
+/// Signature types that hide block devices or filesystems although libblkid does not report them as `raid` or
+/// `crypto`.
 const OTHER_COMPONENTS: [&str; 6] = ["bcache", "DM_snapshot_cow", "DM_verity_hash", "drbd", "stratis", "zfs_member"];
 
 const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 
-/// Kinds of firmware RAIDs end so in libblkid.
+/// Suffix of firmware RAID types in libblkid.
 const RAID_SUFFIX: &str = "_raid_member";
 
 impl SeenDevices<'_> {
-    /// Returns the components on a device. An array that runs on the device shows under its own name what lies inside.
+    /// Returns the components on a device. The content of a running array is listed under the array itself.
     pub(super) fn opaque_components(&self, device: &Device) -> Vec<OpaqueObject> {
         if self.is_held_by(device.path, StackedKind::Array) {
             return Vec::new();
@@ -66,12 +67,12 @@ fn reason_and_remedy(kind: OpaqueKind, found: &Signature, failure: Option<&str>)
                 "provide its key, or save what is needed in the system that opens it",
             )
         }
-        (_, "bcache") => ("its bcache device does not run".to_owned(), save),
+        (_, "bcache") => ("its bcache device is not running".to_owned(), save),
         (_, "zfs_member") => {
             ("ZFS is not supported here".to_owned(), "import the pool and save what is needed on a system with ZFS")
         }
         (_, kind) if kind.ends_with(RAID_SUFFIX) => {
-            ("md does not support this RAID of the firmware".to_owned(), "delete the RAID volume in the firmware setup")
+            ("md does not support this firmware RAID".to_owned(), "delete the RAID volume in the firmware setup")
         }
         (_, kind) => (format!("{kind} is not supported here"), save),
     }

@@ -1,4 +1,4 @@
-//! The devices of an inventory by name and path, with what holds each of them and what has failed on it.
+//! Index of an inventory's devices by name and path, with their holders and failed attempts.
 
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Filesystem, Inventory, Signature, StackedKind, Tried, Use};
@@ -24,10 +24,10 @@ pub fn devices(inventory: &Inventory) -> impl Iterator<Item = Device<'_>> {
     })
 }
 
-/// Kinds of devices, a bit each.
+/// Set of device types, one bit each.
 type Kinds = u8;
 
-/// Index of an inventory. The first of several devices with one path counts.
+/// Index of an inventory. Of several devices with one path, the first one counts.
 pub struct SeenDevices<'a> {
     pub inventory: &'a Inventory,
     names: BTreeMap<&'a DevicePath, &'a KernelName>,
@@ -37,9 +37,9 @@ pub struct SeenDevices<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a size.
     sized: BTreeSet<&'a KernelName>,
-    /// Kinds as which a holder of that name counts. An overlay shows what it lies on, so that its own holders count instead.
+    /// Types that a holder of that name counts as. An overlay is transparent: its own holders count instead.
     counts_as: BTreeMap<&'a KernelName, Kinds>,
-    /// Kinds of the devices that list a device of that name below them.
+    /// Types of the devices that list a device of that name below them.
     held_by: BTreeMap<&'a KernelName, Kinds>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> SeenDevices<'a> {
         }
     }
 
-    /// Returns whether a device of this kind lies on the device and has a size. An inactive array has none.
+    /// Returns whether a device of this type with a nonzero size lies on the device. Inactive arrays have no size.
     pub fn is_held_by(&self, device: &DevicePath, kind: StackedKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();
@@ -103,7 +103,7 @@ impl<'a> SeenDevices<'a> {
         using.fold(listed, |all, kinds| all | kinds) & bit(kind) != 0
     }
 
-    /// Returns whether a running device of that name has a size.
+    /// Returns whether a running device of that name has a nonzero size.
     pub fn has_size(&self, name: &KernelName) -> bool {
         self.sized.contains(name)
     }
@@ -116,7 +116,7 @@ impl<'a> SeenDevices<'a> {
         self.filesystems.get(device).copied()
     }
 
-    /// Returns what [`Inventory::failure`] does.
+    /// Returns the same as [`Inventory::failure`].
     pub fn failure(&self, tried: &Tried) -> Option<&'a str> {
         self.failures.get(tried).copied()
     }

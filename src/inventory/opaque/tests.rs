@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 const EXPORTED: &str = "it is exported: `vgimport` it in the installed system";
 const FOREIGN: &str =
-    "it belongs to the host with the system ID \"node: 1\": take that off with `vgchange --systemid \"\"`";
+    "it belongs to the host with the system ID \"node: 1\": remove the ID with `vgchange --systemid \"\"`";
 
 fn signature(kind: &str, usage: &str) -> Signature {
     Signature { kind: kind.to_owned(), usage: usage.to_owned(), ..Signature::default() }
@@ -60,8 +60,8 @@ fn volumes_are_opaque_unless_they_are_shown() {
         ("linear", "LVM did not activate it; activate it in the rescue shell (lvchange -ay vg00/a-linear)"),
         ("striped", "LVM did not activate it"),
         ("raid1", "LVM did not activate it"),
-        ("snapshot", "the activation of a snapshot may write to it; remove the snapshot"),
-        ("thin", "the activation of a volume of type thin writes to its disks; save what is needed"),
+        ("snapshot", "activating a snapshot may write to it; remove the snapshot"),
+        ("thin", "activating a volume of type thin writes to its disks; save what is needed"),
         ("thin-pool", "type thin-pool"),
         ("cache", "type cache"),
         ("writecache", "type writecache"),
@@ -87,7 +87,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let lost = |kind: &str| LogicalVolume { health: Health::Lost, ..volume(kind) };
     for (volume, words) in [
         (entangled(HAS_SNAPSHOT), "it has a snapshot, which would be activated with it; remove the snapshot"),
-        (entangled("is being moved, which would go on"), "it is being moved, which would go on; "),
+        (entangled("is being moved, which would continue"), "it is being moved, which would continue; "),
         (lost("linear"), "part of its data is on a missing physical volume; connect the missing disk"),
         (lost("thin-pool"), "part of its data is on a missing physical volume"),
         (
@@ -111,7 +111,7 @@ fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
         (
             FOREIGN,
             "it belongs to the host with the system ID \"node: 1\"",
-            "take that off with `vgchange --systemid \"\"`",
+            "remove the ID with `vgchange --systemid \"\"`",
         ),
     ] {
         let shown = LogicalVolume { running: Some("dm-0".into()), ..volume("linear") };
@@ -139,14 +139,14 @@ fn arrays_are_opaque_unless_they_run() {
     let active = array("raid1", MemberRole::Active(0));
     let name = "array \"root\" (raid1) on /dev/sda2: ";
     for (array, words) in [
-        (active.clone(), "it does not run; connect"),
+        (active.clone(), "it is not running; connect"),
         (array("raid1", MemberRole::Spare), "none of its members is known to be complete and current; "),
         (array("raid1", MemberRole::Faulty), "none of its members is known to be complete and current; "),
     ] {
         assert!(printed(&alone(&array))[0].starts_with(&format!("{name}{words}")), "{:?}", printed(&alone(&array)));
     }
     let firmware = printed(&alone(&array("container", MemberRole::Active(0))));
-    assert!(firmware[0].contains("RAID of the firmware (imsm) is not started; delete the RAID volume"), "{firmware:?}");
+    assert!(firmware[0].contains("firmware RAID (imsm) is not started; delete the RAID volume"), "{firmware:?}");
     let failed = vec![Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() }];
     let failed = printed(&Inventory { failed, ..alone(&active) });
     assert!(failed[0].contains("it does not start: not enough; "), "{failed:?}");
@@ -167,13 +167,13 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
         ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide its key"),
         ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
         ("cs_fvault2", "crypto", Some(Crypt), "it is encrypted and not open"),
-        ("bcache", "other", Some(Bcache), "its bcache device does not run"),
+        ("bcache", "other", Some(Bcache), "its bcache device is not running"),
         ("zfs_member", "raid", None, "ZFS is not supported here; import the pool"),
         ("zfs_member", "filesystem", None, "ZFS is not supported here"),
         ("stratis", "raid", None, "stratis is not supported here"),
         ("drbd", "raid", None, "drbd is not supported here"),
         ("DM_snapshot_cow", "other", None, "DM_snapshot_cow is not supported here"),
-        ("nvidia_raid_member", "raid", None, "md does not support this RAID of the firmware; delete the RAID volume"),
+        ("nvidia_raid_member", "raid", None, "md does not support this firmware RAID; delete the RAID volume"),
         ("VMFS_volume_member", "raid", None, "VMFS_volume_member is not supported here"),
     ] {
         let found = [signature(kind, usage)];
@@ -230,7 +230,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
             assert_eq!(printed(&Inventory { filesystems: vec![filesystem], ..there.clone() }), [""; 0], "{kind}");
         }
         let damaged = Inventory { filesystems: vec![seen(Some("it is larger"), None)], ..there.clone() };
-        assert!(printed(&damaged)[0].contains("the marker of an installation in it cannot be read: it is larger; "));
+        assert!(printed(&damaged)[0].contains("its install marker cannot be read: it is larger; "));
         let failed = vec![Failed { tried: Tried::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
         let failed = Inventory { failed, ..there.clone() };
         assert!(printed(&failed)[0].contains("it cannot be mounted: EUCLEAN; repair the filesystem"));
@@ -254,8 +254,8 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     assert_eq!(
         printed(&inventory),
         [
-            "RAID member or physical volume on /dev/sda1, /dev/sda2: what it belongs to is not known: bad checksum; connect the devices that belong to it, or repair its metadata",
-            "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the metadata that is named",
+            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the devices that belong to it, or repair its metadata",
+            "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the damaged metadata",
         ]
     );
 }
@@ -276,7 +276,7 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("striped")]), true),
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
-        (group(None, vec![entangled("is being moved, which would go on")]), false),
+        (group(None, vec![entangled("is being moved, which would continue")]), false),
         (group(None, vec![lost]), false),
         (group(None, vec![volume("thin")]), false),
         (group(Some(EXPORTED), vec![volume("linear")]), true),

@@ -1,14 +1,14 @@
-//! Volume groups and logical volumes that are not active.
+//! Inactive volume groups and logical volumes.
 
 use super::seen::SeenDevices;
 use super::{OpaqueKind, OpaqueObject};
 use crate::inventory::{HAS_SNAPSHOT, Health, LogicalVolume, Tried, VolumeGroup};
 
-/// Segment types whose content the agent can show without a write.
+/// Segment types whose content can be shown without writing.
 const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
 
 impl SeenDevices<'_> {
-    /// Returns the volumes of a group that are not shown; of a closed group as one object.
+    /// Returns the inactive volumes of a group; those of a closed group as one object.
     pub(super) fn opaque_volumes(&self, group: &VolumeGroup) -> Vec<OpaqueObject> {
         let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
         match &group.closed {
@@ -19,7 +19,7 @@ impl SeenDevices<'_> {
     }
 
     fn closed_group(&self, group: &VolumeGroup, why: &str, idle: &[&LogicalVolume]) -> OpaqueObject {
-        // The inventory has both in one sentence.
+        // The text consists of reason and remedy.
         let (reason, remedy) = why.rsplit_once(": ").unwrap_or((why, "open it in the system that uses it"));
         let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
         OpaqueObject {
@@ -50,7 +50,7 @@ impl SeenDevices<'_> {
                 (format!("it {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
             }
             (_, "snapshot", _) => (
-                "the activation of a snapshot may write to it".to_owned(),
+                "activating a snapshot may write to it".to_owned(),
                 elsewhere(&format!("remove the snapshot (lvremove {path})")),
             ),
             (_, "linear" | "striped" | "raid1", _) => {
@@ -58,7 +58,7 @@ impl SeenDevices<'_> {
                 (why.to_owned(), activate(&path))
             }
             (_, kind, _) => (
-                format!("the activation of a volume of type {kind} writes to its disks"),
+                format!("activating a volume of type {kind} writes to its disks"),
                 elsewhere("save what is needed, and remove the volume,"),
             ),
         };
@@ -77,7 +77,7 @@ fn activate(path: &str) -> String {
     format!("activate it in the rescue shell (lvchange -ay {path})")
 }
 
-/// Returns whether the agent can show the volume without a write.
+/// Returns whether the volume can be shown without writing.
 fn is_showable(volume: &LogicalVolume) -> bool {
     let is_free =
         volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));

@@ -1,22 +1,22 @@
-//! Shows the logical volumes of a group without a write.
+//! Read-only activation of the logical volumes of a group.
 
 use crate::command::Command;
 use crate::inventory::{Failed, Inventory, LogicalVolume, Tried, VolumeGroup};
 use crate::storage::kernel;
 use crate::survey::{self, LVM_COPY, LVM_LOOKS, Piece, VolumeMapping};
 
-/// Kinds of logical volumes whose devices only map. The others write when they are activated: dm-raid its superblocks,
-/// mirrors their log, thin pools their transaction. The lock on the disk does not stop that, because it holds for
-/// programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18).
+/// Types of logical volumes that only map. Others write on activation: dm-raid its superblocks, mirrors their log,
+/// thin pools their transaction. The lock on the disk does not prevent that, because it applies to programs and not
+/// to the kernel (bio_check_ro in block/blk-core.c since 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
-/// Leaves out origins of snapshots, because a merge that is due would write to them, and volumes that are being moved,
-/// because the move would go on. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a
-/// lock would make it a capital).
+/// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
+/// being moved, because the move would continue. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small
+/// letter where a lock would make it a capital).
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
-/// Activates the volumes that only map, and maps those whose content LVM's metadata describe. Returns the volumes that failed; the caller
-/// looks which of them are shown all the same.
+/// Activates the volumes that only map, and maps those whose content is described by LVM's metadata. Returns the
+/// volumes that failed; the caller checks which of them are shown nevertheless.
 pub(super) fn show(group: &VolumeGroup) -> Vec<Failed> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
@@ -30,7 +30,8 @@ pub(super) fn show(group: &VolumeGroup) -> Vec<Failed> {
         Err(why) => failed.extend(wanted().map(|volume| failure(volume, &why))),
         Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
             let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
-            let mapping = mapping.ok_or_else(|| "its metadata do not describe a complete and current copy".to_owned());
+            let mapping =
+                mapping.ok_or_else(|| "its metadata does not describe a complete and current copy".to_owned());
             mapping.and_then(|mapping| map(group, mapping)).err().map(|why| failure(volume, &why))
         })),
     }
@@ -65,7 +66,7 @@ fn harmless(group: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
     idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
 }
 
-/// By UUID: two groups may have one name. LVM activates nothing of a closed group.
+/// Activates by UUID, since two groups may share a name. LVM activates nothing in a closed group.
 fn activate(group: &VolumeGroup) -> Result<(), String> {
     let harmless: Vec<String> = harmless(group).map(|volume| format!("lv_uuid={}", volume.uuid)).collect();
     if harmless.is_empty() || group.closed.is_some() {
@@ -78,8 +79,8 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
     lvm.env("DM_DISABLE_UDEV", "1").deadline(super::DEADLINE).run().map(drop).map_err(|error| error.to_string())
 }
 
-/// Checks the characters of a name (lvm(8), "VALID NAMES"). Metadata of others may contain any name, and the arguments of LVM and of the device mapper have
-/// separators.
+/// Checks the characters of a name (lvm(8), "VALID NAMES"). Untrusted metadata may contain any name, and arguments of
+/// LVM and of the device mapper contain separators.
 fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
     match !name.is_empty() && !name.starts_with('-') && name.bytes().all(fits) {
@@ -97,7 +98,8 @@ fn map(group: &VolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
     create.env("DM_DISABLE_UDEV", "1").run().map(drop).map_err(|error| error.to_string())
 }
 
-/// A line for each piece, with commas between them (dmsetup(8), "CONCISE FORMAT").
+/// Formats a device-mapper table, with one line for each piece and commas between them (dmsetup(8), "CONCISE
+/// FORMAT").
 pub(super) fn table(pieces: &[Piece]) -> String {
     let mut start = 0;
     let line = |piece: &Piece| {

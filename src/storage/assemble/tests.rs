@@ -279,7 +279,7 @@ fn vm_assembling_damaged_arrays_changes_nothing() {
     let (inventory, notes) = looked(&DISKS, &PARTS);
     let five = array(&inventory, "five");
     assert_eq!((five.running.as_ref(), five.members.len(), notes.len()), (None, 1, 1), "{notes:?}");
-    assert!(notes[0].contains("is not assembled: `mdadm --assemble"), "{notes:?}");
+    assert!(notes[0].contains("cannot assemble: `mdadm --assemble"), "{notes:?}");
     assert_eq!(inside(&inventory, array(&inventory, "ten")), ["ext4"]);
     blank(&DISKS);
 }

@@ -1,7 +1,7 @@
-//! Erases a SATA disk by its own SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
+//! Erasing of SATA disks with SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
 //!
-//! The command wants a password. A temporary one is set, the erase takes it away again, and where that does not happen
-//! it is cleared here: a disk that is left with a password is locked after its next power cycle.
+//! The command requires a password. A temporary one is set, which a successful erase removes; otherwise it is cleared
+//! here, because a disk with a password is locked after its next power cycle.
 
 use super::{Deadline, Failure};
 use crate::command::Command;
@@ -12,16 +12,16 @@ use crate::survey::ata::{self, Security};
 use std::path::Path;
 use std::time::Duration;
 
-/// Known to everybody, so that everybody can unlock a disk that lost power in the middle.
+/// Documented password, so that anyone can unlock a disk that lost power during the erase.
 const PASSWORD: &str = "drophammer";
 
-/// All but the erase itself.
+/// Deadline for commands other than the erase itself.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// A disk with these commands; tests have one of their own.
+/// Disk with ATA security commands; mocked in tests.
 trait AtaDisk {
     fn security(&self) -> Result<Security, String>;
-    /// `hdparm --user-master u OPTION PASSWORD`.
+    /// Runs `hdparm --user-master u OPTION PASSWORD`.
     fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
 }
 
@@ -38,11 +38,11 @@ impl AtaDisk for RealDisk<'_> {
     }
 }
 
-/// Erases the disk and says what it reports.
+/// Erases the disk and returns the result reported by it.
 ///
 /// # Errors
-/// The disk does not offer it now, refuses, or would not be ready in time. [`Failure::Final`] when it is left with the
-/// password.
+/// The disk does not support the method at present, refuses, or would not finish in time. [`Failure::Final`] if the
+/// password remains set.
 pub(super) fn erase(device: &DevicePath, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
     erase_disk(&RealDisk(device), device, method, deadline)
 }
@@ -55,7 +55,7 @@ fn erase_disk(
 ) -> Result<String, Failure> {
     let before = disk.security()?;
     if !before.methods().contains(&method) {
-        let why = before.obstacle().unwrap_or("the disk does not have it");
+        let why = before.obstacle().unwrap_or("the disk does not support it");
         return Err(why.to_owned().into());
     }
     let enhanced = method == EraseMethod::AtaEnhancedErase;
@@ -63,13 +63,13 @@ fn erase_disk(
         true => ("--security-erase-enhanced", before.enhanced_minutes),
         false => ("--security-erase", before.erase_minutes),
     };
-    // An erase that runs cannot be stopped, and the disk does nothing else meanwhile.
+    // A running erase cannot be stopped, and the disk does nothing else meanwhile.
     let left = deadline.left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
-        return Err(format!("the disk needs {minutes} min for it, {} min are left", left.as_secs() / 60).into());
+        return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());
     }
     let done = disk.hdparm("--security-set-pass", SHORT).and_then(|()| disk.hdparm(option, left));
-    // Whatever hdparm says: only a disk without the password has done it, or can be used further.
+    // Whatever hdparm reports: without a password on it, the disk completed the erase or is usable again.
     match disk.security() {
         Ok(Security { enabled: false, .. }) => {}
         _ => clear(disk, device)?,
@@ -79,7 +79,7 @@ fn erase_disk(
 }
 
 fn clear(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), Failure> {
-    // Refused by a disk that is not locked.
+    // Fails on a disk that is not locked.
     let unlocked = disk.hdparm("--security-unlock", SHORT);
     let disabled = disk.hdparm("--security-disable", SHORT);
     match disk.security() {
@@ -87,8 +87,9 @@ fn clear(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), Failure> {
         security => {
             let words = [security.err(), unlocked.err(), disabled.err()].into_iter().flatten().collect::<Vec<_>>();
             let what = format!(
-                "{device} keeps the password `{PASSWORD}` of a security erase that failed, and is locked after a power \
-                 cycle; `hdparm --user-master u --security-disable {PASSWORD} {device}` takes it away: {}",
+                "{device}: the password `{PASSWORD}` of a failed security erase is still set, and locks the disk \
+                 after a power cycle; remove it with `hdparm --user-master u --security-disable {PASSWORD} \
+                 {device}`: {}",
                 words.join("; ")
             );
             Err(Failure::Final(Error::new(Phase::Storage, what)))
@@ -161,10 +162,10 @@ mod tests {
         type Change = fn(&mut Security);
         let cases: [(Change, &str); 5] = [
             (|security| security.frozen = true, "the firmware has frozen the disk's security"),
-            (|security| security.enabled = true, "the disk has a password"),
+            (|security| security.enabled = true, "the disk has a password set"),
             (|security| security.locked = true, "the disk is locked by a password"),
-            (|security| security.supported = false, "the disk has no ATA security"),
-            (|security| security.erase_minutes = Some(90), "the disk needs 90 min for it, 59 min are left"),
+            (|security| security.supported = false, "the disk does not support ATA security"),
+            (|security| security.erase_minutes = Some(90), "the disk needs 90 min, but 59 min are left"),
         ];
         for (change, expected) in cases {
             let disk = FakeDisk::new(&[]);
@@ -174,7 +175,7 @@ mod tests {
         }
         let disk = FakeDisk::new(&[]);
         disk.security.borrow_mut().enhanced = false;
-        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not have it");
+        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not support it");
     }
 
     #[test]
@@ -196,7 +197,10 @@ mod tests {
         let lying = FakeDisk { lies: true, ..FakeDisk::new(&[]) };
         for disk in [refusing, lying] {
             let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
-            assert!(error.starts_with("final: /dev/sda keeps the password `drophammer`"), "{error}");
+            assert!(
+                error.starts_with("final: /dev/sda: the password `drophammer` of a failed security erase is still set"),
+                "{error}"
+            );
             assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");
         }
     }

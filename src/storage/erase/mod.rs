@@ -1,4 +1,4 @@
-//! Makes a disk empty by the best method that it has, and proves it.
+//! Erasing of disks by the best supported method, with verification.
 
 mod ata;
 mod nvme;
@@ -20,13 +20,13 @@ use std::fs::File;
 use std::slice;
 use std::time::{Duration, Instant};
 
-/// Tries the plan's methods until one succeeds and is proven, then zeroes the places where signatures live.
+/// Tries the plan's methods until one succeeds and is verified, then zeroes the areas of signatures.
 ///
-/// The disk is open exclusively all the time: nobody else mounts it or takes it up meanwhile.
+/// The disk stays open exclusively, so that it cannot be mounted or assembled meanwhile.
 ///
 /// # Errors
-/// The disk is in use (and by whom), a place cannot be zeroed or does not stay zero, or, when the plan is strict, no
-/// method succeeded (each with its reason).
+/// The disk is in use (the error lists the users), an area cannot be zeroed or does not stay zero, or the plan is
+/// strict and no method succeeded (the error lists each reason).
 pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let began = Instant::now();
     let deadline = Deadline::after(Duration::from_secs(disk.budget_seconds));
@@ -34,7 +34,7 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     zero::check(&disk.device, target.size, &disk.first)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
-    // A disk that takes this only after it was formatted gets it below.
+    // A disk that accepts this only after it was formatted is zeroed below.
     for range in &disk.first {
         if let Err(error) = zero::ranges(&target.file, &disk.device, target.size, slice::from_ref(range)) {
             tracing::warn!("{error}");
@@ -42,18 +42,18 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
         }
     }
     let outcome = target.climb(&disk.methods, deadline);
-    // Also where the methods have failed: what was there must not be found again.
+    // Even if the methods failed: old signatures must not be found again.
     let zeroed = zero::ranges(&target.file, &disk.device, target.size, &disk.zero);
     let outcome = outcome?;
     if let (Err(error), false) = (&zeroed, outcome.failures.is_empty()) {
-        let why = format!("{error}; before that, {}", reasons(&outcome.failures));
+        let why = format!("{error}; earlier failures: {}", reasons(&outcome.failures));
         return Err(Error::new(Phase::Storage, why));
     }
     zeroed?;
     let (method, mut proof) = match outcome.proven {
         Some(proven) => proven,
         None if disk.strict => {
-            let why = format!("{} could not be erased: {}", disk.device, reasons(&outcome.failures));
+            let why = format!("{}: cannot erase the disk: {}", disk.device, reasons(&outcome.failures));
             return Err(Error::new(Phase::Storage, why));
         }
         None => (EraseMethod::Ends, String::new()),
@@ -61,18 +61,18 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     if !disk.zero.is_empty() {
         let bytes: u64 = disk.zero.iter().map(|range| range.length).sum();
         let size = crate::text::bytes(bytes);
-        let places = format!("{size} in {} places where signatures live read back as zero", disk.zero.len());
+        let places = format!("{size} in {} signature areas read back as zero", disk.zero.len());
         proof = if proof.is_empty() { places } else { format!("{proof}; {places}") };
     }
     let (serial, _) = survey::serial_and_wwn(&kernel::sysfs(&disk.device)?);
     Ok(Erased { device: disk.device.to_string(), serial, method, proof, seconds: began.elapsed().as_secs_f64() })
 }
 
-/// Why a method did not erase the disk.
+/// Failure of an erase method.
 enum Failure {
-    /// The next one may.
+    /// Another method may succeed.
     Next(String),
-    /// The disk is in a state that a person must know of.
+    /// The disk is in a state that requires the operator's attention.
     Final(Error),
 }
 
@@ -82,7 +82,7 @@ impl From<String> for Failure {
     }
 }
 
-/// The end of the time for one disk.
+/// Time limit for erasing a disk.
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
     budget: Duration,
@@ -94,30 +94,30 @@ impl Deadline {
         Deadline { budget, end: Instant::now() + budget }
     }
 
-    /// What is left, or that nothing is, in words.
+    /// Returns the remaining time, or an error message if there is none.
     fn left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            Err(format!("the {} for it are over", crate::text::seconds(self.budget.as_secs_f64())))
+            Err(format!("the limit of {} is exceeded", crate::text::seconds(self.budget.as_secs_f64())))
         } else {
             Ok(left)
         }
     }
 }
 
-/// What became of the methods.
+/// Result of trying the methods.
 struct Outcome {
     proven: Option<(EraseMethod, String)>,
     failures: Vec<(EraseMethod, String)>,
 }
 
-/// A disk that is ours alone.
+/// Disk that is opened exclusively.
 struct Target<'a> {
     device: &'a DevicePath,
     plan: &'a WipeDisk,
     file: File,
     size: u64,
-    /// Where signatures live.
+    /// Areas where signatures are located.
     signatures: &'a [ByteRange],
 }
 
@@ -126,7 +126,7 @@ impl Target<'_> {
         let WipeDisk { device, identity, zero: signatures, .. } = plan;
         let file = wipe::open_exclusive(device)?;
         identify::prove(&file, identity)?;
-        let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
+        let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
         Ok(Target { device, plan, file, size, signatures })
     }
 
@@ -145,7 +145,7 @@ impl Target<'_> {
         Ok(Outcome { proven: None, failures })
     }
 
-    /// Erases the disk by one method and proves it; the proof is a sentence for people.
+    /// Erases the disk by one method and verifies it; returns a human-readable proof.
     fn erase(&mut self, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
         deadline.left()?;
         match method {
@@ -170,8 +170,8 @@ impl Target<'_> {
         Ok(proof::zeros(&self.file, self.size)?)
     }
 
-    /// After a Format NVM the kernel looks at the namespace again. Where it took it for another one, the open file is of
-    /// a disk that is gone.
+    /// Reopens the disk if necessary. After Format NVM the kernel rescans the namespace, and may replace its device;
+    /// the open file then belongs to a removed disk.
     fn renew(&mut self) -> Result<(), Failure> {
         if kernel::size_bytes(&self.file) == Ok(self.size) {
             return Ok(());
@@ -181,7 +181,7 @@ impl Target<'_> {
         let renewed = Target::open(self.plan).map_err(Failure::Final)?;
         if renewed.size != self.size {
             let what =
-                format!("{} had {} bytes before it was erased and has {} now", self.device, self.size, renewed.size);
+                format!("{}: size changed from {} to {} bytes during the erase", self.device, self.size, renewed.size);
             return Err(Failure::Final(Error::new(Phase::Storage, what)));
         }
         self.file = renewed.file;
@@ -189,10 +189,10 @@ impl Target<'_> {
     }
 }
 
-/// `discard: why; writing zeros: why`.
+/// Formats failures: `discard: why; writing zeros: why`.
 fn reasons(failures: &[(EraseMethod, String)]) -> String {
     let words: Vec<String> = failures.iter().map(|(method, why)| format!("{}: {why}", name(*method))).collect();
-    if words.is_empty() { "the plan has no method for it".to_owned() } else { words.join("; ") }
+    if words.is_empty() { "the plan contains no method".to_owned() } else { words.join("; ") }
 }
 
 fn name(method: EraseMethod) -> &'static str {
@@ -205,6 +205,6 @@ fn name(method: EraseMethod) -> &'static str {
         EraseMethod::AtaErase => "ATA erase",
         EraseMethod::Discard => "discard",
         EraseMethod::WriteZeroes => "writing zeros",
-        EraseMethod::Ends => "zeros where signatures live",
+        EraseMethod::Ends => "zeroing of signature areas",
     }
 }

@@ -1,4 +1,4 @@
-//! Erases an NVMe namespace: Format NVM and Sanitize (NVM Express Base Specification 2.0c, 5.14 and 5.24).
+//! Erasing of NVMe namespaces with Format NVM and Sanitize (NVM Express Base Specification 2.0c, 5.14 and 5.24).
 
 use super::Deadline;
 use crate::inventory::EraseMethod;
@@ -9,44 +9,44 @@ use std::time::Duration;
 
 const ALL_NAMESPACES: u32 = u32::MAX;
 
-/// The log page Sanitize Status (figure 257).
+/// Log page Sanitize Status (figure 257).
 const SANITIZE_STATUS: u32 = 0x81;
 const STATUS_BYTES: usize = 32;
 
-/// In that page: an estimate that the controller does not give.
+/// Value of an estimate that the controller does not provide.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Sanitize actions, with "allow unrestricted exit": after a failure the disk can still be erased in another way.
+/// Sanitize actions, with "allow unrestricted exit": after a failure, other erase methods still work.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
 const UNRESTRICTED: u32 = 1 << 3;
 
-/// Commands that only start something, or ask.
+/// Timeout of commands that only start an operation or query the status.
 const SHORT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(500);
 
-/// Erases the namespace and says what the controller reports.
+/// Erases the namespace and returns the result reported by the controller.
 ///
 /// # Errors
-/// It is not offered for this namespace any more, the controller refuses, or the time is over: in words.
+/// The method is no longer supported for this namespace, the controller refuses, or the deadline is exceeded.
 pub(super) fn erase(device: &File, method: EraseMethod, deadline: Deadline) -> Result<String, String> {
     let namespace = nvme::namespace(device).map_err(|error| error.to_string())?;
-    // Asked again, right before: another namespace may have come since the inventory.
+    // Queried again: another namespace may have been created since the inventory.
     if !namespace.methods.contains(&method) {
-        return Err("the controller does not offer it for this namespace alone".to_owned());
+        return Err("the controller does not support it for a single namespace".to_owned());
     }
     match method {
         EraseMethod::NvmeFormatCrypto => format(device, &namespace, 2, deadline),
         EraseMethod::NvmeFormat => format(device, &namespace, 1, deadline),
         EraseMethod::NvmeSanitizeCrypto => sanitize(device, CRYPTO_ERASE, deadline),
         EraseMethod::NvmeSanitizeBlock => sanitize(device, BLOCK_ERASE, deadline),
-        _ => Err("it is no method of NVMe".to_owned()),
+        _ => Err("not an NVMe method".to_owned()),
     }
 }
 
-/// Format NVM keeps the LBA format: the plan was made for its sectors.
+/// Formats the namespace with its current LBA format, since the plan was made for this sector size.
 fn format(device: &File, namespace: &nvme::Namespace, erase: u32, deadline: Deadline) -> Result<String, String> {
     let format = Admin {
         opcode: nvme::FORMAT_NVM,
@@ -59,25 +59,25 @@ fn format(device: &File, namespace: &nvme::Namespace, erase: u32, deadline: Dead
 }
 
 fn sanitize(device: &File, action: u32, deadline: Deadline) -> Result<String, String> {
-    // One that runs cannot be stopped, not even by taking away the power.
+    // A running sanitize cannot be stopped, not even by a power cycle.
     let (needed, left) = (estimate(&status(device)?, action), deadline.left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
-        return Err(format!("the controller needs {} s for it, {} s are left", needed.as_secs(), left.as_secs()));
+        return Err(format!("the controller needs {} s, but {} s are left", needed.as_secs(), left.as_secs()));
     }
     start(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
         match progress(&status(device)?) {
             Sanitize::Done => return Ok("the controller reports the sanitize done".to_owned()),
             Sanitize::Failed => {
-                // Until then the controller takes no other command that writes.
+                // In failure mode, the controller rejects all other commands that write.
                 let exit = start(device, EXIT_FAILURE_MODE);
                 return Err(match exit {
                     Ok(()) => "the controller reports that the sanitize failed".to_owned(),
-                    Err(error) => format!("the sanitize failed, and the disk cannot be used any more: {error}"),
+                    Err(error) => format!("the sanitize failed, and the disk is no longer usable: {error}"),
                 });
             }
             Sanitize::Running { percent } => {
-                deadline.left().map_err(|error| format!("{error}, the sanitize runs on, at {percent} %"))?;
+                deadline.left().map_err(|error| format!("{error}; the sanitize continues at {percent} %"))?;
                 thread::sleep(POLL);
             }
         }
@@ -98,26 +98,26 @@ enum Sanitize {
 
 fn status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
     let mut page = [0; STATUS_BYTES];
-    // The number of dwords, less one, is in the upper half.
+    // The number of dwords minus one, in the upper half.
     let dword10 = SANITIZE_STATUS | (STATUS_BYTES as u32 / 4 - 1) << 16;
     let command = Admin { opcode: nvme::GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword10, patience: SHORT };
-    nvme::admin(device, command, &mut page).map_err(|error| format!("ask how far the sanitize is: {error}"))?;
+    nvme::admin(device, command, &mut page).map_err(|error| format!("read the sanitize status: {error}"))?;
     Ok(page)
 }
 
-/// SPROG counts to 65535; of SSTAT the low three bits tell. "Never sanitized" right after the start is a lie or a
-/// lost command: no success in either case.
+/// Evaluates the status page: SPROG counts to 65535; the low three bits of SSTAT contain the status. "Never
+/// sanitized" right after the start means a firmware defect or a lost command, and counts as a failure.
 fn progress(page: &[u8; STATUS_BYTES]) -> Sanitize {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
-        // Done; 4 is "done, and could not be told to leave the blocks allocated".
+        // 4 means completed, but without deallocating the blocks.
         1 | 4 => Sanitize::Done,
         2 => Sanitize::Running { percent: progress * 100 / 65536 },
         _ => Sanitize::Failed,
     }
 }
 
-/// How long the controller thinks that it takes, in seconds since the start.
+/// Returns the controller's estimate of the duration.
 fn estimate(page: &[u8; STATUS_BYTES], action: u32) -> Option<Duration> {
     let seconds = match action {
         BLOCK_ERASE => [page[12], page[13], page[14], page[15]],

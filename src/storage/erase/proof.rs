@@ -1,4 +1,4 @@
-//! Proves by reading that a disk was erased: nobody's word is taken for it.
+//! Verification by reading that a disk was erased. Reports by the disk itself are not trusted.
 
 use super::zero;
 use crate::order::Gather;
@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// Length of each sample that is compared. All of them are kept in memory.
+/// Length of each sample that is compared, in bytes. All samples are kept in memory.
 pub(super) const PIECE_BYTES: u64 = 4096;
 
-/// Reads samples spread over the whole disk, both ends among them: all must be zero.
+/// Reads samples from the whole disk, including both ends: all must be zero.
 ///
 /// # Errors
-/// Where it is not, in words.
+/// Message with the offset that is not zero.
 pub fn zeros(file: &File, size: u64) -> Result<String, String> {
     kernel::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
     all_zero(file, size)
@@ -42,12 +42,12 @@ fn all_zero(file: &File, size: u64) -> Result<String, String> {
     })
 }
 
-/// What was on the disk, in samples: for methods after which a disk need not be zero.
+/// Samples of the disk's old content, for methods that do not leave zeros.
 pub struct Before(Vec<(u64, Vec<u8>)>);
 
 impl Before {
-    /// Spread over the whole disk, and where these ranges begin: with few files, most of a disk is blank. Samples that are blank,
-    /// or cannot be read, can prove nothing and are left out.
+    /// Reads samples from the whole disk, and from the start of each of `ranges`: most of a disk with few files is
+    /// blank. Samples that are blank or unreadable prove nothing and are omitted.
     pub fn read(file: &File, size: u64, ranges: &[ByteRange]) -> Before {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];
@@ -59,10 +59,10 @@ impl Before {
         Before(starts.into_iter().filter_map(read).collect())
     }
 
-    /// No sample may have its old content any more.
+    /// Verifies that no sample still has its old content.
     ///
     /// # Errors
-    /// Where one has, in words.
+    /// Message with the offset of an unchanged sample.
     pub fn is_gone(&self, file: &File) -> Result<String, String> {
         kernel::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
         self.differs(file)
@@ -78,15 +78,15 @@ impl Before {
         }
         Ok(match self.0.len() {
             0 => "all samples of 4 KiB were blank before".to_owned(),
-            count => format!("{count} samples of 4 KiB that had content have lost it"),
+            count => format!("{count} samples of 4 KiB with data were overwritten"),
         })
     }
 }
 
-/// Starts of samples of that length: evenly spread, the first and the last at the very ends.
+/// Returns the offsets of samples of that length: evenly spread, including both ends.
 pub(super) fn places(size: u64, length: u64) -> impl Iterator<Item = u64> {
     let last = size.saturating_sub(length);
-    // Whole pages in between; the product would overflow beyond 256 PiB otherwise.
+    // Aligned to pages; multiplying first would overflow beyond 256 PiB.
     (0..SAMPLES).map(move |index| match index {
         _ if index == SAMPLES - 1 => last,
         _ => last / (SAMPLES - 1) * index / PIECE_BYTES * PIECE_BYTES,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(error, format!("the old content is still there at byte {last}"));
         // A thrown away key gives noise, not zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
-        assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB that had content have lost it");
+        assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB with data were overwritten");
         let error = with_signature.differs(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();

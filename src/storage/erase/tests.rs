@@ -74,7 +74,7 @@ impl NoDiscard {
 fn a_deadline_says_how_long_it_was() {
     assert!(Deadline::after(Duration::from_secs(100)).left().unwrap() > Duration::from_secs(90));
     assert_eq!(Deadline { budget: Duration::from_secs(60), end: Instant::now() }.left().unwrap_err(), {
-        format!("the {} for it are over", crate::text::seconds(60.0))
+        format!("the limit of {} is exceeded", crate::text::seconds(60.0))
     });
 }
 
@@ -131,7 +131,7 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
     let erased = wipe(&plan(disk.path(), &[NvmeFormat, AtaErase, Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!((erased.device.as_str(), erased.method), (disk.path().as_str(), Discard));
     let proof = "64 samples of 1 MiB, both ends among them, read back as zero; \
-                 2.10 MB in 2 places where signatures live read back as zero";
+                 2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert!(erased.seconds > 0.0);
     assert!(std::fs::read(disk.image()).unwrap().iter().all(|byte| *byte == 0));
@@ -157,7 +157,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     let size = fill(disk.path());
     let methods = [NvmeSanitizeCrypto, NvmeFormatCrypto, AtaEnhancedErase, Discard];
     let error = wipe(&plan(disk.path(), &methods, true, ends(size))).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{} could not be erased: NVMe crypto sanitize: ", disk.path())), "{error}");
+    assert!(error.starts_with(&format!("{}: cannot erase the disk: NVMe crypto sanitize: ", disk.path())), "{error}");
     for method in ["; NVMe crypto format: ", "; ATA enhanced erase: ", "; discard: at byte 0: Operation not supported"]
     {
         assert!(error.contains(method), "{error}");
@@ -165,7 +165,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     // What was on it is not found again, all the same; what is in the middle is still there, and is not said to be gone.
     assert_eq!(written(disk.path()), 14);
     let error = wipe(&plan(disk.path(), &[], true, Vec::new())).unwrap_err().to_string();
-    assert!(error.ends_with("could not be erased: the plan has no method for it"), "{error}");
+    assert!(error.ends_with("cannot erase the disk: the plan contains no method"), "{error}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn loop_without_a_method_the_places_of_signatures_suffice() {
         fill(disk.path());
         let erased = wipe(&plan(disk.path(), methods, false, ends(size))).unwrap();
         assert_eq!(erased.method, Ends);
-        assert_eq!(erased.proof, "2.10 MB in 2 places where signatures live read back as zero");
+        assert_eq!(erased.proof, "2.10 MB in 2 signature areas read back as zero");
         assert_eq!(written(disk.path()), 14);
     }
     // No multiple of a sector: written byte by byte, and nothing beside it.
@@ -195,7 +195,7 @@ fn loop_nothing_is_written_when_a_place_is_beyond_the_end() {
     let size = fill(disk.path());
     let beyond = vec![ByteRange { start: 0, length: MIB }, ByteRange { start: size, length: 1 }];
     let error = wipe(&plan(disk.path(), &[Discard], false, beyond)).unwrap_err().to_string();
-    assert!(error.contains("has 16777216 bytes, so 1 bytes at 16777216 cannot be wiped"), "{error}");
+    assert!(error.contains("cannot wipe 1 bytes at 16777216: the device has 16777216 bytes"), "{error}");
     assert_eq!(written(disk.path()), 16);
 }
 
@@ -208,7 +208,7 @@ fn loop_a_budget_that_is_over_ends_the_methods() {
     plan.budget_seconds = 0;
     let error = wipe(&plan).unwrap_err().to_string();
     assert!(error.contains("discard: the ") && error.contains("writing zeros: the "), "{error}");
-    assert!(error.ends_with("for it are over"), "{error}");
+    assert!(error.ends_with("is exceeded"), "{error}");
 }
 
 #[test]
@@ -241,8 +241,8 @@ fn vm_erase_formats_an_nvme_disk() {
     assert!(methods.contains(&NvmeFormat), "{methods:?}");
     let erased = wipe(&plan(device, &[NvmeFormat], true, ends(size))).unwrap();
     assert_eq!((erased.method, erased.serial.as_str()), (NvmeFormat, "nvme0"));
-    let proof = "the controller reports the format done; 64 samples of 4 KiB that had content have lost it; \
-                 2.10 MB in 2 places where signatures live read back as zero";
+    let proof = "the controller reports the format done; 64 samples of 4 KiB with data were overwritten; \
+                 2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert_eq!(written(device), 0);
     // The kernel has the disk as before: same size, and it can be written.
@@ -262,7 +262,7 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
         .collect();
     assert!(!missing.is_empty(), "{offered:?}");
     let error = wipe(&plan(device, &missing, true, ends(size))).unwrap_err().to_string();
-    assert_eq!(error.matches("the controller does not offer it for this namespace alone").count(), missing.len());
+    assert_eq!(error.matches("the controller does not support it for a single namespace").count(), missing.len());
     assert!(written(device) > 500);
 }
 
@@ -290,7 +290,7 @@ fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
     assert_eq!(offered(device), [Discard]);
     let methods = [AtaEnhancedErase, AtaErase, Discard];
     let error = wipe(&plan(device, &methods, true, ends(size))).unwrap_err().to_string();
-    assert!(error.contains("ATA erase: the disk has no ATA security"), "{error}");
+    assert!(error.contains("ATA erase: the disk does not support ATA security"), "{error}");
     assert!(error.contains("discard: did not read back as zero at byte "), "{error}");
     fill(device);
     let erased = wipe(&plan(device, &methods, false, ends(size))).unwrap();

@@ -1,4 +1,4 @@
-//! Zeros: over ranges, over a whole disk, and by discarding it. The kernel lets the disk do the work where it can.
+//! Zeroing of ranges and whole disks, and discarding. The kernel offloads the work to the disk if possible.
 
 use super::Deadline;
 use crate::device::DevicePath;
@@ -11,23 +11,25 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Sixty disks at a time must fit into a small machine.
+/// Buffer size, small enough for sixty disks at a time on a small machine.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
-/// Discards take about as long for much as for little, until a thin-provisioned disk has a lot to give back.
+/// Size of a discard. The duration hardly depends on the size, except for thin-provisioned disks with much allocated
+/// space.
 const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 
-/// A disk that writes every zero itself takes some seconds for this, and the kernel does not stop before its end.
+/// Size of an offloaded write of zeros. A disk that writes each zero takes some seconds for it, and the kernel cannot
+/// interrupt it.
 const ZERO_CHUNK_BYTES: u64 = 1 << 30;
 
-/// How often the log says how far it is.
+/// Interval of progress messages.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
-/// Writes zeros to these ranges and reads them back from the device.
+/// Zeroes these ranges and verifies them by reading from the device.
 ///
 /// # Errors
-/// A range is beyond the end (and nothing was written), the device cannot be written, or it gives back something else
-/// (and where).
+/// A range is beyond the end (nothing is written then), a write fails, or the device returns other data (the error
+/// contains the offset).
 pub fn ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
@@ -40,15 +42,15 @@ pub fn ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange])
     };
     let mut left = zeroed(zero)?;
     if left.is_some() {
-        // A disk that takes the command and does not do it may still take plain zeros.
+        // A disk that ignores the offloaded command may still accept plain zeros.
         left = zeroed(write)?;
     }
     let Some(offset) = left else { return Ok(()) };
-    let what = format!("{device} was wiped, yet byte {offset} is not zero: the disk does not keep what it is given");
+    let what = format!("{device}: byte {offset} is not zero after wiping: the disk does not store what is written");
     Err(Error::new(Phase::Storage, what))
 }
 
-/// Where the device, not the page cache, has something else than zeros in these ranges.
+/// Returns the offset of the first nonzero byte in these ranges, read from the device and not from the page cache.
 fn left_over(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
     kernel::flush_buffers(file)?;
     let mut buffer = buffer();
@@ -60,15 +62,15 @@ fn left_over(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Are these ranges on the device?
+/// Checks that these ranges are within the device.
 ///
 /// # Errors
-/// One is beyond its end.
+/// A range ends beyond the device.
 pub(super) fn check(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
-            let what = format!("{device} has {size} bytes, so {length} bytes at {start} cannot be wiped");
+            let what = format!("{device}: cannot wipe {length} bytes at {start}: the device has {size} bytes");
             return Err(Error::new(Phase::Storage, what));
         }
     }
@@ -78,15 +80,15 @@ pub(super) fn check(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Res
 /// Discards the whole disk.
 ///
 /// # Errors
-/// The disk cannot, or not in time: in words.
+/// The disk does not support it, or the deadline is exceeded.
 pub(super) fn discard(file: &File, size: u64, deadline: Deadline) -> Result<(), String> {
     in_chunks(size, DISCARD_CHUNK_BYTES, deadline, |start, length| kernel::discard(file, start, length))
 }
 
-/// Writes zeros over the whole disk.
+/// Writes zeros to the whole disk.
 ///
 /// # Errors
-/// The disk cannot, or not in time: in words.
+/// A write fails, or the deadline is exceeded.
 pub(super) fn write_zeroes(file: &File, device: &DevicePath, size: u64, deadline: Deadline) -> Result<(), String> {
     let began = Instant::now();
     let mut told = began;
@@ -95,14 +97,14 @@ pub(super) fn write_zeroes(file: &File, device: &DevicePath, size: u64, deadline
         if told.elapsed() > PROGRESS_EVERY {
             told = Instant::now();
             let (done, seconds) = (start + length, began.elapsed().as_secs());
-            tracing::info!("{device}: {} % of it is zero after {seconds} s", done * 100 / size);
+            tracing::info!("{device}: {} % zeroed after {seconds} s", done * 100 / size);
         }
         Ok(())
     })?;
     file.sync_data().map_err(|error| format!("flush: {error}"))
 }
 
-/// Calls `work` with one chunk after the other; gives up when the time is over, or when it will clearly not suffice.
+/// Calls `work` for each chunk; stops when the deadline is exceeded or clearly will be.
 fn in_chunks(
     size: u64,
     chunk: u64,
@@ -113,15 +115,15 @@ fn in_chunks(
     for start in (0..size).step_by(chunk as usize) {
         let left = deadline.left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
         if let Some(needed) = too_slow(began.elapsed(), start, size, left) {
-            return Err(format!("it would take about {} min more, {} min are left", minutes(needed), minutes(left)));
+            return Err(format!("about {} min more are needed, but {} min are left", minutes(needed), minutes(left)));
         }
         work(start, chunk.min(size - start)).map_err(|error| format!("at byte {start}: {}", error.desc()))?;
     }
     Ok(())
 }
 
-/// How long the rest takes at this pace, if that is more than twice what is left: a large slow disk says so after
-/// minutes and not after hours.
+/// Returns the estimated time for the rest if it is more than twice what is left, so that slow disks are detected
+/// after minutes and not after hours.
 fn too_slow(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;
@@ -134,8 +136,8 @@ fn minutes(duration: Duration) -> u64 {
     duration.as_secs().div_ceil(60)
 }
 
-/// Zeros by the disk itself, or by the kernel; where neither takes the range (BLKZEROOUT knows whole sectors only, and a
-/// plain file nothing of it), written from here.
+/// Zeroes a range by the disk itself or by the kernel; if neither supports the range (BLKZEROOUT requires whole
+/// sectors and a block device), writes zeros from here.
 fn zero(file: &File, start: u64, length: u64) -> io::Result<()> {
     match kernel::zero_out(file, start, length) {
         Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTTY) => write(file, start, length),
@@ -148,7 +150,7 @@ fn write(file: &File, start: u64, length: u64) -> io::Result<()> {
     chunks(&ByteRange { start, length }).try_for_each(|(offset, length)| file.write_all_at(&zeros[..length], offset))
 }
 
-/// Where the first byte that is not zero is.
+/// Returns the offset of the first nonzero byte.
 pub(super) fn first_nonzero(file: &File, range: &ByteRange, buffer: &mut [u8]) -> io::Result<Option<u64>> {
     for (offset, length) in chunks(range) {
         file.read_exact_at(&mut buffer[..length], offset)?;
@@ -159,7 +161,7 @@ pub(super) fn first_nonzero(file: &File, range: &ByteRange, buffer: &mut [u8]) -
     Ok(None)
 }
 
-/// What [`first_nonzero`] reads into.
+/// Returns a buffer for [`first_nonzero`].
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; BUFFER_BYTES as usize]
 }

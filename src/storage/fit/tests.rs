@@ -75,10 +75,10 @@ fn flip(file: &File, offset: u64) {
 #[test]
 fn what_cannot_be_fitted_is_refused_and_left_alone() {
     let cases: [Refused; 8] = [
-        (64, Some(1), &|_| (), "partition 1 cannot grow: partition 5 lies behind it"),
-        (64, Some(2), &|_| (), "partition 2 cannot grow: there is none in the image"),
-        (64, Some(0), &|_| (), "partition 0 cannot grow: there is none"),
-        (7, None, &|_| (), "partition 5 ends at sector 16383, the last one is 14302"),
+        (64, Some(1), &|_| (), "partition 1 cannot grow: partition 5 follows it"),
+        (64, Some(2), &|_| (), "partition 2 cannot grow: the image does not contain it"),
+        (64, Some(0), &|_| (), "partition 0 cannot grow: the image does not contain it"),
+        (7, None, &|_| (), "partition 5 ends at sector 16383, after the last usable sector 14302"),
         (64, None, &|file| flip(file, 512 + 60), "the header's checksum is wrong"),
         (64, None, &|file| flip(file, 1024 + 3), "the checksum of its entries is wrong"),
         (64, None, &|file| file.write_all_at(&[0xff; 4], 512 + 12).unwrap(), "the header's checksum is wrong"),
@@ -131,9 +131,9 @@ fn a_partition_is_added_at_the_end_with_what_is_in_it() {
 fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
     let other = "label: dos\n1 : start=2048, size=4096, type=83\n";
     for (mib, script, bytes, says) in [
-        (16, GPT, 8 << 20, "no room for the partition config-2"),
-        (16, GPT, 32 << 20, "no room for the partition config-2"),
-        (64, other, 1, "no place for the partition config-2: the image has no GPT"),
+        (16, GPT, 8 << 20, "cannot add partition config-2: not enough space"),
+        (16, GPT, 32 << 20, "cannot add partition config-2: not enough space"),
+        (64, other, 1, "cannot add partition config-2: the image has no GPT"),
     ] {
         let image = image(mib, script);
         let before = fs::read(image.path()).unwrap();

@@ -100,8 +100,8 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let table = PartitionTable { identity: identity.clone(), ..disk.table(512, &[(1, 2048, 4095)]) };
     for (error, end) in [
         (identify(&identity).map(drop), "; nothing was written"),
-        (erase::wipe(&wipe).map(drop), "; it was left alone"),
-        (gpt::write(&table), "; it was left alone"),
+        (erase::wipe(&wipe).map(drop), "; it was not changed"),
+        (gpt::write(&table), "; it was not changed"),
     ] {
         let error = error.unwrap_err().to_string();
         assert!(error.contains("is not the disk that the plan was made for: the kernel's disk number "), "{error}");
@@ -129,7 +129,7 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
     for device in [other.path(), &other.partition(1)] {
         let error = held.prove_below(device).unwrap_err().to_string();
         let name = other.path().kernel_name();
-        assert_eq!(error, format!("{device} lies on {name}, which is no disk of the plan by now; it was left alone"));
+        assert_eq!(error, format!("{device} lies on {name}, which is not a disk of the plan; it was not changed"));
     }
     assert!(held.prove_below(&"/dev/no-such-disk".into()).is_err());
 }

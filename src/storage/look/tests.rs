@@ -31,7 +31,7 @@ fn looked(device: &DevicePath, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device.as_str(), &[kind], vec![])], ..Inventory::default() };
     let notes = look(&mut inventory).unwrap();
     let failure = inventory.failure(&Tried::Filesystem(device.clone()));
-    let note = failure.map(|why| format!("{kind} on {device} cannot be looked into: {why}"));
+    let note = failure.map(|why| format!("{device}: cannot mount {kind} for inspection: {why}"));
     assert_eq!(note, notes.first().cloned());
     (inventory.filesystems, notes)
 }
@@ -207,7 +207,7 @@ fn loop_what_is_seen_without_a_marker_and_what_cannot_be_seen() {
     let disk = LoopDevice::new(300 * MIB, 512);
     let (found, notes) = unchanged(&disk, "xfs");
     assert_eq!((found.len(), notes.len()), (0, 1));
-    assert!(notes[0].starts_with(&format!("xfs on {} cannot be looked into: ", disk.path())), "{notes:?}");
+    assert!(notes[0].starts_with(&format!("{}: cannot mount xfs for inspection: ", disk.path())), "{notes:?}");
 }
 
 #[test]

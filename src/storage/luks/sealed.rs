@@ -1,8 +1,8 @@
-//! Keys that a TPM 2 seals, by systemd-cryptenroll and the plugin of systemd that cryptsetup loads: what they write into a container's
-//! header opens it in the ramdisk and in an installed system alike.
+//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. Their tokens in a container's
+//! header unlock it in the ramdisk and in the installed system alike.
 //!
-//! The seal asks for no PCR. Those that could tell one boot from another (7: the firmware's keys, and who signed what it started) are not
-//! the same where the ramdisk comes over the network and the installed system from a disk, and change with each update of the firmware.
+//! The policy includes no PCR. Those that distinguish boots (7: Secure Boot keys and signers) differ between the
+//! ramdisk booted over the network and the installed system booted from disk, and change with each firmware update.
 
 use crate::command::{self, Command};
 use crate::device::DevicePath;
@@ -17,16 +17,16 @@ use uuid::Uuid;
 
 const TOOL: &str = "systemd-cryptenroll";
 
-/// It is found by cryptsetup alone, in this place.
+/// Path of the plugin; the only location that cryptsetup searches.
 const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so";
 
-/// The kernel's way to a TPM 2 for many at once; one of version 1.2 has none.
+/// The kernel's TPM 2 resource manager; not available for TPM 1.2.
 const DEVICE: &str = "/dev/tpmrm0";
 
-/// Where nothing outlives the ramdisk.
+/// Directory in memory that does not outlive the ramdisk.
 const MEMORY: &str = "/run";
 
-/// What is not there of what opens these containers.
+/// Returns the missing requirements for opening these containers.
 pub fn missing() -> Vec<String> {
     missing_of(DEVICE)
 }
@@ -34,17 +34,20 @@ pub fn missing() -> Vec<String> {
 fn missing_of(tpm: &str) -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new(tpm).exists() {
-        missing.push(format!(
-            "the machine has no TPM 2 ({tpm}): it is switched off in the firmware's setup, or of version 1.2"
-        ));
+        missing
+            .push(format!("the machine has no TPM 2 ({tpm}): it is disabled in the firmware setup, or of version 1.2"));
     }
     if !command::missing(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
-        missing.push(format!("the ramdisk's part `luks` has no {TOOL}, or not its plugin for cryptsetup: build it again with initramfs/build"));
+        missing.push(format!(
+            "the ramdisk's part `luks` does not contain {TOOL} or its plugin for cryptsetup: build \
+             it again with initramfs/build"
+        ));
     }
     missing
 }
 
-/// What a container is made with before its TPM is enrolled: the second key, or one that is wiped then, of 244 random bits.
+/// Returns the key for creating a container before its TPM is enrolled: the second key, or a temporary one of 244
+/// random bits.
 pub fn first_key(container: &Container) -> Secret {
     match container.key.is_empty() {
         true => Secret::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
@@ -52,14 +55,16 @@ pub fn first_key(container: &Container) -> Secret {
     }
 }
 
-/// Gives the container a slot that this machine's TPM opens. Its first key stays if it is the second key that was given, else it is wiped.
+/// Adds a key slot that this machine's TPM unseals. The first key is preserved if it is the second key, and removed
+/// otherwise.
 ///
 /// # Errors
-/// systemd-cryptenroll's own words.
+/// systemd-cryptenroll fails.
 pub fn enrol(container: &Container, first: &Secret) -> Result<()> {
     let Container { device, uuid, .. } = container;
     let path = Path::new(MEMORY).join(format!("luks-{uuid}.key"));
-    let file = KeyFile::write(path, first).context(Phase::Storage, || format!("a file in {MEMORY} for {TOOL}"))?;
+    let file =
+        KeyFile::write(path, first).context(Phase::Storage, || format!("create a key file in {MEMORY} for {TOOL}"))?;
     let enrol = Command::new(TOOL).args(["--tpm2-device=auto", "--tpm2-pcrs="]).arg(file.option());
     let enrol = enrol.args(container.key.is_empty().then_some("--wipe-slot=0")).arg(device);
     enrol
@@ -69,7 +74,7 @@ pub fn enrol(container: &Container, first: &Secret) -> Result<()> {
         .context(Phase::Storage, || format!("seal the key of {device} to the TPM"))
 }
 
-/// Opens the container with what this machine's TPM unseals.
+/// Opens the container with the key that this machine's TPM unseals.
 ///
 /// # Errors
 /// There is no TPM, or it is not the one that sealed the key.
@@ -81,12 +86,12 @@ pub fn open(OpenContainer { container, read_only }: &OpenContainer, device: &Dev
         .arg("--token-only")
         .arg(device)
         .arg(super::name(&container.mapping));
-    let only = "only the one that sealed its key can, as long as it was not cleared";
+    let only = "only the TPM that sealed the key can unseal it, unless it was cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
 
-/// systemd-cryptenroll reads keys from files that it can seek in, and from nothing else that no list of processes shows.
+/// Key in a temporary file: systemd-cryptenroll reads keys from seekable files, which process lists do not show.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -104,7 +109,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // What is left there is in memory alone, and goes with the ramdisk.
+        // A file that remains is only in memory, and is lost with the ramdisk.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -14,14 +14,14 @@ fn container(device: &str, key: &str) -> Container {
 #[test]
 fn what_is_missing_is_named_at_once_and_no_key_is_said() {
     let said = check(&[container("/dev/sda3", ""), container("/dev/sdb1", KEY)]).unwrap_err().to_string();
-    assert!(said.contains("/dev/sda3 is encrypted with key: server, and no such key was given"), "{said}");
+    assert!(said.contains("/dev/sda3 is encrypted with key: server, but no such key was provided"), "{said}");
     assert!(!said.contains("/dev/sdb1 is encrypted") && !said.contains(KEY), "{said}");
     let typed = Container { source: KeySource::Prompt, ..container("/dev/sdc", "") };
     assert!(
         check(&[typed])
             .unwrap_err()
             .to_string()
-            .contains("/dev/sdc is encrypted with key: prompt, and nobody was asked")
+            .contains("/dev/sdc is encrypted with key: prompt, and the passphrase was not requested")
     );
     for source in [KeySource::Server, KeySource::Tpm2] {
         let told_before = Container { source, withheld: true, ..container("/dev/sdc", "") };

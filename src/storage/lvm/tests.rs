@@ -72,7 +72,7 @@ fn what_is_read_back_is_compared_with_both_sides() {
         assert_eq!(result.is_ok(), good, "{kind} {mib} {found} {bytes}: {result:?}");
     }
     let error = compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &words("striped 2 1 1")).unwrap_err();
-    let expected = "/dev/vg00/root was created, but it is not what the plan says: planned linear 1 104857600 1, found \
+    let expected = "/dev/vg00/root was created, but differs from the plan: planned linear 1 104857600 1, found \
                     striped 2 1 1";
     assert_eq!(error.to_string(), expected);
     assert!(compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &[]).is_err());

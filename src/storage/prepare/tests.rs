@@ -69,7 +69,7 @@ fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
         assert!(is_prepared_filesystem(disk.path().as_str()), "{format}");
         // What is there stays.
         let error = prepare(&volume).unwrap_err().to_string();
-        assert!(error.contains("prepare volume db-1") && error.contains("was blank, and is not any more"), "{error}");
+        assert!(error.contains("prepare volume db-1") && error.contains("is no longer blank"), "{error}");
         // But what was cut off is made again.
         volume.must_be_blank = false;
         prepare(&volume).unwrap();

@@ -150,7 +150,10 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
         let error = unchanged(&disks, || rehearse(rehearsal)).unwrap_err();
         assert!(error.is_refusal(), "{error}");
         let said = error.to_string();
-        assert!(said.starts_with("rehearsed over snapshots in memory, what is kept does not come back: "), "{said}");
+        assert!(
+            said.starts_with("rehearsal over in-memory snapshots: preserved data cannot be brought up: "),
+            "{said}"
+        );
         words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
     };
 
@@ -174,7 +177,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
 
     // An option that the kernel does not know.
     ran(&format!("mkfs.ext4 -q -F {part}"));
-    refused(&only(part, Format::Ext4, &["nosuch"]), &["with the options nosuch; the kernel says: ", "nosuch"]);
+    refused(&only(part, Format::Ext4, &["nosuch"]), &["with options nosuch; the kernel says: ", "nosuch"]);
     unchanged(&disks, || rehearse(&only(part, Format::Ext4, &["ro"]))).unwrap();
 
     // A log that is damaged.
@@ -211,6 +214,9 @@ fn vm_rehearsed_changes_that_do_not_fit_into_memory_are_said() {
     let error = unchanged(&disks, || rehearse_within(&rehearsal, 64 << 10)).unwrap_err();
     assert!(error.is_refusal(), "{error}");
     let said = error.to_string();
-    assert!(said.contains("the changes to /dev/vda1, journals replayed, do not fit into 65.5 kB of memory"), "{said}");
+    assert!(
+        said.contains("changes to /dev/vda1, including journal replay, do not fit into 65.5 kB of memory"),
+        "{said}"
+    );
     unchanged(&disks, || rehearse_within(&rehearsal, 64 * MIB)).unwrap();
 }

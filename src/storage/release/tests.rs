@@ -25,7 +25,7 @@ fn bcache_is_told_to_stop_and_waited_for() {
     fs::create_dir(&set).unwrap();
     std::os::unix::fs::symlink(&set, device.join("bcache/cache")).unwrap();
     let error = stop_bcache(&"/dev/bcache0".into(), &device).unwrap_err().to_string();
-    assert!(error.starts_with("/dev/bcache0 was told to stop and is still there"), "{error}");
+    assert!(error.starts_with("/dev/bcache0 was stopped but is still present"), "{error}");
     assert_eq!(fs::read_to_string(device.join("bcache/stop")).unwrap(), "1");
     assert_eq!(fs::read_to_string(set.join("stop")).unwrap(), "1");
 }

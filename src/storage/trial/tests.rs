@@ -63,17 +63,17 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         }
     }
     for (format, options, mount, words) in [
-        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 was tried in memory, and cannot be made so: `mkfs.ext4"),
+        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (trial in memory): `mkfs.ext4"),
         (Ext4, "-O nosuch", None, "Invalid filesystem option set: nosuch"),
-        (Vfat, "-F 33", None, "vfat for /dev/sdx2 was tried in memory"),
+        (Vfat, "-F 33", None, "vfat for /dev/sdx2 cannot be created (trial in memory)"),
         (Vfat, "-s 3", None, "mkfs.vfat -s 3"),
-        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 was tried in memory"),
-        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 was tried in memory"),
-        (Swap, "-p 12345", None, "swap for /dev/sdx2 was tried in memory"),
+        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 cannot be created (trial in memory)"),
+        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 cannot be created (trial in memory)"),
+        (Swap, "-p 12345", None, "swap for /dev/sdx2 cannot be created (trial in memory)"),
         (Ext4, "-b 1000", None, "mkfs.ext4 -b 1000"),
-        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 was tried in memory, and cannot be mounted with nosuch=1"),
-        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 was tried in memory, and cannot be mounted with logbufs=99"),
-        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 was tried in memory, and cannot be mounted with size=x"),
+        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 cannot be mounted with nosuch=1 (trial in memory)"),
+        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (trial in memory)"),
+        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (trial in memory)"),
     ] {
         let error = with_memory(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
         assert!(error.contains(words), "{format} {options}: {error}");
@@ -122,7 +122,7 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
         assert!(with_memory(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
         with_memory(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
         let error = with_memory(&several(wrong), 1024 * MIB).unwrap_err().to_string();
-        assert!(error.contains("was tried in memory, and cannot be made so"), "{format} {wrong}: {error}");
+        assert!(error.contains("cannot be created (trial in memory)"), "{format} {wrong}: {error}");
     }
 }
 
@@ -132,10 +132,13 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m reflink=0", None) };
     let said = with_memory(&large, 96 * MIB).unwrap().unwrap();
-    assert!(said.starts_with("xfs of /dev/sdx2 takes more than 96 MiB of memory to try it whole"), "{said}");
+    assert!(
+        said.starts_with("xfs of /dev/sdx2 was not tried in full size: it takes more than 96 MiB of memory"),
+        "{said}"
+    );
     // A wrong option is told from too little memory.
     let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m nosuch=1", None) };
-    assert!(with_memory(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be made so"));
+    assert!(with_memory(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be created"));
     assert!(memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
     assert!(Path::new("/run/drophammer").exists());
 }
@@ -189,10 +192,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         (Raid1, "--size=20T", "device"),
     ] {
         let error = array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("{level} for /dev/md/data was tried in memory, and cannot be made so")),
-            "{error}"
-        );
+        assert!(error.starts_with(&format!("{level} for /dev/md/data cannot be created (trial in memory)")), "{error}");
         assert!(error.contains(words), "{options}: {error}");
     }
     assert_nothing_left();

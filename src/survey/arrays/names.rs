@@ -1,6 +1,8 @@
-//! Names of arrays, read from the superblocks of members (metadata 1.x, `struct mdp_superblock_1` in linux/raid/md_p.h).
+//! Names of arrays, read from the superblocks of members (metadata 1.x, `struct mdp_superblock_1` in
+//! linux/raid/md_p.h).
 //!
-//! `mdadm --examine` prints a name as it is. A name with a line break would add lines to the text, such as another role of the member.
+//! `mdadm --examine` prints names unescaped. A name with a newline would inject lines, such as another role of the
+//! member.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -12,7 +14,7 @@ const NAME_OFFSET: usize = 32;
 const NAME_BYTES: usize = 32;
 const SECTOR_BYTES: u64 = 512;
 
-/// Checks that no superblock on the device has control characters in its name. A device that cannot be read is left to mdadm.
+/// Checks that no superblock on the device has control characters in its name. Unreadable devices are left to mdadm.
 ///
 /// # Errors
 /// Reason and remedy.
@@ -23,8 +25,8 @@ pub fn require_plain_names(device: &Path) -> Result<(), String> {
         let name = read_name(&file, offset).unwrap_or_default();
         if name.iter().any(u8::is_ascii_control) {
             return Err(format!(
-                "the name of the array in the superblock, \"{}\", contains control characters, so that the text of mdadm is ambiguous; `mdadm --zero-superblock {}` \
-                 removes the superblock",
+                "the array name in the superblock, \"{}\", contains control characters, so that mdadm's output is \
+                 ambiguous; `mdadm --zero-superblock {}` removes the superblock",
                 name.escape_ascii(),
                 device.display()
             ));
@@ -33,13 +35,13 @@ pub fn require_plain_names(device: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns where superblocks of the versions 1.1, 1.2 and 1.0 begin.
+/// Returns the offsets of superblocks of the versions 1.1, 1.2 and 1.0.
 fn offsets(size_bytes: u64) -> [u64; 3] {
     let last = (size_bytes / SECTOR_BYTES).saturating_sub(16) & !7;
     [0, 4096, last * SECTOR_BYTES]
 }
 
-/// Reads the name in a superblock, without the NULs behind it. Empty without a superblock.
+/// Reads the name in a superblock, without NUL padding. Empty if there is no superblock.
 fn read_name(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut bytes = [0; NAME_OFFSET + NAME_BYTES];
     file.read_exact_at(&mut bytes, offset)?;

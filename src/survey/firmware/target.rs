@@ -1,10 +1,10 @@
-//! Location that a load option starts from, by the nodes of its device path.
+//! Classification of load options by the nodes of their device path.
 
 use crate::efi::{LoadOption, Node};
 use crate::inventory::LoadTarget;
 use uuid::Uuid;
 
-/// Returns where the firmware finds the program. A path that combines locations is [`LoadTarget::Unknown`].
+/// Returns the location of the program. A path that combines locations is [`LoadTarget::Unknown`].
 pub(super) fn classify(option: &LoadOption) -> LoadTarget {
     let Some(nodes) = option.nodes() else { return LoadTarget::Malformed };
     if let Some(uri) = nodes.iter().find(|node| is_uri(node) && !node.data.is_empty()) {
@@ -29,7 +29,7 @@ pub(super) fn classify(option: &LoadOption) -> LoadTarget {
     }
 }
 
-/// Hardware, ACPI and messaging nodes lead to a device, and hold nothing that is started.
+/// Returns whether the node only locates a device: hardware, ACPI and messaging nodes.
 fn is_hardware(node: &Node) -> bool {
     (1..=3).contains(&node.kind)
 }
@@ -38,12 +38,12 @@ fn is_uri(node: &Node) -> bool {
     (node.kind, node.subtype) == (3, 24)
 }
 
-/// NIC, IPv4, IPv6, and a URI that DHCP supplies.
+/// Returns whether the node is a NIC, IPv4, IPv6, or a URI supplied by DHCP.
 fn is_network(node: &Node) -> bool {
     node.kind == 3 && matches!(node.subtype, 11 | 12 | 13 | 24)
 }
 
-/// iSCSI, DNS servers, NVMe over Fabrics, and IP addresses that are not left to DHCP.
+/// Returns whether the node is iSCSI, a DNS server, NVMe over Fabrics, or a fixed IP address.
 fn is_remote_address(node: &Node) -> bool {
     let remote = match (node.kind, node.subtype) {
         (3, 19 | 31 | 34) => return true,
@@ -62,7 +62,7 @@ fn is_file(node: &Node) -> bool {
     (node.kind, node.subtype) == (4, 4)
 }
 
-/// A file in a firmware volume, and the volume.
+/// Returns whether the node is a firmware volume, or a file in one.
 fn is_firmware_volume(node: &Node) -> bool {
     node.kind == 4 && matches!(node.subtype, 6 | 7)
 }

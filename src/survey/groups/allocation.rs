@@ -1,10 +1,10 @@
-//! Limits and free space of a group, as they apply to a new volume.
+//! Allocation limits and free space of a volume group.
 
 use super::{Group, Row, number};
 use crate::inventory::{FreeSpace, GroupAllocation};
 use serde::Deserialize;
 
-/// Range of extents of a physical volume that one volume has, or that is free.
+/// Range of extents of a physical volume that is allocated to one volume, or is free.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::survey) struct PhysicalSegment {
@@ -13,7 +13,7 @@ pub(in crate::survey) struct PhysicalSegment {
     segtype: String,
 }
 
-/// Limits and free space for a new volume; `None` if the report does not contain them.
+/// Returns limits and free space for a new volume; `None` if the report does not contain them.
 pub(super) fn allocation(row: &Row, group: &Group) -> Option<GroupAllocation> {
     let extent_bytes: u64 = number(&group.vg_extent_size);
     let free = row.pv.iter().map(|physical| {

@@ -161,11 +161,8 @@ fn a_report_of_thousands_of_volumes_is_read() {
     let report = report_of(Command::new("cat").arg(file.path())).unwrap();
     assert_eq!(groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (0, 0))[0].volumes.len(), 6000);
     let error = |command: Command| report_of(command).unwrap_err();
-    assert!(
-        error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"]))
-            .ends_with("exited with 5, saying: bad disk")
-    );
-    assert!(error(Command::new("echo").arg("{\"report\": [")).starts_with("the report of lvm cannot be read: "));
+    assert!(error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"])).ends_with("exited with 5: bad disk"));
+    assert!(error(Command::new("echo").arg("{\"report\": [")).starts_with("cannot parse the report of lvm: "));
     assert!(error(Command::new("sleep").arg("9").deadline(Duration::from_millis(10))).contains("did not end within"));
 }
 
@@ -238,8 +235,8 @@ fn volumes_that_are_not_activated_alone() {
         let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_attr": attr, "lv_role": role, "lv_allocation_locked": locked});
         entangled(&serde_json::from_value(volume).unwrap())
     };
-    const MERGE: &str = "is part of a merge of a snapshot, which would go on";
-    const MOVE: &str = "is being moved, which would go on";
+    const MERGE: &str = "is part of a snapshot merge, which would continue";
+    const MOVE: &str = "is being moved, which would continue";
     for (attr, role, locked, expected) in [
         ("", "", "", None),
         ("-wi-------", "public", "", None),
@@ -314,6 +311,10 @@ fn groups_that_other_hosts_share_say_so() {
             "vg_lock_type": lock, "vg_clustered": clustered,
         });
         let why = closed(&serde_json::from_value(fields).unwrap());
-        assert_eq!(why.is_some_and(|why| why.starts_with("other hosts share it")), is_shared, "{lock} {clustered}");
+        assert_eq!(
+            why.is_some_and(|why| why.starts_with("it is shared with other hosts")),
+            is_shared,
+            "{lock} {clustered}"
+        );
     }
 }

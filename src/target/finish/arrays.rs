@@ -1,4 +1,5 @@
-//! What the tree knows of arrays and volume groups: those of this machine, none of the machine where the image was made.
+//! Configuration of arrays and volume groups in the target, without those of the machine on which the image was
+//! built.
 
 use super::boot::{Array, BootWants};
 use crate::error::{Context, Phase, Result};
@@ -6,11 +7,13 @@ pub use crate::inventory::array_uuid_text as uuid_text;
 use crate::target::Root;
 use std::io::ErrorKind;
 
-/// With this list LVM looks at no other device (lvmdevices(8)).
+/// List that restricts LVM to these devices (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
+/// Writes mdadm.conf and removes LVM's device list.
+///
 /// # Errors
-/// A file of the tree cannot be read, written or removed.
+/// A file of the target cannot be read, written or removed.
 pub fn write(root: &Root, wants: &BootWants) -> Result<()> {
     if wants.group.is_some() {
         root.remove(LVM_DEVICES)?;
@@ -21,17 +24,17 @@ pub fn write(root: &Root, wants: &BootWants) -> Result<()> {
     let path = &wants.mdadm_conf;
     let own = match root.read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("{path} of the image"))?,
+        own => own.context(Phase::Target, || format!("read {path} of the image"))?,
     };
     root.write(path, 0o644, extended(&own, &wants.arrays).as_bytes())
 }
 
-/// The image's own settings stay, its arrays do not.
+/// Replaces the image's arrays and preserves its other settings.
 fn extended(own: &str, arrays: &[Array]) -> String {
     let mut text = String::new();
     let mut is_array = false;
     for line in own.lines() {
-        // A line that begins with a blank goes on with the one before (mdadm.conf(5)).
+        // A line that starts with a blank continues the previous one (mdadm.conf(5)).
         let goes_on = line.starts_with([' ', '\t']);
         is_array = if goes_on { is_array } else { is_array_line(line) };
         if !is_array {
@@ -46,13 +49,13 @@ fn extended(own: &str, arrays: &[Array]) -> String {
     text
 }
 
-/// Keywords may be cut to three letters, in any case.
+/// Returns whether the line has an ARRAY keyword, which may be abbreviated to three letters, in any case.
 fn is_array_line(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     word.len() >= 3 && "array".starts_with(&word)
 }
 
-/// The UUIDs of the arrays that an mdadm.conf names, as they are written there.
+/// Returns the UUIDs of the arrays in an mdadm.conf, as spelled there.
 pub fn named(conf: &str) -> Vec<String> {
     let lines = conf.lines().filter(|line| is_array_line(line));
     let words = lines.flat_map(str::split_whitespace);

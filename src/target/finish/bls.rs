@@ -1,15 +1,15 @@
-//! Entries of the Boot Loader Specification: small files in `loader/entries`.
+//! Boot Loader Specification entries: files in `loader/entries`.
 
-/// What an entry boots, as the boot loader sees it.
+/// Boot entry. Paths are those of the boot loader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub kernel: String,
-    /// The last one: what comes before it is microcode.
+    /// Last initrd of the entry; earlier ones contain microcode.
     pub initrd: String,
     pub words: Vec<String>,
 }
 
-/// None where it names no kernel.
+/// Parses an entry; `None` if it has no kernel.
 pub fn read(text: &str) -> Option<Entry> {
     let mut entry = Entry::default();
     for line in text.lines().map(str::trim) {
@@ -23,12 +23,12 @@ pub fn read(text: &str) -> Option<Entry> {
     (!entry.kernel.is_empty()).then_some(entry)
 }
 
-/// Words of a kernel command line; only the boot loader knows its variables.
+/// Splits a kernel command line, dropping words with variables, which only the boot loader can expand.
 pub fn options(words: &str) -> impl Iterator<Item = String> {
     words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
 }
 
-/// A new entry.
+/// Formats an entry.
 pub fn write(title: &str, version: &str, kernel: &str, initrd: &str, options: &str) -> String {
     format!("title {title}\nversion {version}\nlinux {kernel}\ninitrd {initrd}\noptions {options}\n")
 }

@@ -1,4 +1,4 @@
-//! What makes the tree start: kernel, initramfs, command line and boot loader, in this order.
+//! Bootability of the target: kernel, initramfs, command line and boot loader, in this order.
 
 use super::kernel::Kernel;
 use super::loader::Loader;
@@ -13,103 +13,103 @@ use crate::target::Root;
 use crate::target::chroot::InTree;
 use uuid::Uuid;
 
-/// A filesystem by which others find it.
+/// Filesystem, identified by its UUID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filesystem {
     pub uuid: String,
     pub format: Format,
 }
 
-/// An array of the layout.
+/// Array of the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
-    /// `/dev/md/root`.
+    /// Path such as `/dev/md/root`.
     pub device: DevicePath,
     pub uuid: Uuid,
     pub level: RaidLevel,
-    /// `1.2`.
+    /// Metadata version such as `1.2`.
     pub metadata: String,
-    /// The root filesystem lies on it.
+    /// Whether the root filesystem lies on it.
     pub is_beneath_root: bool,
 }
 
-/// A group whose volume has the root filesystem.
+/// Volume group with the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     pub name: String,
-    /// The volume is one of `lvmtype: raid1`.
+    /// Whether the volume has `lvmtype: raid1`.
     pub is_mirrored: bool,
 }
 
-/// An EFI system partition, or the array of several.
+/// EFI system partition, or the array of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Esp {
-    /// What is mounted: a partition, or an array of such.
+    /// Mounted device: a partition, or an array.
     pub device: DevicePath,
-    /// Where it is mounted in the tree, if it is. The members of one array have the same path.
+    /// Mount point in the target, if mounted. The members of an array share it.
     pub path: Option<String>,
 }
 
-/// What is known of the machine before there is a tree.
+/// Boot requirements of the machine that are known before the image is unpacked.
 #[derive(Debug, Clone)]
 pub struct BootWants {
     pub firmware: Firmware,
     pub root: Filesystem,
-    /// Mounted at `/boot`, where that is a filesystem of its own.
+    /// Filesystem mounted at `/boot`, if separate.
     pub boot: Option<Filesystem>,
-    /// All of the layout.
+    /// All arrays of the layout.
     pub arrays: Vec<Array>,
-    /// Beneath the root filesystem.
+    /// Volume group beneath the root filesystem.
     pub group: Option<Group>,
-    /// Those that are members of one array follow each other.
+    /// EFI system partitions; members of one array are adjacent.
     pub esps: Vec<Esp>,
-    /// All beneath `/boot`, or else beneath the root filesystem.
+    /// All disks beneath `/boot`, or else beneath the root filesystem.
     pub disks: Vec<BootDisk>,
-    /// `ttyS0,115200n8`; the last one becomes `/dev/console`.
+    /// Kernel consoles such as `ttyS0,115200n8`; the last one becomes `/dev/console`.
     pub consoles: Vec<String>,
-    /// The allocation's, which come last.
+    /// Kernel arguments of the allocation, which come last.
     pub arguments: Vec<String>,
     /// `ID` of os-release.
     pub system: String,
-    /// What boot-info.yaml calls its boot loader.
+    /// Boot loader ID in boot-info.yaml.
     pub bootloader_id: String,
-    /// The tree's boot loader is the image's own business.
+    /// Whether the boot loader is left to the image.
     pub keeps_loader: bool,
-    /// Where the tree's mdadm looks for its arrays.
+    /// Path of mdadm's configuration in the target.
     pub mdadm_conf: String,
 }
 
-/// How the tree boots now.
+/// Result of making the target bootable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Booting {
     pub info: BootInfo,
     pub entries: Vec<EntryWanted>,
 }
 
-/// What the boot loaders get.
+/// Context of boot loader installation.
 pub(super) struct Start<'a> {
     pub root: &'a Root,
     pub wants: &'a BootWants,
     pub run: &'a dyn InTree,
     pub say: &'a dyn Fn(&str),
     pub kernel: &'a Kernel,
-    /// The whole kernel command line.
+    /// Complete kernel command line.
     pub line: &'a str,
-    /// Without what names the root filesystem: what a boot loader's own tool adds to it.
+    /// Kernel command line without the root filesystem, which a boot loader's own tools add.
     pub own: &'a str,
 }
 
-/// What of the tree will boot.
+/// Kernel and boot loader found in the target.
 #[derive(Debug)]
 pub struct Bootable {
     kernel: Kernel,
     loader: Option<Loader>,
 }
 
-/// Looks for all that must be in the tree, before anything is made of it.
+/// Checks that the target contains everything required, before it is modified.
 ///
 /// # Errors
-/// There is no kernel, no init or no boot loader for this firmware: with the places that were looked at.
+/// There is no kernel, no init or no boot loader for this firmware; the error lists the paths searched.
 pub fn look(root: &Root, wants: &BootWants, say: &dyn Fn(&str)) -> Result<Bootable> {
     kernel::require_init(root)?;
     let loader = (!wants.keeps_loader).then(|| loader::choose(root, wants)).transpose()?;
@@ -119,10 +119,11 @@ pub fn look(root: &Root, wants: &BootWants, say: &dyn Fn(&str)) -> Result<Bootab
     Ok(Bootable { kernel: kernel::find(root, say)?, loader })
 }
 
-/// Makes the tree boot on this machine: by its own tools where they are needed, and by copies and small files where these do.
+/// Makes the target bootable on this machine, with tools of the target only where copies and small files are not
+/// sufficient.
 ///
 /// # Errors
-/// A tool of the tree fails or hangs, or something cannot be written.
+/// A tool of the target fails or exceeds its deadline, or a file cannot be written.
 pub fn boot(
     root: &Root,
     wants: &BootWants,
@@ -145,7 +146,7 @@ pub fn boot(
 pub(super) mod tests {
     use super::*;
 
-    /// A machine with one disk.
+    /// Requirements of a machine with one disk.
     pub fn wants() -> BootWants {
         BootWants {
             firmware: Firmware::Uefi,

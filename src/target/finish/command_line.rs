@@ -1,4 +1,4 @@
-//! The kernel command line: what the image says of itself, and what this machine needs.
+//! Kernel command line, composed of the image's arguments and those required by this machine.
 
 use super::boot::BootWants;
 use super::kernel::Kernel;
@@ -8,15 +8,15 @@ use crate::error::{Error, Phase, Result};
 use crate::target::Root;
 use std::collections::BTreeMap;
 
-/// kernel-install(8) reads the first of these that is there.
+/// Files of kernel-install(8), of which it reads the first that exists.
 const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
 
 const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
 
-/// In the order in which grub-mkconfig puts them.
+/// Variables, in the order in which grub-mkconfig concatenates them.
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
-/// Arguments that were true for the machine where the image was made, or that we write ourselves.
+/// Arguments that are specific to the machine on which the image was built, or that are set here.
 const NOT_KEPT: [&str; 14] = [
     "root",
     "rootfstype",
@@ -34,10 +34,10 @@ const NOT_KEPT: [&str; 14] = [
     "systemd.machine_id",
 ];
 
-/// Initramfs tools whose first process mounts nothing without a type.
+/// Initramfs tools whose init mounts the root only with a given type.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
-/// A kernel command line in its parts.
+/// Kernel command line in two parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
     root: Vec<String>,
@@ -49,17 +49,19 @@ impl CommandLine {
         [&self.root[..], &self.own].concat().join(" ")
     }
 
-    /// Without what names the root filesystem.
+    /// Returns the command line without the root filesystem.
     pub fn own(&self) -> String {
         self.own.join(" ")
     }
 }
 
+/// Composes the command line.
+///
 /// # Errors
-/// An argument of the allocation would be more than one line.
+/// An argument of the allocation contains a control character.
 pub fn make(root: &Root, wants: &BootWants, kernel: &Kernel, is_dracut: bool) -> Result<CommandLine> {
     if let Some(bad) = wants.arguments.iter().find(|argument| argument.contains(char::is_control)) {
-        return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} has a control character")));
+        return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} contains a control character")));
     }
     let mut own: Vec<String> = Vec::new();
     let kept = of_image(root, kernel).into_iter().filter(|word| is_kept(word, !wants.consoles.is_empty()));
@@ -77,7 +79,7 @@ pub fn make(root: &Root, wants: &BootWants, kernel: &Kernel, is_dracut: bool) ->
     Ok(CommandLine { root: words, own })
 }
 
-/// dracut starts only what it is told of.
+/// Returns arguments for dracut, which starts only listed arrays and groups.
 fn for_dracut(wants: &BootWants) -> Vec<String> {
     let arrays = wants.arrays.iter().filter(|array| array.is_beneath_root);
     let arrays = arrays.map(|array| format!("rd.md.uuid={}", arrays::uuid_text(array.uuid)));
@@ -90,7 +92,8 @@ fn is_kept(word: &str, has_consoles: bool) -> bool {
     !is_given_anew
 }
 
-/// By the first who says something: kernel-install's file, GRUB's settings, the boot entry.
+/// Returns the image's arguments from the first source that exists: kernel-install's file, GRUB's settings, the boot
+/// entry.
 fn of_image(root: &Root, kernel: &Kernel) -> Vec<String> {
     for path in KERNEL_INSTALL {
         if let Ok(text) = root.read(path) {
@@ -102,7 +105,7 @@ fn of_image(root: &Root, kernel: &Kernel) -> Vec<String> {
     if texts.is_empty() { kernel.words.clone() } else { of_grub(&texts.concat()) }
 }
 
-/// What a shell would have in GRUB's variables. Only plain assignments are understood, which all distributions write.
+/// Evaluates GRUB's variables. Only plain assignments are supported, which all distributions use.
 fn of_grub(text: &str) -> Vec<String> {
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
     for line in text.lines() {
@@ -124,7 +127,7 @@ fn of_grub(text: &str) -> Vec<String> {
     words.filter(|word| !word.contains('`')).collect()
 }
 
-/// The value of an assignment: in quotes, or to the first blank.
+/// Returns the value of an assignment: a quoted string, or up to the first blank.
 fn unquoted(value: &str) -> String {
     let value = value.trim_start();
     match value.chars().next() {
@@ -133,7 +136,7 @@ fn unquoted(value: &str) -> String {
     }
 }
 
-/// Who in the tree makes boot entries for later kernels; it shall make them with the same arguments.
+/// Configures GRUB's tools in the target to use the same arguments for later kernels.
 pub fn keep_for_grub(root: &Root, own: &str) -> Result<()> {
     let quoted = own.replace(['"', '\\', '$', '`'], "");
     let lines = format!("GRUB_CMDLINE_LINUX=\"{quoted}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
@@ -141,7 +144,7 @@ pub fn keep_for_grub(root: &Root, own: &str) -> Result<()> {
         .and_then(|script| root.read(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
     if reads_directory {
-        // It sorts after all that the image brings.
+        // It sorts after all files of the image.
         return root.write(
             "/etc/default/grub.d/zz-drophammer.cfg",
             0o644,
@@ -149,12 +152,12 @@ pub fn keep_for_grub(root: &Root, own: &str) -> Result<()> {
         );
     }
     let path = GRUB_DEFAULTS[0];
-    // The last assignment counts.
+    // The last assignment takes effect.
     let before = root.read(path).unwrap_or_default();
     root.write(path, 0o644, format!("{before}\n# written by drophammer\n{lines}").as_bytes())
 }
 
-/// As [`keep_for_grub`], for kernel-install(8).
+/// Configures kernel-install(8) to use the same command line for later kernels.
 pub fn keep_for_kernel_install(root: &Root, whole: &str) -> Result<()> {
     root.write(KERNEL_INSTALL[0], 0o644, format!("{whole}\n").as_bytes())
 }

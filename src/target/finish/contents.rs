@@ -1,4 +1,4 @@
-//! What of a tree is told before it travels: the finisher finds the same in it later.
+//! Boot-relevant contents of a system, reported before its migration; they are verified again at the destination.
 
 use super::{kernel, loader, os_installer, user_data};
 use crate::contents::Contents;

@@ -1,5 +1,5 @@
-//! Encrypted devices (crypttab(5)). No layout makes any: those that the image's table names are of the machine where it was made, and a
-//! system that boots would wait for them.
+//! Removal of encrypted devices from the image's crypttab(5). They belong to the machine on which the image was
+//! built, and the system would wait for them at boot.
 
 use super::Say;
 use crate::error::{Context, Phase, Result};
@@ -8,14 +8,14 @@ use std::io::ErrorKind;
 
 const CRYPTTAB: &str = "/etc/crypttab";
 
-/// Makes comments of the table's lines.
+/// Turns the lines of the image's crypttab into comments.
 ///
 /// # Errors
-/// It cannot be read or written.
+/// The file cannot be read or written.
 pub fn forget(root: &Root, say: Say) -> Result<()> {
     let text = match root.read(CRYPTTAB) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        text => text.context(Phase::Target, || format!("{CRYPTTAB} of the image"))?,
+        text => text.context(Phase::Target, || format!("read {CRYPTTAB} of the image"))?,
     };
     let is_entry = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let names: Vec<&str> =
@@ -27,7 +27,9 @@ pub fn forget(root: &Root, say: Say) -> Result<()> {
     let lines: String = text.lines().map(commented).collect();
     root.rewrite(CRYPTTAB, 0o600, lines.as_bytes())?;
     let names = names.join(", ");
-    say(&format!("{CRYPTTAB} of the image names {names}, which no layout makes: its lines are comments now"));
+    say(&format!(
+        "{CRYPTTAB} of the image lists {names}, which the layout does not create: its lines were commented out"
+    ));
     Ok(())
 }
 
@@ -44,7 +46,9 @@ mod tests {
         forgotten.unwrap();
         assert_eq!(
             lines,
-            ["/etc/crypttab of the image names root, swap, which no layout makes: its lines are comments now"]
+            [
+                "/etc/crypttab of the image lists root, swap, which the layout does not create: its lines were commented out"
+            ]
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";
         assert_eq!(root.read(CRYPTTAB).unwrap(), expected);

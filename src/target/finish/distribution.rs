@@ -1,23 +1,23 @@
-//! Which distribution the tree is of. What differs between them is a row of a table.
+//! Detection of the target's distribution. Differences between distributions are rows of a table.
 
 use crate::target::Root;
 
-/// What a family of distributions has in common.
+/// Family of distributions with common properties.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// In sentences.
+    /// Name for messages.
     pub name: &'static str,
-    /// `ID` of os-release, or a word of `ID_LIKE`.
+    /// Values of `ID` in os-release, or words of `ID_LIKE`.
     ids: &'static [&'static str],
     /// Files that only this family has.
     markers: &'static [&'static str],
-    /// Where mdadm looks for its arrays.
+    /// Path of mdadm's configuration.
     pub mdadm_conf: &'static str,
-    /// Services that make SSH host keys at boot, where there are none. The packages of the others do it when they are installed.
+    /// Services that create missing SSH host keys at boot. Packages of other families create them at installation.
     pub host_key_services: &'static [&'static str],
 }
 
-/// The first one is for what is unknown.
+/// Known families; the first one is the fallback.
 static FAMILIES: [Family; 6] = [
     Family { name: "generic", ids: &[], markers: &[], mdadm_conf: "/etc/mdadm.conf", host_key_services: &[] },
     Family {
@@ -57,31 +57,30 @@ static FAMILIES: [Family; 6] = [
     },
 ];
 
-/// Where os-release lies (os-release(5)).
+/// Paths of os-release (os-release(5)).
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
-/// A distribution.
+/// Distribution of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
-    /// `ID` of os-release; `linux` where there is none.
+    /// `ID` of os-release; `linux` if unknown.
     pub id: String,
-    /// `VERSION_ID`; empty where there is none.
+    /// `VERSION_ID`; empty if missing.
     pub version: String,
     pub family: &'static Family,
-    /// Why it is treated as an unknown one.
+    /// Reason why the distribution is treated as unknown.
     pub doubt: Option<String>,
 }
 
 impl Distribution {
-    /// As the image wants to be treated, where it says so.
+    /// Returns the distribution configured by the image, or else the detected one.
     pub fn named(root: &Root, name: Option<&str>) -> Distribution {
         let found = Distribution::of(root);
         let Some(name) = name.filter(|name| *name != found.id) else { return found };
         match FAMILIES.iter().find(|family| family.ids.contains(&name)) {
             Some(family) => Distribution { id: name.to_owned(), family, doubt: None, ..found },
             None => {
-                let doubt =
-                    format!("the image wants to be treated as {name}, which is no distribution that drophammer knows");
+                let doubt = format!("the image is configured as {name}, which is not a supported distribution");
                 Distribution { doubt: Some(doubt), ..found }
             }
         }
@@ -96,25 +95,25 @@ impl Distribution {
         let unknown = || "linux".to_owned();
         let family = match &text {
             Some(text) => by_words(text).and_then(|said| by_markers(root, said)),
-            None => Err(format!("neither {} can be read", OS_RELEASE.join(" nor "))),
+            None => Err(format!("cannot read {}", OS_RELEASE.join(" or "))),
         };
         let (family, doubt) = match family {
             Ok(family) => (family, None),
-            Err(why) => (&FAMILIES[0], Some(format!("{why}: the image is treated as an unknown Linux"))),
+            Err(why) => (&FAMILIES[0], Some(format!("{why}: the image is treated as an unknown Linux distribution"))),
         };
         let id = id.filter(|id| is_name(id)).unwrap_or_else(unknown);
         Distribution { id, version, family, doubt }
     }
 }
 
-/// It becomes a name of directories, and a word of boot entries (os-release(5) says what may be in it).
+/// Returns whether the ID is valid (os-release(5)): it becomes a directory name, and a word of boot entries.
 fn is_name(id: &str) -> bool {
     id.len() <= 64
         && !id.starts_with('.')
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// By `ID`; of a distribution that is unknown, by what it says that it is like.
+/// Determines the family by `ID`, or for an unknown ID by `ID_LIKE`.
 fn by_words(text: &str) -> Result<&'static Family, String> {
     let known = |word: &str| FAMILIES.iter().find(|family| family.ids.contains(&word));
     let id = value(text, "ID").unwrap_or_default();
@@ -126,22 +125,22 @@ fn by_words(text: &str) -> Result<&'static Family, String> {
     families.dedup();
     match families[..] {
         [family] => Ok(family),
-        [] if id.is_empty() => Err("os-release of the image has no ID".to_owned()),
-        [] => Err(format!("{id} is no distribution that drophammer knows")),
-        _ => Err(format!("{id} says that it is like {like}, which are of several families")),
+        [] if id.is_empty() => Err("os-release of the image does not contain ID".to_owned()),
+        [] => Err(format!("{id} is not a supported distribution")),
+        _ => Err(format!("{id} is like {like}, which belong to several families")),
     }
 }
 
-/// A file that only another family has makes a doubt.
+/// Checks that no file of another family exists.
 fn by_markers(root: &Root, said: &'static Family) -> Result<&'static Family, String> {
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.has(marker)) {
-        Some(marker) => Err(format!("os-release of the image is of {}, but there is {marker} too", said.name)),
+        Some(marker) => Err(format!("os-release of the image indicates {}, but {marker} exists as well", said.name)),
         None => Ok(said),
     }
 }
 
-/// The value of a shell assignment, without its quotes.
+/// Returns the value of a shell assignment without quotes.
 fn value(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
     let value = value.trim().trim_matches(['"', '\'']);
@@ -174,15 +173,15 @@ mod tests {
     #[test]
     fn what_is_unknown_or_of_two_kinds_is_generic_with_a_sentence() {
         for (files, id, why) in [
-            (&[][..], "linux", "neither /etc/os-release nor /usr/lib/os-release can be read: "),
-            (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is no distribution that drophammer knows: "),
-            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is no distribution that drophammer knows: "),
-            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image has no ID: "),
-            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x says that it is like debian fedora, "),
+            (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
+            (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
+            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
+            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),
+            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x is like debian fedora, "),
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",
-                "os-release of the image is of Debian, but there is /etc/redhat-release too: ",
+                "os-release of the image indicates Debian, but /etc/redhat-release exists as well: ",
             ),
         ] {
             let (_dir, root) = tree(files);

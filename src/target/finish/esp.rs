@@ -1,4 +1,4 @@
-//! The EFI system partitions: each gets the same files, so that each disk can start the machine alone.
+//! EFI system partitions: all get the same files, so that each disk can boot the machine alone.
 
 use super::boot::Esp;
 use crate::error::{Context, Error, Phase, Result};
@@ -8,10 +8,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// A file for each ESP.
+/// File to write to each ESP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnEsp {
-    /// From the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
+    /// Path from the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
     pub path: String,
     pub content: Content,
 }
@@ -19,7 +19,7 @@ pub struct OnEsp {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     Text(String),
-    /// A file of the tree.
+    /// Copy of a file of the target.
     Of(String),
 }
 
@@ -33,22 +33,22 @@ impl OnEsp {
     }
 }
 
-/// Writes these files onto each ESP. Those that the tree does not mount are mounted for it.
+/// Writes these files to each ESP. Those that are not mounted in the target are mounted temporarily.
 ///
 /// # Errors
-/// One cannot be mounted, written or unmounted.
+/// An ESP cannot be mounted, written or unmounted.
 pub fn fill(root: &Root, esps: &[Esp], files: &[OnEsp]) -> Result<()> {
     write(root, esps, files, "fill the EFI system partition")
 }
 
-/// The same for any vfat. `doing` stands before its name when that fails.
+/// Writes files to vfat filesystems, like [`fill`]. Errors start with `doing` and the device.
 ///
 /// # Errors
-/// As [`fill`].
+/// As for [`fill`].
 pub fn write(root: &Root, esps: &[Esp], files: &[OnEsp], doing: &str) -> Result<()> {
     let mut done: Vec<&Esp> = Vec::new();
     for esp in esps {
-        // Members of one array have one filesystem.
+        // Members of one array share a filesystem.
         if done.iter().any(|other| other.device == esp.device || (esp.path.is_some() && other.path == esp.path)) {
             continue;
         }
@@ -63,26 +63,27 @@ pub fn write(root: &Root, esps: &[Esp], files: &[OnEsp], doing: &str) -> Result<
 }
 
 fn fill_unmounted(root: &Root, esp: &Esp, files: &[OnEsp]) -> Result<()> {
-    // Beside the tree and not in it, where the image may have anything.
+    // Next to the target, because inside it the image may contain any file.
     let mut beside = root.path().as_os_str().to_owned();
     beside.push(".esp");
     let beside = PathBuf::from(beside);
     let mut mounts = Mounts::new(&beside);
     mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = Root::open(&beside).and_then(|esp| fill_one(root, &esp, "", files));
-    // The error of a full partition says more than one of its unmount.
+    // An error of a full partition is more informative than one of unmounting.
     let unmounted = mounts.finish();
     filled.and(unmounted)?;
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
 }
 
-/// `mounted` is where `on` has the ESP: the tree, or nothing but the ESP.
+/// Writes files. `mounted` is the path of the ESP in `on`, which is the target, or the ESP itself.
 fn fill_one(root: &Root, on: &Root, mounted: &str, files: &[OnEsp]) -> Result<()> {
     for OnEsp { path, content } in files {
         let to = format!("{mounted}{path}");
         let written = match content {
             Content::Text(text) => on.write(&to, 0o644, text.as_bytes()),
-            // It is there already: the kernel where the ESP is /boot, or a boot loader that the image's package put there.
+            // The file is already there: the kernel if the ESP is /boot, or a boot loader installed by the image's
+            // package.
             Content::Of(from) if !mounted.is_empty() && *from == to => continue,
             Content::Of(from) => {
                 let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
@@ -94,12 +95,12 @@ fn fill_one(root: &Root, on: &Root, mounted: &str, files: &[OnEsp]) -> Result<()
     Ok(())
 }
 
-/// A kernel with its initramfs is larger than some ESPs.
+/// Explains an error by a full ESP: some are too small for a kernel with its initramfs.
 fn with_room(directory: &std::path::Path, error: Error) -> Error {
     let free = nix::sys::statvfs::statvfs(directory).map(|stat| stat.blocks_available() * stat.fragment_size());
     match free.map_err(io::Error::from) {
         Ok(free) if free < 1 << 20 => {
-            Error::with_source(Phase::Target, "it is full: the layout should make it larger", error)
+            Error::with_source(Phase::Target, "the partition is full: increase its size in the layout", error)
         }
         _ => error,
     }
@@ -161,7 +162,7 @@ mod tests {
         mounts.finish().unwrap();
 
         let error = fill(&root, &[esp(small.as_str(), None)], &files).unwrap_err().to_string();
-        assert!(error.contains("it is full: the layout should make it larger"), "{error}");
+        assert!(error.contains("the partition is full: increase its size in the layout"), "{error}");
         // Nothing is mounted there any more.
         fs::remove_dir(&beside).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What must be of this machine alone: its name, its machine-id, its SSH host keys, its random seed.
+//! Unique properties of a machine: host name, machine-id, SSH host keys, random seed.
 
 use super::distribution::Distribution;
 use super::overrides::{Overrides, task};
@@ -14,10 +14,10 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const SSH: &str = "/etc/ssh";
 const SSH_KEYGEN: &str = "/usr/bin/ssh-keygen";
 
-/// A copy for programs that know D-Bus alone. A link to the other one may stay.
+/// Copy of the machine-id for programs that use only D-Bus. A symlink to the other file is preserved.
 const DBUS_MACHINE_ID: &str = "/var/lib/dbus/machine-id";
 
-/// Of systemd, systemd-boot, sysvinit and OpenRC.
+/// Random seeds of systemd, systemd-boot, sysvinit and OpenRC.
 const SEEDS: [&str; 8] = [
     "/var/lib/systemd/random-seed",
     "/var/lib/random-seed",
@@ -29,12 +29,12 @@ const SEEDS: [&str; 8] = [
     "/efi/loader/random-seed",
 ];
 
-/// By it systemd takes a machine for a container.
+/// File by which systemd detects a container.
 const DOCKER: &str = "/.dockerenv";
 
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Makes the tree forget which machine the image was made on, and gives it this name; the image's stays if it is empty.
+/// Removes the identity of the machine on which the image was built, and sets the host name unless it is empty.
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
@@ -45,11 +45,12 @@ pub fn make_own(root: &Root, hostname: &str, overrides: &Overrides) -> Result<()
     if !hostname.is_empty() && overrides.has(task::HOSTS) {
         let hosts = match root.read(HOSTS) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            hosts => hosts.context(Phase::Target, || format!("{HOSTS} of the image"))?,
+            hosts => hosts.context(Phase::Target, || format!("read {HOSTS} of the image"))?,
         };
         root.rewrite(HOSTS, 0o644, with_name(&hosts, hostname).as_bytes())?;
     }
-    // Empty, not gone: systemd makes one at the first boot, and mounts over it where the root is read-only.
+    // Emptied instead of removed: systemd generates an ID at the first boot, and mounts over the file if the root is
+    // read-only.
     let forgets = overrides.has(task::MACHINE_ID);
     if forgets && (root.has(MACHINE_ID) || root.has("/usr/lib/systemd/systemd")) {
         root.rewrite(MACHINE_ID, 0o444, b"")?;
@@ -62,17 +63,17 @@ pub fn make_own(root: &Root, hostname: &str, overrides: &Overrides) -> Result<()
     host_keys(root).iter().try_for_each(|key| root.remove(key))
 }
 
-/// Makes SSH host keys where nobody will make them at boot.
+/// Generates SSH host keys if no service will do so at boot.
 ///
 /// # Errors
 /// `ssh-keygen` of the image fails.
 pub fn make_host_keys(root: &Root, run: &dyn InTree) -> Result<()> {
     let ran = run.run(SSH_KEYGEN, &["-A"], KEYGEN_DEADLINE);
-    ran.context(Phase::Target, || "make the SSH host keys of the installed system")?;
+    ran.context(Phase::Target, || "generate the SSH host keys of the installed system")?;
     root.sync_dir(SSH)
 }
 
-/// Has it an SSH server whose host keys nobody makes at boot? cloud-init makes its own.
+/// Returns whether the target has an SSH server but no service that generates host keys at boot, such as cloud-init.
 pub fn needs_host_keys(root: &Root, distribution: &Distribution, has_cloud_init: bool) -> bool {
     let has_server = root.has("/usr/sbin/sshd") && root.has(SSH_KEYGEN);
     let made = distribution.family.host_key_services.iter().any(|service| root.has(service));
@@ -88,7 +89,7 @@ fn host_keys(root: &Root) -> Vec<String> {
     names.into_iter().filter(|name| is_key(name)).map(|name| format!("{SSH}/{name}")).collect()
 }
 
-/// The lines of others stay. 127.0.1.1 is the name's own address, also where there is no network.
+/// Adds the host name to /etc/hosts and preserves other lines. 127.0.1.1 is its own address, valid without a network.
 fn with_name(hosts: &str, hostname: &str) -> String {
     let addresses: Vec<&str> = hosts.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! The initramfs is made again where it cannot find the root filesystem of this machine, and only there: that takes as long as
-//! all the rest.
+//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since that
+//! takes as long as the rest of the installation.
 
 mod content;
 mod drivers;
@@ -18,40 +18,40 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Under emulation it takes minutes.
+/// Deadline: under emulation it takes minutes.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
 
-/// One that makes an initramfs.
+/// Tool that builds an initramfs.
 struct Maker {
     name: &'static str,
     program: &'static str,
-    /// Words in braces are filled in.
+    /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// The settings by which this one and the next have it: path, and a line for each kind.
+    /// Settings for this and later initramfs: path, and a line for each type.
     settings: Settings,
 }
 
 struct Settings {
     path: &'static str,
-    /// `{}` stands for the modules of the kernel.
+    /// Line for drivers; `{}` is replaced by the kernel modules.
     drivers: &'static str,
     arrays: &'static str,
     groups: &'static str,
 }
 
-/// The first one that the tree has is taken.
+/// Supported tools; the first one in the target is used.
 const MAKERS: [Maker; 4] = [
     Maker {
         name: "initramfs-tools",
         program: "update-initramfs",
         args: &["{update or create}", "-k", "{version}"],
-        // Its hooks find arrays and groups by themselves.
+        // Its hooks detect arrays and groups.
         settings: Settings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" },
     },
     Maker {
         name: "dracut",
         program: "dracut",
-        // What this machine needs cannot be seen from where it runs.
+        // Not hostonly, since the hardware is not visible from the chroot.
         args: &["--force", "--no-hostonly", "--kver", "{version}", "{initrd}"],
         settings: Settings {
             path: "/etc/dracut.conf.d/drophammer.conf",
@@ -75,7 +75,7 @@ const MAKERS: [Maker; 4] = [
         name: "mkinitfs",
         program: "mkinitfs",
         args: &["-o", "{initrd}", "{version}"],
-        // A shell reads it. What belongs to a filesystem or a disk is in the image's own list.
+        // Read by a shell. Filesystem and disk drivers are in the image's own feature list.
         settings: Settings {
             path: "/etc/mkinitfs/mkinitfs.conf",
             drivers: "",
@@ -85,15 +85,15 @@ const MAKERS: [Maker; 4] = [
     },
 ];
 
-/// A list of modules has about half a megabyte.
+/// Maximum size of a list of modules, which is usually about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
-/// Something without which the root filesystem is not found.
+/// Requirement for finding the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Need {
     Module(String),
     Program(&'static str),
-    /// Its mdadm.conf names this array, or none.
+    /// The initramfs' mdadm.conf lists this array, or no array.
     Array(String),
 }
 
@@ -111,45 +111,48 @@ impl Need {
 
     fn in_words(&self) -> String {
         match self {
-            Need::Module(name) => format!("has no {name}"),
-            Need::Program(name) => format!("has no {name} program"),
-            Need::Array(uuid) => format!("starts other arrays than {uuid}"),
+            Need::Module(name) => format!("lacks {name}"),
+            Need::Program(name) => format!("lacks the program {name}"),
+            Need::Array(uuid) => format!("does not start array {uuid}"),
         }
     }
 }
 
-/// Sees to it that the kernel's initramfs can mount this machine's root filesystem. Returns whether dracut made it.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Returns whether it was built by
+/// dracut.
 ///
 /// # Errors
-/// It must be made again and the tree has no tool for it or lacks what belongs into it, or the tool fails, hangs, or makes one
-/// that does not suffice.
+/// It must be rebuilt but the target has no tool for that or lacks a required program, or the tool fails, exceeds its
+/// deadline, or builds an insufficient one.
 pub fn ensure(root: &Root, wants: &BootWants, kernel: &Kernel, run: &dyn InTree, say: &dyn Fn(&str)) -> Result<bool> {
     let disks: Vec<_> = wants.disks.iter().map(|disk| disk.device.clone()).collect();
     let needs = needs(root, wants, &kernel.version, &drivers::of(Path::new("/sys"), &disks));
     let why = match read(root, &kernel.initrd) {
         Ok(content) => match missing(&needs, &content) {
             why if why.is_empty() => return Ok(content.is_dracut),
-            why => format!("that of the image {why}"),
+            why => format!("the image's initramfs {why}"),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the image brings none".to_owned(),
-        Err(error) => format!("that of the image cannot be read: {error}"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the image does not contain one".to_owned(),
+        Err(error) => format!("the image's initramfs cannot be read: {error}"),
     };
     let maker = MAKERS.iter().find_map(|maker| Some((maker, places::program(root, &[maker.program])?)));
     let Some((maker, program)) = maker else {
         let tools = MAKERS.map(|maker| maker.program).join(", ");
-        let what = format!("the initramfs {} must be made, for {why}; the image has none of {tools}", kernel.initrd);
+        let what = format!(
+            "cannot build the initramfs {}: the image contains none of {tools}; it must be built because {why}",
+            kernel.initrd
+        );
         return Err(Error::new(Phase::Target, what));
     };
     if let Some(lacking) = needs.iter().find_map(|need| match need {
         Need::Program(name) if places::program(root, &[name]).is_none() => Some(name),
         _ => None,
     }) {
-        let what =
-            format!("the root filesystem of this machine cannot be found without {lacking}, which the image has not");
+        let what = format!("the root filesystem of this machine requires {lacking}, which the image does not contain");
         return Err(Error::new(Phase::Target, what));
     }
     write_settings(root, &maker.settings, wants, &needs)?;
-    say(&format!("{} makes the initramfs of {}, for {why}", maker.name, kernel.version));
+    say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
     let began = Instant::now();
     let update = if places::is_file(root, &kernel.initrd) { "-u" } else { "-c" };
     let fill = |arg: &&str| {
@@ -159,13 +162,13 @@ pub fn ensure(root: &Root, wants: &BootWants, kernel: &Kernel, run: &dyn InTree,
     };
     let args: Vec<String> = maker.args.iter().map(fill).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let what = || format!("make the initramfs of {} by {}", kernel.version, maker.name);
+    let what = || format!("build the initramfs of {} with {}", kernel.version, maker.name);
     run.run(&program, &args, DEADLINE).context(Phase::Target, what)?;
     say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
     let content = read(root, &kernel.initrd).context(Phase::Target, || format!("read {} again", kernel.initrd))?;
     match missing(&needs, &content) {
         still if still.is_empty() => Ok(content.is_dracut),
-        still => Err(Error::new(Phase::Target, format!("the initramfs that {} has made {still}", maker.name))),
+        still => Err(Error::new(Phase::Target, format!("the initramfs built by {} {still}", maker.name))),
     }
 }
 
@@ -173,14 +176,14 @@ fn read(root: &Root, path: &str) -> std::io::Result<Content> {
     content::read(root.open_file(path)?)
 }
 
-/// Which of them are not met, in words.
+/// Describes the requirements that are not met.
 fn missing(needs: &[Need], content: &Content) -> String {
     let missing: Vec<String> = needs.iter().filter(|need| !need.is_met(content)).map(Need::in_words).collect();
     missing.join(", ")
 }
 
-/// What this root filesystem needs of an initramfs for this kernel. What is built into the kernel needs nothing, and of a module
-/// that the kernel does not have nobody can make one.
+/// Returns the requirements of this root filesystem for an initramfs of this kernel. Drivers built into the kernel
+/// are excluded, and modules that the kernel does not have.
 fn needs(root: &Root, wants: &BootWants, version: &str, drivers: &[String]) -> Vec<Need> {
     let mut modules: Vec<String> = drivers.to_vec();
     let mut needs = Vec::new();
@@ -210,7 +213,7 @@ fn needs(root: &Root, wants: &BootWants, version: &str, drivers: &[String]) -> V
     needs
 }
 
-/// The module of an array's level.
+/// Returns the kernel module of an array's level.
 fn personality(level: RaidLevel) -> &'static str {
     match level {
         RaidLevel::Raid0 => "raid0",
@@ -220,7 +223,7 @@ fn personality(level: RaidLevel) -> &'static str {
     }
 }
 
-/// The modules of a kernel that are files.
+/// Loadable modules of a kernel.
 struct Loadable(Vec<String>);
 
 impl Loadable {

@@ -1,4 +1,4 @@
-//! Which kernel of the tree is booted, and with which initramfs.
+//! Selection of the target's kernel and initramfs.
 
 use super::bls;
 use super::places::{is_directory, is_file, matching};
@@ -7,32 +7,32 @@ use crate::order;
 use crate::target::Root;
 use crate::text::by_numbers;
 
-/// A kernel of the tree.
+/// Kernel of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// Name of its directory of modules: `6.1.0-31-amd64`.
+    /// Name of its modules directory: `6.1.0-31-amd64`.
     pub version: String,
-    /// `/boot/vmlinuz-6.1.0-31-amd64`.
+    /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
     pub image: String,
-    /// Where it lies, or where it will be made.
+    /// Path of the existing initramfs, or where it will be built.
     pub initrd: String,
-    /// The options of the tree's own boot entry for it.
+    /// Options of its boot entry in the target.
     pub words: Vec<String>,
-    /// That entry, where there is one.
+    /// Path of its boot entry, if any.
     pub entry: Option<String>,
 }
 
-/// Where the entries of the Boot Loader Specification lie.
+/// Paths of Boot Loader Specification entries.
 const ENTRIES: [&str; 3] =
     ["/boot/loader/entries/*.conf", "/efi/loader/entries/*.conf", "/boot/efi/loader/entries/*.conf"];
 
-/// Where kernels lie. What the star stands for names the kernel.
+/// Paths of kernels. The star matches the kernel's name.
 const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/lib/modules/*/vmlinuz", "/boot/kernel-*"];
 
 const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
 
-/// How distributions call the initramfs of a kernel: by its version or by its name (`linux` of Arch, `lts` of Alpine). The first
-/// that is there is taken.
+/// Paths of the initramfs of a kernel in distributions, by version or by name (`linux` of Arch, `lts` of Alpine). The
+/// first existing one is used.
 const INITRDS: [&str; 9] = [
     "/boot/initrd.img-{version}",
     "/boot/initramfs-{version}.img",
@@ -45,7 +45,7 @@ const INITRDS: [&str; 9] = [
     "/lib/modules/{version}/initrd",
 ];
 
-/// What a tree with this file calls a new initramfs; the last one is for all others.
+/// Paths of new initramfs, by a file that identifies the distribution; the last one is the default.
 const NEW_INITRDS: [(&str, &str); 5] = [
     ("/var/lib/dpkg/status", "/boot/initrd.img-{version}"),
     ("/usr/bin/zypper", "/boot/initrd-{version}"),
@@ -56,45 +56,48 @@ const NEW_INITRDS: [(&str, &str); 5] = [
 
 const INITS: [&str; 5] = ["/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/etc/init", "/bin/init"];
 
-/// What the kernel starts first.
+/// Returns the init program of the target.
 pub fn init(root: &Root) -> Option<&'static str> {
     INITS.into_iter().find(|init| is_file(root, init))
 }
 
+/// Checks that the target contains an init program.
+///
 /// # Errors
-/// Nothing in the tree would be the first process.
+/// There is none.
 pub fn require_init(root: &Root) -> Result<()> {
     if init(root).is_some() {
         return Ok(());
     }
-    let what = format!("the image has no init, so that it cannot start: looked at {}", INITS.join(", "));
+    let what = format!("the image does not contain an init program and cannot boot: searched {}", INITS.join(", "));
     Err(Error::new(Phase::Target, what))
 }
 
-/// The only kernel of the tree, or the newest by its version, which is said then. It lies in `/boot` in the end.
+/// Returns the only kernel of the target, or the one with the highest version, which is logged then. It is copied to
+/// `/boot` if necessary.
 ///
 /// # Errors
-/// There is none, or it cannot be brought to `/boot`.
+/// There is none, or it cannot be copied.
 pub fn find(root: &Root, say: &dyn Fn(&str)) -> Result<Kernel> {
     let mut found = candidates(root);
-    // Without its modules it starts on few machines, and a rescue kernel is for rescues.
+    // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
     order::by(&mut found, |one, other| one.rank(root).cmp(&other.rank(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
-        Error::new(Phase::Target, format!("the image has no kernel, so that it cannot boot: looked at {looked}"))
+        Error::new(Phase::Target, format!("the image does not contain a kernel and cannot boot: searched {looked}"))
     })?;
     found.retain(|other| other.version != newest.version);
     if !found.is_empty() {
         let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
         say(&format!(
-            "the image has several kernels: {} is booted, which is newer than {}",
+            "the image contains several kernels: booting {}, which is newer than {}",
             newest.version,
             others.join(", ")
         ));
     }
     let mut kernel = with_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {
-        // Boot loaders look for both in one place.
+        // Boot loaders expect kernel and initramfs in one place.
         let image = format!("/boot/vmlinuz-{}", kernel.version);
         copy(root, &kernel.image, &image)?;
         kernel.image = image;
@@ -107,7 +110,7 @@ fn copy(root: &Root, from: &str, to: &str) -> Result<()> {
     root.write_from(to, 0o644, &mut file)
 }
 
-/// All kernels of the tree.
+/// Returns the paths of all kernels of the target.
 pub fn images(root: &Root) -> Vec<String> {
     candidates(root).into_iter().map(|candidate| candidate.image).collect()
 }
@@ -115,7 +118,7 @@ pub fn images(root: &Root) -> Vec<String> {
 #[derive(Debug)]
 struct Candidate {
     image: String,
-    /// What the star stood for.
+    /// Part of the path matched by the star.
     name: String,
     version: String,
 }
@@ -127,7 +130,7 @@ fn candidates(root: &Root) -> Vec<Candidate> {
             let (begin, end) = pattern.split_once('*').unwrap_or((pattern, ""));
             let name = image.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or_default().to_owned();
             let version = version(root, &name);
-            // The same one at a second place.
+            // Skip copies of the same kernel.
             if !name.ends_with(".old") && !found.iter().any(|other| other.version == version) {
                 found.push(Candidate { image, name, version });
             }
@@ -136,7 +139,7 @@ fn candidates(root: &Root) -> Vec<Candidate> {
     found
 }
 
-/// Of a kernel that is called so: by its modules.
+/// Returns the version of a kernel of that name, according to its modules.
 fn version(root: &Root, name: &str) -> String {
     let is_its = |(dir, version): &(&str, String)| {
         let package = root.read(&format!("{dir}/{version}/pkgbase")).unwrap_or_default();
@@ -154,7 +157,7 @@ fn newer(one: &str, other: &str) -> std::cmp::Ordering {
 }
 
 impl Candidate {
-    /// The greatest one is booted.
+    /// Returns the sort key; the highest one is booted.
     fn rank<'a>(&'a self, root: &Root) -> (bool, bool, Vec<(usize, &'a [u8])>) {
         let has_modules = MODULES.iter().any(|dir| is_directory(root, &format!("{dir}/{}", self.version)));
         (has_modules, !self.name.contains("rescue"), by_numbers(&self.version))
@@ -171,7 +174,7 @@ impl Candidate {
     }
 }
 
-/// With what the tree's own entry says of it.
+/// Adds the options of the target's own boot entry.
 fn with_entry(root: &Root, kernel: Kernel) -> Kernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
     for path in ENTRIES.iter().flat_map(|pattern| matching(root, pattern)) {

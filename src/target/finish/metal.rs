@@ -1,7 +1,6 @@
-//! `/etc/metal/machine-details.yaml` and `machine-allocation.yaml`, which metal-stack's `os-installer` reads.
+//! `/etc/metal/machine-details.yaml` and `machine-allocation.yaml` for metal-stack's `os-installer`.
 //!
-//! The second one is a `MachineAllocation` of metal-stack's API, version 2. What is passed on in the spelling of version 1 is spelt
-//! anew here.
+//! The latter is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of version 1.
 
 use super::overrides::task;
 use super::{Say, Tree, metal_user, os_installer};
@@ -18,22 +17,24 @@ const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
 const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
 
 const FIREWALL: &str = "firewall";
-const NO_FIREWALL: &str = "WARNING: this machine is to be a firewall: routing, rules and services of one are made by os-installer, which the image does not have";
+const NO_FIREWALL: &str = "WARNING: this machine is a firewall: its routing, rules and services are configured by os-installer, which the image does not contain";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
 
-/// They hold passwords and keys.
+/// Mode of files with passwords and keys.
 const SECRET: u32 = 0o600;
 
+/// Writes both files.
+///
 /// # Errors
-/// One of them cannot be written.
+/// A file cannot be written.
 pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
     root.write(DETAILS, SECRET, details(files, root_uuid, password).as_bytes())?;
     root.write(ALLOCATION, SECRET, allocation(files).as_bytes())
 }
 
-/// What os-installer does beside all that is done for any image.
+/// Performs the tasks of os-installer in addition to those for any image.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -63,18 +64,18 @@ pub fn make_own(root: &Root, finishing: &Finishing, tree: &Tree, now: OffsetDate
     Ok(())
 }
 
-/// The values of this field in a list of objects.
+/// Returns the values of this field in a list of objects.
 fn all(list: &Value, field: &str) -> Vec<String> {
     let values = list.as_array().into_iter().flatten().filter_map(|one| one.get(field)?.as_str());
     values.filter(|value| !value.is_empty() && !value.contains(char::is_whitespace)).map(str::to_owned).collect()
 }
 
-/// For what the image has: chrony, which asks nobody else then, or systemd-timesyncd.
+/// Configures the image's NTP client: chrony, without its other servers, or systemd-timesyncd.
 fn write_ntp(root: &Root, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.has(path)) else {
         return root.write(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());
     };
-    let text = root.read(path).context(Phase::Target, || format!("{path} of the image"))?;
+    let text = root.read(path).context(Phase::Target, || format!("read {path} of the image"))?;
     let is_source =
         |line: &&str| ["server ", "pool ", "sourcedir "].iter().any(|word| line.trim_start().starts_with(word));
     let kept: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();
@@ -118,7 +119,7 @@ fn allocation(files: &MachineFiles) -> String {
     lines(&given)
 }
 
-/// One key a line; each value is JSON, which is YAML too.
+/// Formats one key per line; each value is JSON, which is also YAML.
 fn lines(entries: &[(&str, Value)]) -> String {
     entries.iter().map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
@@ -137,7 +138,7 @@ fn listed(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// These fields, under their names in version 2, as far as they are given.
+/// Selects fields that are present, renamed to version 2.
 fn only(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).gather())

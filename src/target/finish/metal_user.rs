@@ -1,4 +1,4 @@
-//! The user `metal`, whom metal-stack's os-installer makes for the owner of a machine.
+//! User `metal`, which metal-stack's os-installer creates for the owner of a machine.
 
 use super::owner::{METAL, PASSWD, SHADOW, with_line};
 use crate::error::Result;
@@ -7,22 +7,22 @@ use time::OffsetDateTime;
 
 const GROUP: &str = "/etc/group";
 
-/// Whose members may become root: Debian's, and Red Hat's.
+/// Groups whose members may become root, in Debian and Red Hat.
 const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 
-/// Makes the user where there is none. The home is made with the keys, and no password fits before one is set.
+/// Creates the user if missing, with its home directory, and without a valid password.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn make(root: &Root, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> {
     let (name, id) = METAL;
     let Ok(passwd) = root.read(PASSWD) else {
-        say(&format!("WARNING: there is no user {name}: the image has no {PASSWD}"));
+        say(&format!("WARNING: user {name} was not created: the image does not contain {PASSWD}"));
         return Ok(());
     };
     if let Some(line) = passwd.lines().find(|line| field(line, 0) == name || field(line, 2) == id.to_string()) {
         if field(line, 0) != name {
-            say(&format!("WARNING: there is no user {name}: its number {id} is that of {}", field(line, 0)));
+            say(&format!("WARNING: user {name} was not created: its ID {id} belongs to {}", field(line, 0)));
         }
         return Ok(());
     }
@@ -30,7 +30,7 @@ pub fn make(root: &Root, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> 
     let group = SUPERUSERS.iter().find_map(|group| groups.lines().find(|line| field(line, 0) == *group));
     let Some(group) = group else {
         say(&format!(
-            "WARNING: there is no user {name}: the image has neither of the groups {}",
+            "WARNING: user {name} was not created: the image contains none of the groups {}",
             SUPERUSERS.join(", ")
         ));
         return Ok(());
@@ -47,7 +47,7 @@ pub fn make(root: &Root, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> 
         root.make_directory(&home)?;
         root.give(&home, (id, field(group, 2).parse().unwrap_or(id)), 0o755)?;
     }
-    say(&format!("the user {name} was made, of the group {}", field(group, 0)));
+    say(&format!("user {name} was created with group {}", field(group, 0)));
     Ok(())
 }
 
@@ -79,7 +79,7 @@ mod tests {
             let (files, lines) = made(ROOT, group);
             let user = format!("{ROOT}\nmetal:x:1000:{number}:metal:/home/metal:/bin/bash\n");
             assert_eq!(files, format!("{user}root:*:1:::::::\nmetal:!:20778:0:99999:7:::\n"));
-            assert!(lines[0].starts_with("the user metal was made, of the group "), "{lines:?}");
+            assert!(lines[0].starts_with("user metal was created with group "), "{lines:?}");
         }
         let there = "metal:x:1000:27::/home/metal:/bin/bash\n";
         let (files, lines) = made(there, "sudo:x:27:\n");
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn who_cannot_be_made_is_said() {
         for (passwd, group, says) in [
-            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its number 1000 is that of ubuntu"),
-            (ROOT, "root:x:0:\n", "the image has neither of the groups sudo, wheel"),
+            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its ID 1000 belongs to ubuntu"),
+            (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
         ] {
             let (files, lines) = made(passwd, group);
             assert!(files.starts_with(passwd) && !files.contains("metal"), "{files}");

@@ -1,4 +1,5 @@
-//! Makes a machine that boots of the image's files, and whose owner can log in: by the image's installer, or without one.
+//! Finishing of an image: makes the system bootable on this machine and accessible to its owner, by the image's
+//! installer or without one.
 
 mod arrays;
 pub mod bls;
@@ -44,26 +45,28 @@ use owner::Owners;
 use std::thread;
 use time::OffsetDateTime;
 
-/// Its security labels are those of no file that was written here.
+/// SELinux configuration; files written here have no security labels.
 const SELINUX: &str = "/etc/selinux/config";
 const RELABEL: &str = "/.autorelabel";
 
 type Say<'a> = &'a (dyn Fn(&str) + Sync);
 
-/// Who finishes the image.
+/// Component that finishes the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// A program of metal-stack's images until 2026.
+    /// Installer of metal-stack's images until 2026.
     Installer(&'static str),
-    /// The one of metal-stack's later images.
+    /// os-installer of later metal-stack images.
     OsInstaller(&'static str),
     Us,
     Nobody,
 }
 
 impl Who {
+    /// Selects the component.
+    ///
     /// # Errors
-    /// It must be an installer of the image, and there is none.
+    /// An installer of the image is required but missing.
     pub fn of(root: &Root, way: Finish) -> Result<Who> {
         let installer = || installer::find(root).map(Who::Installer).or(os_installer::find(root).map(Who::OsInstaller));
         match way {
@@ -72,7 +75,7 @@ impl Who {
                 let looked = installer::INSTALLERS.join(" nor ");
                 Error::new(
                     Phase::Target,
-                    format!("the image has no installer: neither {looked} nor os-installer is in it"),
+                    format!("the image does not contain an installer: neither {looked} nor os-installer"),
                 )
             }),
             Finish::Builtin => Ok(Who::Us),
@@ -80,7 +83,7 @@ impl Who {
         }
     }
 
-    /// Does somebody read the console password in `install.yaml`, in clear?
+    /// Returns whether the console password is read in clear text from `install.yaml`.
     pub fn reads_password(self) -> bool {
         match self {
             Who::Installer(_) | Who::Nobody => true,
@@ -89,21 +92,21 @@ impl Who {
     }
 }
 
-/// What is known of the system that will be booted.
+/// Boot information of the installed system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boots {
-    /// The image's installer has written it down.
+    /// Written by the image's installer.
     Written,
-    /// It was made here.
+    /// Created here.
     Made(Booting),
-    /// Nobody has said it yet.
+    /// Unknown.
     Unsaid,
 }
 
-/// Finishes an image that is a tree of files. `root_uuid` is that of the filesystem with `/`.
+/// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// What fails, with the last words of the program that did.
+/// The failed step, with the last lines of output of its program.
 pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateTime, say: Say) -> Result<Boots> {
     match Who::of(root, finishing.way)? {
         Who::Us => {
@@ -124,21 +127,21 @@ pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDate
             Ok(made.map_or(Boots::Unsaid, Boots::Made))
         }
         Who::Nobody => {
-            say("the image is left as it is");
+            say("the image is not changed");
             Ok(Boots::Unsaid)
         }
         who => by_the_image(root, finishing, who, root_uuid, say),
     }
 }
 
-/// Finishes a raw image, which was made for any machine: its boot loader stays as it is.
+/// Finishes a raw image, whose boot loader is preserved.
 ///
 /// # Errors
-/// As [`tree`].
+/// As for [`tree`].
 pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateTime, say: Say) -> Result<Boots> {
     match Who::of(root, finishing.way)? {
         Who::Us if finishing.way == Finish::Auto => {
-            say("the image has no installer, and is left as it is");
+            say("the image does not contain an installer and is not changed");
             let files = &finishing.files;
             user_data::seed(root, files, &userdata(&files.assigned.allocation.user_data), say)?;
             if user_data::has_cloud_init(root) {
@@ -155,7 +158,7 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
             Ok(Boots::Unsaid)
         }
         Who::Nobody => {
-            say("the image is left as it is");
+            say("the image is not changed");
             Ok(Boots::Unsaid)
         }
         who => by_the_image(root, finishing, who, root_uuid, say),
@@ -173,20 +176,20 @@ fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, s
         }
         Who::Us | Who::Nobody => Ok(()),
     };
-    // The installer's own error says more than that of a mount which it left busy.
+    // The installer's own error is more informative than that of a mount it left busy.
     ran.and(chroot.finish())?;
     Ok(Boots::Written)
 }
 
-/// What was found out about a tree.
+/// Properties of a target.
 struct Tree<'a> {
     distribution: &'a Distribution,
     overrides: &'a Overrides,
-    /// Of the filesystem that it lies on.
+    /// UUID of its root filesystem.
     root_uuid: &'a str,
 }
 
-/// Makes the system this machine's and this owner's, and one that boots as `boots` says.
+/// Applies the machine's and owner's settings, and makes the system bootable if `boots` is given.
 fn make_own(
     root: &Root,
     finishing: &Finishing,
@@ -219,12 +222,11 @@ fn make_own(
         enabling.iter().try_for_each(|enabling| network::enable(enabling, &chroot))?;
         boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()
     };
-    // To find primes takes a processor seconds, and only the script of the user data may ask for the keys.
+    // Generating keys takes seconds of CPU time, and only the script of the image may need them.
     let made = thread::scope(|scope| {
         let keys = needs_keys.then(|| scope.spawn(|| identity::make_host_keys(root, &chroot)));
         let booting = run();
-        let panicked =
-            |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; its words are on the console"));
+        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; see the console"));
         let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
         booting.and_then(|booting| keys.map(|()| booting))
     });
@@ -234,12 +236,12 @@ fn make_own(
         Ok(booting)
     };
     let ran = run();
-    // The error of a program says more than that of a mount which it left busy.
+    // A program's error is more informative than that of a mount it left busy.
     let left = chroot.finish();
     ran.and_then(|booting| left.map(|()| booting))
 }
 
-/// What needs no program of the image.
+/// Applies settings that do not require programs of the image.
 fn write_own(
     root: &Root,
     finishing: &Finishing,
@@ -261,14 +263,14 @@ fn write_own(
     }
     if !allocation.console_password.is_empty() {
         owner::set_password(root, &owners.password, &allocation.console_password, now)?;
-        say(&format!("{} has the console password", owners.password.name));
+        say(&format!("console password set for {}", owners.password.name));
     }
     if overrides.has(task::USER_DATA) {
         user_data::seed(root, files, user_data, &|line| say(line))?;
     }
     if has_selinux(root) {
         root.write(RELABEL, 0o644, b"")?;
-        say("SELinux labels all files at the first boot, which takes a while and boots once more");
+        say("SELinux relabels all files at the first boot, which takes a while and reboots once");
     }
     Ok(())
 }
@@ -339,7 +341,10 @@ mod tests {
             assert_eq!(Who::of(&root, way).ok(), who, "{files:?}");
         }
         let error = Who::of(&made(&[]).1, Finish::Image).unwrap_err().to_string();
-        assert_eq!(error, "the image has no installer: neither /install-go nor /install.sh nor os-installer is in it");
+        assert_eq!(
+            error,
+            "the image does not contain an installer: neither /install-go nor /install.sh nor os-installer"
+        );
     }
 
     #[test]
@@ -353,9 +358,9 @@ mod tests {
         assert_eq!(
             owned(&root, &finishing(Finish::Auto)),
             [
-                "root has the console password",
-                "cloud-init finds a seed in /var/lib/cloud/seed/nocloud",
-                "the network is set up by cloud-init",
+                "console password set for root",
+                "cloud-init's seed was written to /var/lib/cloud/seed/nocloud",
+                "the network is configured by cloud-init",
             ]
         );
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
@@ -399,8 +404,8 @@ mod tests {
     fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
         let (_dir, root) = metal_tree("os_name: ubuntu\noverwrites: {bootloader_id: metal-own}\n");
         let lines = owned(&root, &of_metal_stack());
-        assert_eq!(lines[0], "the user metal was made, of the group sudo");
-        assert_eq!(lines[1], "metal has the console password");
+        assert_eq!(lines[0], "user metal was created with group sudo");
+        assert_eq!(lines[1], "console password set for metal");
         assert!(root.read("/etc/shadow").unwrap().contains("\nmetal:$6$"));
         assert_eq!(root.read("/etc/resolv.conf").unwrap(), "nameserver 10.0.0.53\n");
         assert_eq!(
@@ -420,14 +425,14 @@ mod tests {
         assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("metal-own", false));
         let unknown = Distribution::named(&root, Some("plan9"));
         assert_eq!(unknown.id, "debian");
-        assert!(unknown.doubt.unwrap().contains("wants to be treated as plan9"));
+        assert!(unknown.doubt.unwrap().contains("is configured as plan9"));
     }
 
     #[test]
     fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
         let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
         let lines = owned(&root, &of_metal_stack());
-        assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image leaves out: persist "), "{lines:?}");
+        assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables: persist "), "{lines:?}");
         assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
         assert!(!root.read("/etc/machine-id").unwrap().is_empty());
@@ -441,7 +446,7 @@ mod tests {
         let mut firewall = of_metal_stack();
         firewall.files.assigned.allocation.role = "firewall".into();
         let lines = owned(&root, &firewall);
-        assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is to be a firewall")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is a firewall")), "{lines:?}");
         // The image keeps its boot loader, whatever it is.
         let (_dir, root) = metal_tree("except: [write booatloader config]\n");
         let overrides = Overrides::of(&root).unwrap();
@@ -454,8 +459,8 @@ mod tests {
         let mut finishing = finishing(Finish::Builtin);
         finishing.files.assigned.allocation.console_password.clear();
         let lines = owned(&root, &finishing);
-        assert!(lines[0].starts_with("SELinux labels all files"), "{lines:?}");
-        assert!(lines[1].starts_with("WARNING: the image has no cloud-init"), "{lines:?}");
+        assert!(lines[0].starts_with("SELinux relabels all files"), "{lines:?}");
+        assert!(lines[1].starts_with("WARNING: the image does not contain cloud-init"), "{lines:?}");
         assert!(root.has(RELABEL));
     }
 
@@ -468,10 +473,18 @@ mod tests {
         let bios = Finishing { firmware: Firmware::Bios, ..finishing(Finish::Builtin) };
         let no_esp = Finishing { esps: Vec::new(), ..finishing(Finish::Auto) };
         for (files, finishing, says) in [
-            (&[kernel, modules][..], &uefi, "the image has no init, so that it cannot start: looked at /sbin/init, "),
-            (&[init, modules], &uefi, "the image has no kernel, so that it cannot boot: looked at /boot/loader"),
-            (&[init, kernel], &no_esp, "boots by UEFI, and the layout has no EFI system partition"),
-            (&[init, kernel], &bios, "by BIOS, for which the image has no GRUB: looked at /usr/lib/grub/i386-pc, "),
+            (
+                &[kernel, modules][..],
+                &uefi,
+                "the image does not contain an init program and cannot boot: searched /sbin/init, ",
+            ),
+            (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
+            (&[init, kernel], &no_esp, "boots by UEFI, but the layout does not contain an EFI system partition"),
+            (
+                &[init, kernel],
+                &bios,
+                "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+            ),
         ] {
             let (_dir, root) = made(files);
             let (done, lines) = said(|say| tree(&root, finishing, "1", NOW, say));
@@ -537,7 +550,7 @@ mod tests {
         assert_eq!(root.read("/ignited").unwrap(), "{\"ignition\": {}}-oem file -stage files -log-to-stdout\n");
         assert!(!root.has("/config.ign"));
         assert_eq!(root.read("/opt/done").map_err(|_| &lines), Ok("own\n".to_owned()));
-        assert!(lines.contains(&"Ignition has carried out the user data".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"Ignition applied the user data".to_owned()), "{lines:?}");
         assert_eq!(crate::storage::busy::mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 }

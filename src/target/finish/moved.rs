@@ -1,5 +1,5 @@
-//! Makes a system that came from another machine boot on this one, and leaves alone whatever makes it that system: its host keys, users,
-//! passwords, names, ids and seeds. No installer of the image runs.
+//! Adaptation of a migrated system to this machine. Its identity is preserved: host keys, users, passwords, names, IDs
+//! and seeds. No installer of the image runs.
 
 mod macs;
 mod names;
@@ -18,29 +18,31 @@ use crate::plan::Finishing;
 use crate::target::Root;
 use crate::target::chroot::{Chroot, InTree};
 
-/// With this list LVM looks at no other device (lvmdevices(8)).
+/// List that restricts LVM to these devices (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
-/// What was found and made for the boot of a moved system.
+/// Boot configuration of a migrated system.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Adapted {
-    /// What the system boots by what was made here. Without it, what its installer has written down holds.
+    /// Boot information created here. Otherwise that of the system's installer is valid.
     pub info: Option<BootInfo>,
-    /// The newest kernel of the system and its initramfs, where it has one.
+    /// Newest kernel of the system and its initramfs, if any.
     pub newest: Option<(String, String)>,
-    /// What the firmware should start, where that was made here.
+    /// Boot entries for the firmware that were created here.
     pub entries: Vec<EntryWanted>,
 }
 
-/// What has come with a moved system, by which it may boot.
+/// Boot components migrated with a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Came {
-    /// A boot loader is on its EFI system partition.
+    /// Whether its EFI system partition contains a boot loader.
     pub loader: bool,
-    /// It says which kernel is booted, and how (`/etc/metal/boot-info.yaml`).
+    /// Whether it contains boot information (`/etc/metal/boot-info.yaml`).
     pub info: bool,
 }
 
+/// Adapts a migrated system.
+///
 /// # Errors
 /// A file cannot be read or written, a tool of the system fails, or it cannot boot on this hardware.
 pub fn moved(root: &Root, finishing: &Finishing, root_uuid: &str, came: Came, say: Say) -> Result<Adapted> {
@@ -49,7 +51,7 @@ pub fn moved(root: &Root, finishing: &Finishing, root_uuid: &str, came: Came, sa
     adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
-    // The error of a program says more than that of a mount which it left busy.
+    // A program's error is more informative than that of a mount it left busy.
     let left = chroot.finish();
     adapted.and_then(|adapted| left.map(|()| adapted))
 }
@@ -59,12 +61,12 @@ fn adapt_files(root: &Root, carried: &Carried, finishing: &Finishing, say: Say) 
     names::in_mdadm_conf(root, &finishing.arrays, say)?;
     if !finishing.groups.is_empty() && root.has(LVM_DEVICES) {
         root.remove(LVM_DEVICES)?;
-        say(&format!("{LVM_DEVICES} is gone: it names disks of the other machine, and LVM would look at no others"));
+        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of the previous machine"));
     }
     macs::replace(root, &carried.nics, &finishing.files.nics, say)?;
     if has_selinux(root) {
         root.write(RELABEL, 0o644, b"")?;
-        say("SELinux labels all files at the first boot, which takes a while and boots once more");
+        say("SELinux relabels all files at the first boot, which takes a while and reboots once");
     }
     Ok(())
 }
@@ -82,7 +84,7 @@ fn adapt_boot(
     let wants = wants::of(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Who::of(root, finishing.way), Ok(Who::Us)) && !wants.keeps_loader;
     let kernel = match kernel::find(root, say) {
-        // What has finished an image is often taken out of it.
+        // The kernel is often removed from finished images.
         Err(error) if is_ours && !came.info => return Err(error),
         Err(_) => return Ok(by_its_own(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
@@ -99,7 +101,7 @@ fn adapt_boot(
     let start = Start { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     if !is_ours {
-        // Its installer had put it onto the other machine's disks.
+        // Its installer installed it on the previous machine's disks.
         loader::renew_grub_bios(&start)?;
         return Ok(Adapted { newest, ..Adapted::default() });
     }
@@ -109,18 +111,20 @@ fn adapt_boot(
     Ok(Adapted { info: Some(info), newest, entries })
 }
 
-/// Size and time of change: has somebody made it again?
+/// Returns size and modification time, to detect whether the initramfs was rebuilt.
 fn stamp(root: &Root, kernel: &Kernel) -> Option<(u64, std::time::SystemTime)> {
     let metadata = root.open_file(&kernel.initrd).and_then(|file| file.metadata()).ok()?;
     Some((metadata.len(), metadata.modified().ok()?))
 }
 
-/// | the firmware | | |
-/// |---|---|---|
-/// | BIOS | GRUB is put onto the disks, which have none; its menu stays |
-/// | UEFI, GRUB came with the ESP | stays: it finds its menu by the filesystem's UUID |
-/// | UEFI, another loader came, and the initramfs is the old one | stays |
-/// | UEFI, none came, or it has an older initramfs beside it | is made as for an installation |
+/// Installs a boot loader if necessary.
+///
+/// | firmware | action |
+/// |---|---|
+/// | BIOS | GRUB is installed on the disks; its menu is preserved |
+/// | UEFI, GRUB was migrated with the ESP | preserved: it finds its menu by the filesystem's UUID |
+/// | UEFI, another loader was migrated, and the initramfs is unchanged | preserved |
+/// | UEFI, none was migrated, or its initramfs is outdated | installed as for an installation |
 fn boot_loader(start: &Start, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<EntryWanted>> {
     let chosen = loader::choose(start.root, start.wants)?;
     match chosen {
@@ -131,15 +135,15 @@ fn boot_loader(start: &Start, has_loader: bool, is_new_initramfs: bool) -> Resul
     }
 }
 
-/// The system boots as its own installer has made it.
+/// Returns a system that boots by its own boot loader, and logs a warning if that is missing.
 fn by_its_own(kernel: Option<Kernel>, finishing: &Finishing, has_loader: bool, say: Say) -> Adapted {
     match finishing.firmware {
         Firmware::Bios => say(
-            "WARNING: the system has no GRUB that could be put onto these disks, and what finished it does not run again: \
-             it is started from here once. Put a boot loader onto its disks before it is started by its BIOS",
+            "WARNING: the system does not contain a GRUB for these disks, and its installer does not run again: it \
+             is started from here only once. Install a boot loader on its disks before it is booted by BIOS",
         ),
         Firmware::Uefi if !has_loader => say(
-            "WARNING: no boot loader has come on an EFI system partition: the system is started from here once. Install one in it before it is started by its firmware",
+            "WARNING: no boot loader was migrated on an EFI system partition: the system is started from here only once. Install one before it is booted by its firmware",
         ),
         Firmware::Uefi => {}
     }

@@ -1,4 +1,4 @@
-//! The network: what sets it up in this tree is told what the allocation wants.
+//! Network configuration of the target, for the network system of the image.
 
 use crate::error::{Context, Phase, Result};
 use crate::inventory::Nic;
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The routing daemon that makes something of metal-stack's `networks` by itself.
+/// Routing daemon that interprets metal-stack's `networks` itself.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image has FRR, and `networks` of the allocation are not written for it: the image must do so at its first boot";
+const UNROUTED: &str = "WARNING: the image contains FRR, but `networks` of the allocation are not configured for it: the image must do so at its first boot";
 
-/// Whoever names cards. Without it they keep the kernel's names, as in Alpine.
+/// Programs that rename NICs. Without one, they have the kernel's names, as in Alpine.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
 
-/// What makes the network start with the system: a program of the tree and its arguments.
+/// Command that enables the network at boot: a program of the target and its arguments.
 type Enabling = (&'static str, Vec<&'static str>);
 
-/// Writes the files, and takes away what the image has in their place. Returns what is to be run so that they count.
+/// Writes the configuration, and removes that of the image. Returns the command that enables it.
 ///
 /// # Errors
 /// A file cannot be written or removed.
@@ -31,7 +31,7 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
     let has = |path: &str| root.has(path);
     let Some(system) = System::found(&has) else {
         say(
-            "WARNING: nothing in the image sets up a network: no netplan, NetworkManager, ifupdown, systemd-networkd or cloud-init",
+            "WARNING: the image does not contain a supported network system: netplan, NetworkManager, ifupdown, systemd-networkd or cloud-init",
         );
         return Ok(None);
     };
@@ -39,7 +39,7 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
         if matches!(wanted, WantedNetwork::Announced(_)) {
             say(UNROUTED);
         }
-        say(&format!("the network is left as the image has it, for {}", system.name()));
+        say(&format!("the image's network configuration for {} is preserved", system.name()));
         return Ok(None);
     };
     let has_one_of = |paths: &[&str]| paths.iter().any(|path| has(path));
@@ -53,7 +53,7 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
     {
         root.write(&path, mode, content.as_bytes())?;
     }
-    say(&format!("the network is set up by {}", system.name()));
+    say(&format!("the network is configured by {}", system.name()));
     let by_systemd = |unit| ("systemctl", vec!["enable", unit]);
     let by_openrc = || (system == System::Ifupdown).then(|| ("rc-update", vec!["add", "networking", "boot"]));
     Ok(match has_one_of(&SYSTEMCTL) {
@@ -62,7 +62,7 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
     })
 }
 
-/// For the cloud-init of an image that was made for any machine.
+/// Writes the network configuration for cloud-init of a raw image.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -72,14 +72,17 @@ pub fn seed(root: &Root, wanted: &WantedNetwork, nics: &[Nic]) -> Result<()> {
     files.into_iter().try_for_each(|file| root.write(&file.path, file.mode, file.content.as_bytes()))
 }
 
+/// Enables the network at boot.
+///
 /// # Errors
-/// That program of the image fails.
+/// The program of the image fails.
 pub fn enable((program, arguments): &Enabling, run: &dyn InTree) -> Result<()> {
     let ran = run.run(program, arguments, ENABLE_DEADLINE);
-    ran.map(drop).context(Phase::Target, || "have the network start with the system".to_owned())
+    ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())
 }
 
-/// What is to be written. Where nobody has described a network, that of the image stays; without one, all cards ask DHCP.
+/// Returns the network to configure. If none is described, the image's configuration is preserved, or else all NICs
+/// use DHCP.
 fn meant(root: &Root, system: System, wanted: &WantedNetwork, nics: &[Nic]) -> Option<Network> {
     match wanted {
         WantedNetwork::Described(network) => Some(network.clone()),
@@ -122,7 +125,7 @@ mod tests {
         let (_dir, root) = tree(&[NETWORKD, OWN, ("usr/bin/systemctl", "")]);
         let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
         assert_eq!(unit.unwrap(), Some(("systemctl", vec!["enable", "systemd-networkd.service"])));
-        assert_eq!(lines, ["the network is set up by systemd-networkd"]);
+        assert_eq!(lines, ["the network is configured by systemd-networkd"]);
         assert!(!root.has("/etc/systemd/network/80-own.network"));
         let names = root.names("/etc/systemd/network").unwrap();
         let texts: Vec<String> =
@@ -175,6 +178,6 @@ mod tests {
         let (_dir, root) = tree(&[]);
         let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
         assert_eq!(unit.unwrap(), None);
-        assert!(lines[0].starts_with("WARNING: nothing in the image sets up a network"), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: the image does not contain a supported network system"), "{lines:?}");
     }
 }

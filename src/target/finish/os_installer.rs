@@ -1,4 +1,4 @@
-//! metal-stack's `os-installer`: a program in the image, and what an image wants to be run after it.
+//! metal-stack's `os-installer` in the image, and the image's custom script.
 
 use super::metal;
 use super::overrides::SETTINGS;
@@ -15,10 +15,11 @@ const PROGRAMS: [&str; 5] = [
     "/usr/bin/os-installer",
     "/usr/sbin/os-installer",
 ];
-/// Its arguments are the directory and the program.
+/// Shell script that runs a program in a directory: its arguments are directory and program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
 
-/// In a chroot no udev answers LVM, and what the ramdisk has made is not to be looked for again.
+/// LVM settings for chroots, in which udev does not respond, and devices set up by the ramdisk must not be scanned
+/// again.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
 const LVM_LOCAL: &str = "\
 # written by drophammer
@@ -33,15 +34,15 @@ devices {
 }
 ";
 
-/// The program that the image has.
+/// Returns the path of os-installer in the image.
 pub fn find(root: &Root) -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| root.open_file(program).is_ok())
 }
 
-/// Runs it with what it reads in `/etc/metal`. The password is in no file afterwards.
+/// Runs os-installer with its files in `/etc/metal`. The password is removed from them afterwards.
 ///
 /// # Errors
-/// It fails, or does not end in time, or a file cannot be written.
+/// It fails or exceeds its deadline, or a file cannot be written.
 pub fn run(
     root: &Root,
     program: &str,
@@ -54,13 +55,13 @@ pub fn run(
     let password = &files.assigned.allocation.console_password;
     metal::write(root, files, root_uuid, password)?;
     let ran = run.run(program, &[], deadline);
-    // It writes them again, for everybody to read.
+    // os-installer rewrites them with world-readable permissions.
     let cleaned = metal::write(root, files, root_uuid, "");
-    ran.context(Phase::Target, || format!("the image's installer {program}"))?;
+    ran.context(Phase::Target, || format!("run the image's installer {program}"))?;
     cleaned
 }
 
-/// For an LVM without settings of its own.
+/// Writes settings for an LVM without local ones.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -71,7 +72,7 @@ pub fn write_lvm(root: &Root) -> Result<()> {
     }
 }
 
-/// What the image wants to be run at the end: a program, and the directory in which it runs.
+/// Custom script of the image: program and working directory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
     pub program: String,
@@ -79,15 +80,17 @@ pub struct Script {
 }
 
 impl Script {
+    /// Runs the script.
+    ///
     /// # Errors
-    /// It fails, or does not end in time.
+    /// It fails, or exceeds its deadline.
     pub fn run(&self, deadline: Duration, run: &dyn InTree) -> Result<()> {
         let Script { program, directory } = self;
         let ran = match directory.as_str() {
             "" => run.run(program, &[], deadline),
             directory => run.run("/bin/sh", &["-c", IN_DIRECTORY, directory, program], deadline),
         };
-        ran.map(drop).context(Phase::Target, || format!("{program}, which {SETTINGS} of the image names"))
+        ran.map(drop).context(Phase::Target, || format!("run {program}, configured in {SETTINGS} of the image"))
     }
 }
 
@@ -126,7 +129,10 @@ mod tests {
             script.run(MINUTE, &programs).unwrap();
             assert_eq!(programs.ran(), [expected]);
             let error = script.run(MINUTE, &Programs::failing()).unwrap_err().to_string();
-            assert!(error.starts_with("/opt/own, which /etc/metal/os-installer.yaml of the image names: "), "{error}");
+            assert!(
+                error.starts_with("run /opt/own, configured in /etc/metal/os-installer.yaml of the image: "),
+                "{error}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `/etc/metal/os-installer.yaml`: what a metal-stack image has to say about its finishing. The image's own `os-installer` reads it by itself. An
-//! image that has this file and not the program is finished here, by its words.
+//! `/etc/metal/os-installer.yaml`: settings of a metal-stack image for its finishing. The image's own `os-installer`
+//! reads it itself. An image with this file but without the program is finished here accordingly.
 
 use super::os_installer::Script;
 use crate::error::{Context, Phase, Result};
@@ -9,7 +9,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// What os-installer calls its tasks, as far as they are done here too. The spelling is its own.
+/// Names of os-installer's tasks that are also performed here, in its spelling.
 pub mod task {
     pub const PERSIST: &str = "persist configuration data from metal-hammer";
     pub const HOSTNAME: &str = "write hostname";
@@ -28,12 +28,12 @@ pub mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// The image's words; of another image there are none, and everything is done.
+/// Settings of the image; empty for other images, so that all tasks are performed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// The image is one for os-installer.
+    /// Whether the image is one for os-installer.
     pub is_metal: bool,
-    /// The system that it is to be treated as.
+    /// Distribution that the image is treated as.
     pub system: Option<String>,
     pub bootloader_id: Option<String>,
     pub script: Option<Script>,
@@ -42,15 +42,17 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// Reads the settings.
+    ///
     /// # Errors
-    /// The file is no YAML.
+    /// The file is not valid YAML.
     pub fn of(root: &Root) -> Result<Overrides> {
         let Ok(text) = root.read(SETTINGS) else { return Ok(Overrides::default()) };
-        // Comments alone are no document, and say nothing.
+        // A file with only comments is not a YAML document.
         if text.lines().all(|line| ["", "---"].contains(&line.split('#').next().unwrap_or_default().trim())) {
             return Ok(Overrides { is_metal: true, ..Overrides::default() });
         }
-        let what = || format!("{SETTINGS} of the image");
+        let what = || format!("read {SETTINGS} of the image");
         let yaml = yaml::read(&text, LoaderOptions::default()).context(Phase::Target, what)?;
         let word = |within: Option<&str>, name: &str| word(&yaml, within, name);
         let program = word(Some("custom_script"), "executable_path");
@@ -65,16 +67,16 @@ impl Overrides {
         })
     }
 
-    /// Is this task of os-installer's to be done?
+    /// Returns whether this task of os-installer is enabled.
     pub fn has(&self, task: &str) -> bool {
         let is_named = |names: &[String]| names.iter().any(|name| name == task);
         (self.only.is_empty() || is_named(&self.only)) && !is_named(&self.except)
     }
 
-    /// What is left out, for a person.
+    /// Returns a message about disabled tasks.
     pub fn said(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.has(task)).collect();
-        (!out.is_empty()).then(|| format!("{SETTINGS} of the image leaves out: {}", out.join(", ")))
+        (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables: {}", out.join(", ")))
     }
 }
 
@@ -132,6 +134,6 @@ mod tests {
         }
         assert_eq!(Overrides::of(&tree(&[]).1).unwrap(), Overrides::default());
         let error = Overrides::of(&tree(&[("etc/metal/os-installer.yaml", "[")]).1).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/os-installer.yaml of the image: "), "{error}");
+        assert!(error.starts_with("read /etc/metal/os-installer.yaml of the image: "), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Who may log in: SSH keys, and a password for the console, which is written as a hash only.
+//! Login of the owner: SSH keys, and a hashed console password.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
@@ -9,10 +9,10 @@ use uuid::Uuid;
 pub(super) const PASSWD: &str = "/etc/passwd";
 pub(super) const SHADOW: &str = "/etc/shadow";
 
-/// The user that metal-stack's images have for their owner.
+/// User of metal-stack's images for the owner.
 pub(super) const METAL: (&str, u32) = ("metal", 1000);
 
-/// A line of passwd(5).
+/// User, as in a line of passwd(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -21,14 +21,15 @@ pub struct User {
     home: String,
 }
 
-/// Whose keys and whose password they are: metal-stack's user, else the one that cloud-init would make, else root.
+/// Users that receive keys and password: metal-stack's user, else cloud-init's default user, else root.
 pub struct Owners {
     pub keys: User,
     pub password: User,
 }
 
 impl Owners {
-    /// `cloud_user` is the name of cloud-init's default user. cloud-init locks the password of that one at the first boot.
+    /// Determines the users. `cloud_user` is cloud-init's default user, whose password cloud-init locks at the first
+    /// boot; the password is set for root then.
     pub fn of(root: &Root, cloud_user: Option<&str>) -> Owners {
         let passwd = root.read(PASSWD).unwrap_or_default();
         let users: Vec<User> = passwd.lines().filter_map(user).collect();
@@ -49,7 +50,7 @@ fn user(line: &str) -> Option<User> {
     Some(User { name: name.to_owned(), id: id.parse().ok()?, group: group.parse().ok()?, home: home.to_owned() })
 }
 
-/// Lets these keys in, and no others that the image may have had for this user.
+/// Sets the authorized SSH keys, replacing the image's keys for this user.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -68,7 +69,7 @@ pub fn let_in(root: &Root, user: &User, keys: &[String]) -> Result<()> {
     let file = format!("{ssh}/authorized_keys");
     root.write(&file, 0o600, lines.as_bytes())?;
     root.give(&file, owner, 0o600)?;
-    // Where there is no PAM, sshd lets nobody in whose password is locked.
+    // Without PAM, sshd rejects users whose password is locked.
     edit_shadow(root, user, |fields| {
         if fields.get(1).is_some_and(|password| password.starts_with('!')) {
             fields[1] = "*".to_owned();
@@ -76,7 +77,7 @@ pub fn let_in(root: &Root, user: &User, keys: &[String]) -> Result<()> {
     })
 }
 
-/// Sets the password, as a hash with a salt of its own.
+/// Sets the password as a salted hash.
 ///
 /// # Errors
 /// It cannot be hashed, or a file cannot be written.
@@ -95,11 +96,11 @@ pub fn set_password(root: &Root, user: &User, password: &str, now: OffsetDateTim
             changed.clone_from(&day);
         }
     })?;
-    // A password there would go before the one in shadow, and an empty one lets everybody in.
+    // A password in passwd takes precedence over the one in shadow, and an empty one allows login without a password.
     edit(root, PASSWD, user, |fields| fields[1] = "x".to_owned())
 }
 
-/// crypt(5), `sha512crypt` with its default of 5000 rounds.
+/// Hashes a password with crypt(5)'s `sha512crypt`, with its default of 5000 rounds.
 fn hash(password: &str, salt: &str) -> Result<String> {
     let refuse = |_| Error::new(Phase::Target, "the console password cannot be hashed");
     let params = Sha512Params::default();
@@ -113,7 +114,7 @@ fn edit_shadow(root: &Root, user: &User, change: impl Fn(&mut Vec<String>)) -> R
 
 /// Changes the fields of the user's line.
 fn edit(root: &Root, path: &str, user: &User, change: impl Fn(&mut Vec<String>)) -> Result<()> {
-    let text = root.read(path).context(Phase::Target, || format!("{path} of the image"))?;
+    let text = root.read(path).context(Phase::Target, || format!("read {path} of the image"))?;
     let changed = text.lines().map(|line| {
         let mut fields: Vec<String> = line.split(':').map(str::to_owned).collect();
         if fields.len() > 1 && fields[0] == user.name {

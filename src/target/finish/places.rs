@@ -1,11 +1,11 @@
-//! Where something may lie in a tree: patterns in which a `*` stands for any part of one name.
+//! File search in the target by patterns, in which a `*` matches any part of one name.
 
 use crate::target::Root;
 
-/// Where programs lie, as [`crate::target::installer`] sets `PATH`.
+/// Directories of programs, in the order of `PATH` in [`crate::target::installer`].
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Files that fit this pattern, sorted by name.
+/// Returns the files that match this pattern, sorted by name.
 pub fn matching(root: &Root, pattern: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -29,12 +29,12 @@ fn names(root: &Root, dir: &str, begin: &str, end: &str) -> Vec<String> {
     names.into_iter().filter(fits).map(|name| format!("{dir}/{name}")).collect()
 }
 
-/// The first file that fits one of these patterns.
+/// Returns the first file that matches one of these patterns.
 pub fn first(root: &Root, patterns: &[&str]) -> Option<String> {
     patterns.iter().find_map(|pattern| matching(root, pattern).into_iter().next())
 }
 
-/// The first of these programs that the tree has, with its path.
+/// Returns the path of the first of these programs that the target contains.
 pub fn program(root: &Root, names: &[&str]) -> Option<String> {
     let paths = names.iter().flat_map(|name| PROGRAMS.iter().map(move |dir| format!("{dir}/{name}")));
     paths.into_iter().find(|path| is_file(root, path))
@@ -53,7 +53,7 @@ pub(super) mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A tree with these files.
+    /// Creates a target with these files.
     pub fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -1,5 +1,6 @@
-//! Distributions that cannot be run here: trees of the files that their packages bring, and what is made of each on a machine with two
-//! mirrored disks, by UEFI and by BIOS. testdata/distributions/NAME.files is the tree, NAME.txt what came of it.
+//! Recorded results for distributions that cannot be run here: trees with the files of their packages, finished for a
+//! machine with two mirrored disks, with UEFI and BIOS. testdata/distributions/NAME.files contains the tree, NAME.txt
+//! the result.
 
 use super::distribution::Distribution;
 use super::initramfs::cpio;
@@ -29,7 +30,7 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/distributions").join(name)
 }
 
-/// `PATH`, `PATH: CONTENT` or `PATH -> TARGET` a line. `@512` is a sector that a firmware boots.
+/// Unpacks lines of `PATH`, `PATH: CONTENT` or `PATH -> TARGET`. `@512` is a boot sector.
 fn unpack(text: &str) -> (TempDir, Root) {
     let dir = tempfile::tempdir().unwrap();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -51,7 +52,7 @@ fn unpack(text: &str) -> (TempDir, Root) {
     (dir, root)
 }
 
-/// Stands for the programs of the tree: notes what is run, and makes the file that it is told to make.
+/// Mock of the target's programs: records each run, and creates the requested output file.
 struct Tools<'a>(&'a Root, Mutex<Vec<String>>);
 
 impl InTree for Tools<'_> {
@@ -69,7 +70,7 @@ impl InTree for Tools<'_> {
     }
 }
 
-/// Two disks, root and ESP on mirrors.
+/// Machine with two disks, and root and ESP on mirrors.
 fn finishing(firmware: Firmware) -> Finishing {
     let array = |name: &str, number, metadata: &str| FinishedArray {
         device: format!("/dev/md/{name}").into(),
@@ -121,7 +122,7 @@ fn all_files(root: &Root) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// All that was made of the tree, in words.
+/// Returns a text report of all changes to the tree.
 fn story(tree: &str, firmware: Firmware) -> String {
     let (_dir, root) = unpack(tree);
     let before = all_files(&root);
@@ -141,7 +142,7 @@ fn story(tree: &str, firmware: Firmware) -> String {
     });
     let mut text = format!("{firmware:?}: {} {} {}\n", distribution.family.name, distribution.id, distribution.version);
     text.extend(distribution.doubt.iter().map(|doubt| format!("  doubt: {doubt}\n")));
-    // How long something took is no matter here.
+    // Durations vary.
     text.extend(lines.iter().filter(|line| !line.contains(" took ")).map(|line| format!("  says: {line}\n")));
     text.extend(tools.1.lock().unwrap().iter().map(|line| format!("  runs: {line}\n")));
     match made {

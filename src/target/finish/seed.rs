@@ -1,4 +1,4 @@
-//! cloud-init's seed on a filesystem of its own: it looks for one that is called CIDATA, wherever that lies.
+//! cloud-init's seed on a separate filesystem, which cloud-init finds by its label CIDATA.
 
 use super::Say;
 use super::boot::Esp;
@@ -10,23 +10,23 @@ use crate::target::Root;
 
 const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 
-/// Brings the seed from the tree to its own filesystem.
+/// Moves the seed from the target to its own filesystem.
 ///
 /// # Errors
-/// It cannot be mounted or written.
+/// The filesystem cannot be mounted or written.
 pub fn bring(root: &Root, seed: Option<&Seed>, say: Say) -> Result<()> {
     let Some(Seed { device, path }) = seed else { return Ok(()) };
     let in_tree = |name: &str| format!("{SEED}/{name}");
     let there = FILES.into_iter().filter(|name| root.has(&in_tree(name)));
     let files: Vec<OnEsp> = there.map(|name| OnEsp::copy(format!("/{name}"), in_tree(name))).collect();
     if files.is_empty() {
-        say(&format!("WARNING: the image has no cloud-init: {device} is for its seed, and has none"));
+        say(&format!("WARNING: the image does not contain cloud-init: no seed was written to {device}"));
         return Ok(());
     }
     let on = Esp { device: device.clone(), path: path.clone() };
-    esp::write(root, &[on], &files, "write cloud-init's seed onto")?;
+    esp::write(root, &[on], &files, "write cloud-init's seed to")?;
     FILES.into_iter().try_for_each(|name| root.remove(&in_tree(name)))?;
-    say(&format!("cloud-init finds its seed on {device}"));
+    say(&format!("cloud-init's seed was written to {device}"));
     Ok(())
 }
 
@@ -43,7 +43,7 @@ mod tests {
         root.write(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
         let (done, lines) = said(|say| bring(&root, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["cloud-init finds its seed on /dev/sda3"]);
+        assert_eq!(lines, ["cloud-init's seed was written to /dev/sda3"]);
         assert_eq!(root.read("/seed/meta-data").unwrap(), "instance-id: a-1\n");
         // User data may be of any size, and compressed.
         assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
@@ -52,11 +52,11 @@ mod tests {
 
         let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
         let error = said(|say| bring(&root, Some(&seed), say)).0.unwrap_err().to_string();
-        assert!(error.starts_with("write cloud-init's seed onto /dev/sda3: "), "{error}");
+        assert!(error.starts_with("write cloud-init's seed to /dev/sda3: "), "{error}");
 
         let (done, lines) = said(|say| bring(&tree(&[]).1, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["WARNING: the image has no cloud-init: /dev/sda3 is for its seed, and has none"]);
+        assert_eq!(lines, ["WARNING: the image does not contain cloud-init: no seed was written to /dev/sda3"]);
         said(|say| bring(&root, None, say)).0.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Small trees, and programs that only say that they ran.
+//! Test support: small target trees, and mock programs that only record their runs.
 
 use crate::command::{CommandError, End, Output};
 use crate::target::Root;
@@ -19,19 +19,19 @@ pub fn tree(files: &[(&str, &str)]) -> (TempDir, Root) {
     (dir, root)
 }
 
-/// Without the directory itself and the one above it.
+/// Returns the names in a directory without hidden ones.
 pub fn names(root: &Root, directory: &str) -> Vec<String> {
     root.names(directory).unwrap().into_iter().filter(|name| !name.starts_with('.')).collect()
 }
 
-/// What it returns, and what was said.
+/// Returns the result of `run`, and the messages it logged.
 pub fn said<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
     let lines = Mutex::new(Vec::new());
     let result = run(&|line| lines.lock().unwrap().push(line.to_owned()));
     (result, lines.into_inner().unwrap())
 }
 
-/// Every program of the tree.
+/// Mock of all programs of the target.
 pub struct Programs {
     says: Option<String>,
     ran: Mutex<Vec<String>>,
@@ -50,7 +50,7 @@ impl Programs {
         self.says.is_some()
     }
 
-    /// Each with its arguments.
+    /// Returns the recorded command lines.
     pub fn ran(&self) -> Vec<String> {
         self.ran.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! User data, for cloud-init or Ignition, as the image has them.
+//! User data for cloud-init or Ignition, whichever the image contains.
 
 use crate::error::{Context, Phase, Result};
 use crate::plan::MachineFiles;
@@ -9,16 +9,17 @@ use marked_yaml::LoaderOptions;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// cloud-init's folder for a NoCloud data source that comes with the system.
+/// cloud-init's directory for a NoCloud data source in the system itself.
 pub const SEED: &str = "/var/lib/cloud/seed/nocloud";
 const CLOUD_INIT: [&str; 2] = ["/usr/bin/cloud-init", "/usr/local/bin/cloud-init"];
 const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
 
-/// Without it cloud-init asks the sources of every cloud, some of them over a network that is not there.
+/// Configuration without which cloud-init probes the data sources of all clouds, some of them over an unavailable
+/// network.
 const SOURCES: (&str, &str) = ("/etc/cloud/cloud.cfg.d/99_drophammer.cfg", "datasource_list: [NoCloud, None]\n");
 
-/// As distributions and metal-stack's images have it.
+/// Paths of Ignition in distributions and metal-stack's images.
 const IGNITION: [&str; 4] = [
     "/usr/bin/ignition",
     "/usr/sbin/ignition",
@@ -26,24 +27,24 @@ const IGNITION: [&str; 4] = [
     "/usr/lib/dracut/modules.d/30ignition/ignition",
 ];
 const IGNITION_CONFIG: &str = "/config.ign";
-/// What it writes about services.
+/// File in which Ignition lists services to enable.
 const PRESETS: &str = "/etc/systemd/system-preset/20-ignition.preset";
 const IGNITION_DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// It holds passwords and keys.
+/// Mode of files with passwords and keys.
 const SECRET: u32 = 0o600;
 
 pub fn has_cloud_init(root: &Root) -> bool {
     CLOUD_INIT.into_iter().any(|path| root.has(path))
 }
 
-/// The programs of the tree that do something with user data.
+/// Returns the programs of the target that process user data.
 pub fn readers(root: &Root) -> Vec<&'static str> {
     let found = [&CLOUD_INIT[..], &IGNITION].into_iter().filter_map(|paths| paths.iter().find(|path| root.has(path)));
     found.copied().collect()
 }
 
-/// The user that cloud-init would make for the owner, by the image's settings.
+/// Returns the name of cloud-init's default user according to the image's configuration.
 pub fn cloud_user(root: &Root) -> Option<String> {
     let text = root.read(CLOUD_CONFIG).ok().filter(|_| has_cloud_init(root))?;
     let yaml = yaml::read(&text, LoaderOptions::default()).ok()?;
@@ -51,7 +52,7 @@ pub fn cloud_user(root: &Root) -> Option<String> {
     user.get_scalar("name").map(|name| name.as_str().to_owned())
 }
 
-/// Writes the seed for cloud-init if the image has it; the owner's keys are in it too.
+/// Writes the seed for cloud-init, including the owner's keys, if the image contains it.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -65,13 +66,14 @@ pub fn seed(root: &Root, files: &MachineFiles, user_data: &[u8], say: &dyn Fn(&s
     root.write(&format!("{SEED}/user-data"), SECRET, if for_it { user_data } else { nothing })?;
     root.write(SOURCES.0, 0o644, SOURCES.1.as_bytes())?;
     match root.has(DISABLED) {
-        true => say(&format!("WARNING: the image has {DISABLED}: cloud-init will not read its seed")),
-        false => say(&format!("cloud-init finds a seed in {SEED}")),
+        true => say(&format!("WARNING: the image contains {DISABLED}: cloud-init will not read its seed")),
+        false => say(&format!("cloud-init's seed was written to {SEED}")),
     }
     Ok(())
 }
 
-/// A reinstall is another instance: what of cloud-init's state is on a kept disk belongs to the old system.
+/// Formats the metadata. A reinstall is a new instance: cloud-init's state on a preserved disk belongs to the old
+/// system.
 fn meta_data(files: &MachineFiles) -> String {
     let allocation = &files.assigned.allocation;
     let id = if allocation.id.is_empty() { &files.machine } else { &allocation.id };
@@ -82,40 +84,41 @@ fn meta_data(files: &MachineFiles) -> String {
         ("public-keys", json!(allocation.ssh_pub_keys)),
     ];
     let is_given = |value: &Value| value.as_str() != Some("");
-    // JSON is YAML too.
+    // JSON is valid YAML.
     entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
 
-/// The program that understands the user data and must run now, if it is there. Who else is not there is said.
+/// Returns Ignition's path if the user data must be processed by it now. Logs a warning if the required program is
+/// missing.
 pub fn ignition(root: &Root, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.has(path));
-    let unread = "the user data lies in /etc/metal/userdata, and nothing in the installed system reads it";
+    let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
     match (user_data.is_empty(), is_for_ignition(user_data)) {
         (true, _) => None,
         (false, true) => {
             if program.is_none() {
-                say(&format!("WARNING: the user data is for Ignition, which the image does not have: {unread}"));
+                say(&format!("WARNING: the user data is for Ignition, which the image does not contain: {unread}"));
             }
             program
         }
         (false, false) => {
             if !has_cloud_init(root) {
-                say(&format!("WARNING: the image has no cloud-init: {unread}"));
+                say(&format!("WARNING: the image does not contain cloud-init: {unread}"));
             }
             None
         }
     }
 }
 
-/// Runs the stage of Ignition that writes files and users. Its failure is said: the system boots without what it would have made,
-/// and its owner can log in and look.
+/// Runs Ignition's stages that write files and users. A failure is only logged: the system boots without these files,
+/// and its owner can log in to investigate.
 ///
 /// # Errors
-/// Its configuration cannot be written.
+/// The configuration cannot be written.
 pub fn ignite(root: &Root, program: &str, user_data: &[u8], run: &dyn InTree, say: &dyn Fn(&str)) -> Result<()> {
     root.write(IGNITION_CONFIG, SECRET, user_data)?;
     let version = run.run(program, &["-version"], IGNITION_DEADLINE).map(|output| output.stdout);
-    // Before version 2 the switch had another name, and the configuration was read in each stage.
+    // Before version 2, the option had another name, and the configuration was read in each stage.
     let is_old = version.as_ref().is_ok_and(|version| major(version) == Some(0));
     let stages: &[&[&str]] = match is_old {
         true => &[&["-oem", "file", "-stage", "files", "-log-to-stdout"]],
@@ -129,15 +132,15 @@ pub fn ignite(root: &Root, program: &str, user_data: &[u8], run: &dyn InTree, sa
         .and_then(|()| stages.iter().try_for_each(|args| run.run(program, args, IGNITION_DEADLINE).map(drop)));
     match ran {
         Ok(()) => {
-            say("Ignition has carried out the user data");
+            say("Ignition applied the user data");
             enable(root, run, say);
         }
-        Err(error) => say(&format!("WARNING: Ignition has not carried out the user data: {error}")),
+        Err(error) => say(&format!("WARNING: Ignition failed to apply the user data: {error}")),
     }
-    root.remove(IGNITION_CONFIG).context(Phase::Target, || "what Ignition has read")
+    root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
 }
 
-/// Ignition leaves to the first boot which services are enabled, and a system without a machine-id alone takes a boot for its first.
+/// Applies Ignition's presets, which take effect only at the first boot of a system without a machine-id.
 fn enable(root: &Root, run: &dyn InTree, say: &dyn Fn(&str)) {
     let presets = root.read(PRESETS).unwrap_or_default();
     let units = presets.lines().filter_map(|line| {
@@ -148,11 +151,11 @@ fn enable(root: &Root, run: &dyn InTree, say: &dyn Fn(&str)) {
     if let [_, _, ..] = args[..]
         && let Err(error) = run.run("systemctl", &args, IGNITION_DEADLINE)
     {
-        say(&format!("WARNING: not all services of the user data are enabled: {error}"));
+        say(&format!("WARNING: cannot enable all services of the user data: {error}"));
     }
 }
 
-/// `Ignition v2.15.0` and `Ignition 0.36.2`.
+/// Parses the major version of `Ignition v2.15.0` or `Ignition 0.36.2`.
 fn major(version: &str) -> Option<u32> {
     let word = version.split_whitespace().find_map(|word| word.trim_start_matches('v').split_once('.'))?;
     word.0.parse().ok()
@@ -186,7 +189,7 @@ mod tests {
         let (_dir, root) = tree(&[("usr/bin/cloud-init", "")]);
         let (written, lines) = said(|say| seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
         written.unwrap();
-        assert_eq!(lines, ["cloud-init finds a seed in /var/lib/cloud/seed/nocloud"]);
+        assert_eq!(lines, ["cloud-init's seed was written to /var/lib/cloud/seed/nocloud"]);
         let meta = root.read("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
         let yaml = marked_yaml::parse_yaml(0, &meta).unwrap();
         let yaml = yaml.as_mapping().unwrap();
@@ -211,7 +214,7 @@ mod tests {
             let (written, lines) = said(|say| seed(&root, &files(), data, say));
             written.unwrap();
             assert_eq!(root.read(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\n{}\n");
-            assert!(lines[0].starts_with("WARNING: the image has /etc/cloud/cloud-init.disabled"), "{lines:?}");
+            assert!(lines[0].starts_with("WARNING: the image contains /etc/cloud/cloud-init.disabled"), "{lines:?}");
         }
         let (_dir, root) = tree(&[]);
         said(|say| seed(&root, &files(), b"x", say)).0.unwrap();
@@ -239,8 +242,8 @@ mod tests {
         let (cloud_init, ignition_there) = (("usr/bin/cloud-init", ""), ("usr/bin/ignition", ""));
         for (files, data, program, warning) in [
             (&[][..], b"".as_slice(), None, ""),
-            (&[], b"#cloud-config\n", None, "WARNING: the image has no cloud-init: "),
-            (&[ignition_there], b"#!/bin/sh\n", None, "WARNING: the image has no cloud-init: "),
+            (&[], b"#cloud-config\n", None, "WARNING: the image does not contain cloud-init: "),
+            (&[ignition_there], b"#!/bin/sh\n", None, "WARNING: the image does not contain cloud-init: "),
             (&[cloud_init], b"#cloud-config\n", None, ""),
             (&[cloud_init], IGN, None, "WARNING: the user data is for Ignition, "),
             (&[cloud_init, ignition_there], IGN, Some("/usr/bin/ignition"), ""),
@@ -270,7 +273,7 @@ mod tests {
             let programs = Programs::saying(version);
             let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &programs, say));
             ran.unwrap();
-            assert_eq!(lines, ["Ignition has carried out the user data"]);
+            assert_eq!(lines, ["Ignition applied the user data"]);
             let expected: Vec<String> = expected.iter().map(|args| format!("/usr/bin/ignition {args}")).collect();
             assert_eq!(programs.ran(), expected);
             assert!(!root.has(IGNITION_CONFIG));
@@ -284,6 +287,6 @@ mod tests {
         let (_dir, root) = tree(&[]);
         let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
         ran.unwrap();
-        assert!(lines[0].starts_with("WARNING: Ignition has not carried out the user data: "), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: Ignition failed to apply the user data: "), "{lines:?}");
     }
 }

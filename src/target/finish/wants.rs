@@ -1,4 +1,4 @@
-//! What the boot loader must know, in the plan's words and in the tree's.
+//! Conversion of the plan's boot requirements.
 
 use super::boot::{Array, BootWants, Esp, Filesystem, Group};
 use super::distribution::Distribution;

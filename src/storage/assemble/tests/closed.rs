@@ -50,7 +50,7 @@ fn vm_assembled_shows_the_origin_of_a_snapshot_and_not_one_with_a_merge() {
     let (markers, hidden) = seen_and_hidden();
     assert_eq!(markers, [""; 0], "it is to be what it was before");
     let root = hidden.iter().find(|object| object.name == "logical volume vg00/root (linear)");
-    assert!(root.is_some_and(|object| object.reason.contains("merge of a snapshot")), "{hidden:?}");
+    assert!(root.is_some_and(|object| object.reason.contains("snapshot merge")), "{hidden:?}");
     blank(&DISKS);
 }
 

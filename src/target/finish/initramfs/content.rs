@@ -1,31 +1,33 @@
-//! What is in an initramfs: cpio archives one after the other, of which the last one is compressed
+//! Parser of initramfs contents: concatenated cpio archives, of which the last one is compressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// An initramfs with more in it is none that a kernel could unpack.
+/// Maximum unpacked size; the kernel could not unpack a larger one.
 const MOST_BYTES: u64 = 4 << 30;
 const MOST_NAME_BYTES: u64 = 4096;
 const MOST_CONF_BYTES: u64 = 1 << 20;
 
-/// Of an archive's entry, with its magic.
+/// Size of a header, including the magic.
 const HEADER_BYTES: usize = 110;
 const END: &str = "TRAILER!!!";
 
-/// What of it decides whether this machine can start with it.
+/// Contents that determine whether the machine can boot with it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Content {
     /// Names of kernel modules, with underscores.
     pub modules: BTreeSet<String>,
-    /// Names of files in directories of programs.
+    /// Names of files in program directories.
     pub programs: BTreeSet<String>,
     pub mdadm_conf: Option<String>,
     pub is_dracut: bool,
 }
 
+/// Parses an initramfs.
+///
 /// # Errors
-/// It is damaged, or compressed in a way that we do not know.
+/// It is damaged, or its compression is not supported.
 pub fn read(file: impl Read) -> io::Result<Content> {
     let mut content = Content::default();
     archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;
@@ -34,7 +36,7 @@ pub fn read(file: impl Read) -> io::Result<Content> {
 
 fn archives(mut from: impl BufRead, may_be_compressed: bool, content: &mut Content) -> io::Result<()> {
     loop {
-        // What is between two archives.
+        // Padding between archives.
         let zeros = from.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
         if zeros > 0 {
             from.consume(zeros);
@@ -65,10 +67,10 @@ fn compressed(start: [u8; 6], from: impl BufRead, content: &mut Content) -> io::
 
 fn unknown(start: &[u8]) -> io::Error {
     let hex: Vec<String> = start.iter().map(|byte| format!("{byte:02x}")).collect();
-    io::Error::other(format!("something in it is neither cpio nor gzip, zstd or xz: {}", hex.join(" ")))
+    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", hex.join(" ")))
 }
 
-/// False at the end.
+/// Fills the buffer; returns false at the end.
 fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     let got = from.read(&mut into[..1])?;
     if got == 0 {
@@ -77,7 +79,7 @@ fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     from.read_exact(&mut into[1..]).map(|()| true)
 }
 
-/// One archive whose first magic is read already, to its end.
+/// Parses an archive whose first magic was already read.
 fn archive(from: &mut impl BufRead, content: &mut Content) -> io::Result<()> {
     let mut magic_is_read = true;
     loop {
@@ -87,7 +89,7 @@ fn archive(from: &mut impl BufRead, content: &mut Content) -> io::Result<()> {
         magic_is_read = false;
         let (size, name_size) = (field(&header, 6)?, field(&header, 11)?);
         if name_size == 0 || name_size > MOST_NAME_BYTES {
-            return Err(io::Error::other("a name in it has an impossible length"));
+            return Err(io::Error::other("invalid length of a name"));
         }
         let mut name = vec![0; name_size as usize];
         from.read_exact(&mut name)?;
@@ -108,11 +110,11 @@ fn archive(from: &mut impl BufRead, content: &mut Content) -> io::Result<()> {
     }
 }
 
-/// The number in one of the fields after the magic, eight digits each.
+/// Parses one of the eight-digit fields after the magic.
 fn field(header: &[u8; HEADER_BYTES], number: usize) -> io::Result<u64> {
     let digits = &header[6 + number * 8..][..8];
     let value = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    value.ok_or_else(|| io::Error::other("a header in it is damaged"))
+    value.ok_or_else(|| io::Error::other("damaged header"))
 }
 
 fn padding(size: u64) -> u64 {
@@ -146,7 +148,7 @@ pub(in super::super) mod tests {
     use super::*;
     use std::io::Write;
 
-    /// An archive with these files.
+    /// Returns an archive with these files.
     pub fn cpio(files: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, text) in files.iter().chain(&[(END, "")]) {

@@ -1,10 +1,11 @@
-//! Which drivers lead to a disk: those of the devices above it in sysfs.
+//! Drivers required for a disk: those of the devices above it in sysfs.
 
 use crate::device::DevicePath;
 use std::fs;
 use std::path::Path;
 
-/// Modules of the running kernel that drive these disks, each once. What is built in and has no parameters is not seen.
+/// Returns the unique modules of the running kernel that drive these disks. Built-in drivers without parameters are
+/// not visible.
 pub fn of(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {

@@ -109,7 +109,7 @@ fn it_is_made_again_by_what_the_image_has() {
         assert!(result.unwrap());
         assert_eq!(did, [ran]);
         assert!(root.read(settings).unwrap().contains(text), "{}", root.read(settings).unwrap());
-        assert!(said[0].contains("for that of the image has no mdadm program, has no raid1"), "{said:?}");
+        assert!(said[0].contains("because the image's initramfs lacks the program mdadm, lacks raid1"), "{said:?}");
         assert!(said[1].contains(" took "), "{said:?}");
     }
     // Alpine's finds drivers by itself.
@@ -118,7 +118,10 @@ fn it_is_made_again_by_what_the_image_has() {
     assert!(!result.unwrap());
     assert_eq!(did, ["/sbin/mkinitfs -o /boot/initrd.img-6.1 6.1"]);
     assert!(!root.has("/etc/mkinitfs"));
-    assert!(said[0].starts_with("mkinitfs makes the initramfs of 6.1, for the image brings none"), "{said:?}");
+    assert!(
+        said[0].starts_with("mkinitfs builds the initramfs of 6.1, because the image does not contain one"),
+        "{said:?}"
+    );
     let own = ("etc/mkinitfs/mkinitfs.conf", "features=\"ata base ext4\"\n");
     let (_dir, root) = tree(&[DEP, own, ("sbin/mkinitfs", ""), ("sbin/mdadm", ""), ("sbin/lvm", "")]);
     let mut wants = on_array();
@@ -133,7 +136,7 @@ fn it_is_made_again_by_what_the_image_has() {
     put(&root, &[EXT4, ("lib/raid1.ko", ""), ("sbin/mdadm", ""), other]);
     let (result, _, said) = ensured(&root, &on_array(), Some(whole));
     result.unwrap();
-    assert!(said[0].contains(&format!("starts other arrays than {UUID}")), "{said:?}");
+    assert!(said[0].contains(&format!("does not start array {UUID}")), "{said:?}");
 }
 
 #[test]
@@ -146,14 +149,14 @@ fn what_cannot_be_made_is_told() {
         (
             &[DEP, mdadm],
             none(),
-            "for the image brings none; the image has none of update-initramfs, dracut, mkinitcpio, mkinitfs",
+            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; it must be built because the image does not contain one",
         ),
-        (&[DEP, tool], none(), "cannot be found without mdadm, which the image has not"),
-        (&[DEP, tool, mdadm], none(), "the initramfs that dracut has made has no mdadm program, has no ext4"),
+        (&[DEP, tool], none(), "requires mdadm, which the image does not contain"),
+        (&[DEP, tool, mdadm], none(), "the initramfs built by dracut lacks the program mdadm, lacks ext4"),
         (
             &[DEP, tool, mdadm],
             None,
-            "make the initramfs of 6.1 by dracut: `/usr/bin/dracut` did not end within 600 s and was killed, saying: dracut: no space",
+            "build the initramfs of 6.1 with dracut: `/usr/bin/dracut` did not end within 600 s and was killed: dracut: no space",
         ),
     ];
     for (files, made, says) in cases {
@@ -163,12 +166,15 @@ fn what_cannot_be_made_is_told() {
     }
     let (_dir, root) = tree(&[DEP, tool, mdadm]);
     let error = ensure(&root, &on_array(), &kernel(), &Programs::failing(), &|_| {}).unwrap_err().to_string();
-    assert!(error.starts_with("make the initramfs of 6.1 by dracut: `/usr/bin/dracut --force"), "{error}");
-    assert!(error.ends_with("exited with 1, saying: no"), "{error}");
+    assert!(error.starts_with("build the initramfs of 6.1 with dracut: `/usr/bin/dracut --force"), "{error}");
+    assert!(error.ends_with("exited with 1: no"), "{error}");
     let (_dir, root) = tree(&[DEP, tool, mdadm, ("boot/initrd.img-6.1", "no archive")]);
     let (result, _, said) = ensured(&root, &on_array(), none());
     result.unwrap_err();
-    assert!(said[0].contains("for that of the image cannot be read: something in it is neither cpio nor"), "{said:?}");
+    assert!(
+        said[0].contains("because the image's initramfs cannot be read: unsupported format, neither cpio nor"),
+        "{said:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What GRUB needs whatever the firmware: its directory, its menu, and where both lie.
+//! Common parts of GRUB for all firmware: directory, menu, and search commands.
 
 use super::super::boot::{Filesystem, Start};
 use super::super::places::{first, is_directory, program};
@@ -6,11 +6,11 @@ use super::super::{bls, command_line};
 use crate::error::Result;
 use crate::target::Root;
 
-/// Programs of GRUB, whose names have a 2 in some distributions.
+/// Names of GRUB's programs; some distributions add a 2.
 pub const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
 const MKCONFIG: [&str; 2] = ["grub2-mkconfig", "grub-mkconfig"];
 
-/// What an image of GRUB has in it, as far as the tree has it. The menu may ask for more, from the directory of modules.
+/// Modules of GRUB's core image, as far as available. The menu can load others from the modules directory.
 pub const MODULES: [&str; 28] = [
     "part_gpt",
     "part_msdos",
@@ -42,13 +42,13 @@ pub const MODULES: [&str; 28] = [
     "terminal",
 ];
 
-/// Where the menu lies, and what GRUB finds it by.
+/// Location of the menu.
 pub struct Home<'a> {
-    /// In the tree: `/boot/grub`.
+    /// Directory in the target: `/boot/grub`.
     pub directory: String,
-    /// The filesystem with `/boot`.
+    /// Filesystem that contains `/boot`.
     pub filesystem: &'a Filesystem,
-    /// What of a path GRUB does not see: `/boot` where that is a filesystem of its own.
+    /// Path prefix that GRUB does not see: `/boot` if it is a separate filesystem.
     hidden: &'static str,
 }
 
@@ -62,27 +62,27 @@ impl Home<'_> {
         }
     }
 
-    /// A path of the tree, as GRUB sees it.
+    /// Converts a path of the target to GRUB's view.
     pub fn seen<'a>(&self, path: &'a str) -> &'a str {
         path.strip_prefix(self.hidden).unwrap_or(path)
     }
 
-    /// Lines that make GRUB's own directory known.
+    /// Returns commands that set GRUB's own directory.
     pub fn search(&self) -> String {
         let directory = self.seen(&self.directory).to_owned();
         format!("search --no-floppy --fs-uuid --set=root {}\nset prefix=($root){directory}\n", self.filesystem.uuid)
     }
 }
 
-/// Writes the menu, and settings with which the image's own tool makes it anew for later kernels. That tool is not run here:
-/// it takes half a minute, and names the root filesystem by a device where no udev has made links.
+/// Writes the menu, and settings with which the image's own tool regenerates it for later kernels. The tool is not
+/// run here: it takes half a minute, and names the root filesystem by device if udev's links are missing.
 ///
 /// # Errors
-/// Something cannot be written.
+/// A file cannot be written.
 pub fn write_menu(start: &Start, home: &Home, terminal: &str) -> Result<()> {
     command_line::keep_for_grub(start.root, start.own)?;
     command_line::keep_for_kernel_install(start.root, start.line)?;
-    // What is generated here by a package of the image would replace our menu.
+    // Name of the generator, which will replace this menu when a package runs it.
     let maker = program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| name(&path).to_owned());
     let reads_entries = own_entry(start, home)?;
     let menu = menu(start, home, terminal, &maker, reads_entries);
@@ -96,7 +96,7 @@ fn name(path: &str) -> &str {
 fn menu(start: &Start, home: &Home, terminal: &str, maker: &str, reads_entries: bool) -> String {
     let (kernel, initrd) = (home.seen(&start.kernel.image), home.seen(&start.kernel.initrd));
     let line: Vec<String> = start.line.split(' ').map(quoted).collect();
-    // The image's boot entries come first, so that a later kernel is booted without another menu.
+    // The image's boot entries come first, so that later kernels are booted without a new menu.
     let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
     let system = &start.wants.system;
     format!(
@@ -109,7 +109,8 @@ fn menu(start: &Start, home: &Home, terminal: &str, maker: &str, reads_entries: 
     )
 }
 
-/// The image's own boot entry gets this machine's command line. Does GRUB read such entries? Of later kernels nothing else tells it.
+/// Writes this machine's command line to the image's own boot entry. Returns whether GRUB reads such entries, which
+/// are then its only source of later kernels.
 fn own_entry(start: &Start, home: &Home) -> Result<bool> {
     let reads_entries =
         first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);
@@ -124,7 +125,7 @@ fn own_entry(start: &Start, home: &Home) -> Result<bool> {
     start.root.write(path, 0o644, entry.as_bytes()).map(|()| true)
 }
 
-/// A word as GRUB's shell has it.
+/// Quotes a word for GRUB's shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "=-_.,:/@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -134,7 +135,7 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// The modules of the list that this directory has.
+/// Returns the modules of the list that exist in this directory.
 pub fn modules<'a>(root: &Root, directory: &str, wanted: &[&'a str]) -> Vec<&'a str> {
     let names = root.names(directory).unwrap_or_default();
     wanted.iter().filter(|module| names.contains(&format!("{module}.mod"))).copied().collect()

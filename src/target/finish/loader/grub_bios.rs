@@ -1,4 +1,5 @@
-//! GRUB for BIOS: its image is made once, and put onto every disk beneath the root filesystem, so that each can start alone.
+//! GRUB for BIOS: its image is built once, and written to every disk beneath the root filesystem, so that each can
+//! boot alone.
 
 use super::super::boot::Start;
 use super::super::places::{first, is_directory, program};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 pub const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
 
-/// It writes two images onto a disk. The whole grub-install takes eight times as long.
+/// Tool that writes two images to a disk. The complete grub-install takes eight times as long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
@@ -26,10 +27,10 @@ pub fn install(start: &Start) -> Result<()> {
     put(start, true)
 }
 
-/// Puts it onto disks that have none. Its menu stays, where there is one.
+/// Writes GRUB to disks that lack it. An existing menu is preserved.
 ///
 /// # Errors
-/// As [`install`].
+/// As for [`install`].
 pub fn renew(start: &Start) -> Result<()> {
     let menu = format!("{}/grub.cfg", Home::of(start).directory);
     put(start, !start.root.has(&menu))
@@ -38,17 +39,14 @@ pub fn renew(start: &Start) -> Result<()> {
 fn put(start: &Start, with_menu: bool) -> Result<()> {
     let Start { root, wants, run, .. } = start;
     if wants.disks.is_empty() {
-        return Err(Error::new(
-            Phase::Target,
-            "no disk is beneath the root filesystem, so that GRUB can be put onto none",
-        ));
+        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem does not lie on a disk"));
     }
     let home = Home::of(start);
     if with_menu {
         grub::write_menu(start, &home, &terminal(&wants.consoles))?;
     }
     let Some(modules) = modules(root) else {
-        return Err(Error::new(Phase::Target, "the image has no GRUB for BIOS"));
+        return Err(Error::new(Phase::Target, "the image does not contain GRUB for BIOS"));
     };
     let setup = program(root, &SETUP).or_else(|| first(root, &SETUP_BESIDE));
     let boot = first(root, &[&format!("{modules}/boot.img")]);
@@ -62,9 +60,9 @@ fn put(start: &Start, with_menu: bool) -> Result<()> {
             match (gap(disk), &boot, &setup) {
                 (Some(gap), Some(boot), _) => grub_gap::put(start, &directory, boot, device, gap)?,
                 (_, _, Some(setup)) => {
-                    // Where there is no room for its image GRUB notes the sectors of the file: it has to be forced to.
+                    // Without space for its image, GRUB records the sectors of the file, which requires --force.
                     let args = ["--force", "-d", &directory, device.as_str()];
-                    run.run(setup, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {device}"))?;
+                    run.run(setup, &args, DEADLINE).context(Phase::Target, || format!("install GRUB on {device}"))?;
                 }
                 _ => {}
             }
@@ -73,23 +71,23 @@ fn put(start: &Start, with_menu: bool) -> Result<()> {
     }
     let Some(install) = program(root, &INSTALL) else {
         let looked = [&SETUP[..], &INSTALL].concat().join(", ");
-        let what = format!("the image cannot put its GRUB onto a disk: it has none of {looked}");
+        let what = format!("cannot install GRUB: the image contains none of {looked}");
         return Err(Error::new(Phase::Target, what));
     };
     for BootDisk { device, .. } in &wants.disks {
         let args = ["--target=i386-pc", "--force", device.as_str()];
-        run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {device}"))?;
+        run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("install GRUB on {device}"))?;
     }
     Ok(())
 }
 
-/// Makes the image that finds the menu by the filesystem's UUID, whatever the disks are called. Returns its directory, where GRUB
-/// also looks for further modules.
+/// Builds the image, which finds the menu by the filesystem's UUID, regardless of disk names. Returns its directory,
+/// in which GRUB also searches for further modules.
 fn make(start: &Start, home: &Home, modules: &str, mkimage: &str) -> Result<String> {
     let Start { root, run, .. } = start;
     let directory = format!("{}/i386-pc", home.directory);
     root.make_directory(&directory)?;
-    // One process of the tree copies 300 files sooner than we could write them with a flush each.
+    // A single cp copies 300 files faster than we could write them with a flush each.
     let copied = run.run("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
     copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
     let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));
@@ -97,11 +95,11 @@ fn make(start: &Start, home: &Home, modules: &str, mkimage: &str) -> Result<Stri
     let names = grub::modules(root, modules, &[&["biosdisk"][..], &grub::MODULES].concat());
     let prefix = home.seen(&home.directory);
     let args = [&["-O", "i386-pc", "-d", modules, "-c", &search, "-p", prefix, "-o", &core][..], &names].concat();
-    run.run(mkimage, &args, DEADLINE).context(Phase::Target, || "make an image of GRUB")?;
+    run.run(mkimage, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
     Ok(directory)
 }
 
-/// A BIOS shows GRUB on the screen alone, which few servers have.
+/// Returns commands for a serial terminal: on BIOS, GRUB only uses the screen, which few servers have.
 fn terminal(consoles: &[String]) -> String {
     let serial = consoles.iter().find_map(|console| {
         let (unit, rest) = console.strip_prefix("ttyS")?.split_at_checked(1)?;

@@ -1,5 +1,6 @@
-//! GRUB between a partition table and the first partition. GRUB's own tool takes that room on disks with an MBR alone: on one with a
-//! GPT it wants a partition for it, which no layout has, and gives up where its menu lies on an array or in a volume group.
+//! Installation of GRUB between a partition table and the first partition. GRUB's own tool uses this gap only on
+//! disks with an MBR: with a GPT it requires a separate partition, which layouts do not have, and fails if its menu
+//! is on an array or in a volume group.
 
 use super::super::boot::Start;
 use crate::device::DevicePath;
@@ -11,36 +12,36 @@ use std::time::Duration;
 
 const SECTOR: usize = 512;
 
-/// What comes before disk signature and partitions in the first sector (UEFI specification 5.2.1).
+/// Size of the code before disk signature and partitions in the first sector (UEFI specification 5.2.1).
 const CODE_BYTES: usize = 440;
 
-/// Where boot.img has the sector of core.img, and the jump by which it trusts a BIOS to tell the drive's number (GRUB 2.12,
-/// include/grub/i386/pc/boot.h).
+/// Offsets in boot.img of the sector of core.img, and of the jump that makes it trust the drive number from the BIOS
+/// (GRUB 2.12, include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
 const DRIVE_CHECK: usize = 0x66;
 const NO_OPERATION: u8 = 0x90;
 
-/// Where the first sector of core.img has that of the others: an entry of twelve bytes at its end.
+/// Offset in the first sector of core.img of the sector of the rest: an entry of twelve bytes at its end.
 const REST_SECTOR: usize = SECTOR - 12;
 
-/// More does not fit before any first partition.
+/// Maximum size of an image; more does not fit before any first partition.
 const MOST_BYTES: u64 = 1 << 20;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Puts boot.img and core.img of the tree onto a disk. A program of the tree writes it, which gets no other disks than those that are
-/// made anew.
+/// Writes boot.img and core.img of the target to a disk, by a program of the target that has access only to disks
+/// that are recreated.
 ///
 /// # Errors
-/// They are no such images, do not fit, or cannot be written.
+/// The images are invalid, do not fit, or cannot be written.
 pub fn put(start: &Start, directory: &str, boot: &str, disk: &DevicePath, gap: ByteRange) -> Result<()> {
     let Start { root, run, .. } = start;
-    let what = || format!("put GRUB onto {disk}");
+    let what = || format!("install GRUB on {disk}");
     let core = format!("{directory}/core.img");
     let images =
         read(root, boot).and_then(|boot| placed(boot, read(root, &core)?, gap)).context(Phase::Target, what)?;
     let sector = gap.start / SECTOR as u64;
-    // What starts the rest comes last.
+    // The sector that starts the rest is written last.
     for (name, image, at) in [("core.gap", &images.core, sector), ("boot.gap", &images.boot, 0)] {
         let path = format!("{directory}/{name}");
         root.write(&path, 0o644, image)?;
@@ -60,23 +61,23 @@ fn read(root: &Root, path: &str) -> io::Result<Vec<u8>> {
 #[derive(Debug, PartialEq, Eq)]
 struct Images {
     boot: Vec<u8>,
-    /// Whole sectors.
+    /// Image, padded to whole sectors.
     core: Vec<u8>,
 }
 
-/// The images for that place: each names the sector of what follows it.
+/// Adapts the images to their location: each contains the sector of the next one.
 fn placed(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<Images> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
-        return Err(io::Error::other("the image's boot.img is not GRUB's"));
+        return Err(io::Error::other("boot.img of the image is invalid"));
     }
     if core.len() <= SECTOR {
-        return Err(io::Error::other("the image's core.img is not GRUB's"));
+        return Err(io::Error::other("core.img of the image is invalid"));
     }
     core.resize(core.len().next_multiple_of(SECTOR), 0);
     if core.len() as u64 > gap.length {
         let (wanted, free) = (core.len(), gap.length);
         return Err(io::Error::other(format!(
-            "it has {wanted} bytes, and there are {free} before the first partition"
+            "core.img has {wanted} bytes, but only {free} are available before the first partition"
         )));
     }
     let sector = gap.start / SECTOR as u64;
@@ -109,10 +110,10 @@ mod tests {
     #[test]
     fn what_is_no_image_or_too_large_is_refused() {
         for (boot, core, says) in [
-            (vec![7; 512], vec![8; 1024], "boot.img is not GRUB's"),
-            (boot()[..511].to_vec(), vec![8; 1024], "boot.img is not GRUB's"),
-            (boot(), vec![8; 512], "core.img is not GRUB's"),
-            (boot(), vec![8; 1537], "it has 2048 bytes, and there are 1536 before the first partition"),
+            (vec![7; 512], vec![8; 1024], "boot.img of the image is invalid"),
+            (boot()[..511].to_vec(), vec![8; 1024], "boot.img of the image is invalid"),
+            (boot(), vec![8; 512], "core.img of the image is invalid"),
+            (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
         ] {
             let error = placed(boot, core, GAP).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

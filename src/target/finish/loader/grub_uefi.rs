@@ -1,4 +1,5 @@
-//! GRUB for UEFI: an image that the distribution has built, which needs a copy and four lines, or one of the tree's modules.
+//! GRUB for UEFI: a prebuilt image of the distribution, which needs a copy and four lines of configuration, or one
+//! built from the target's modules.
 
 use super::super::boot::Start;
 use super::super::esp::OnEsp;
@@ -10,18 +11,18 @@ use crate::target::Root;
 use std::io::Read;
 use std::time::Duration;
 
-/// An image of GRUB that is ready.
+/// Prebuilt image of GRUB.
 struct Built {
-    /// Starts GRUB where the firmware verifies what it starts.
+    /// Paths of shim, which starts GRUB under Secure Boot.
     shim: &'static [&'static str],
-    /// Lets a person enrol keys for shim.
+    /// Paths of MokManager, for enrolling keys of shim.
     manager: &'static [&'static str],
     grub: &'static [&'static str],
-    /// The name by which shim looks for GRUB.
+    /// File name that shim expects for GRUB.
     name: &'static str,
 }
 
-/// The signed ones first.
+/// Known images, signed ones first.
 const BUILT: [Built; 4] = [
     // Debian, Ubuntu.
     Built {
@@ -30,7 +31,7 @@ const BUILT: [Built; 4] = [
         grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
         name: "grubx64.efi",
     },
-    // Fedora, RHEL and theirs: where their packages put it, or where bootupd takes it from.
+    // Fedora, RHEL and derivatives: in their packages' directory, or in bootupd's source.
     Built {
         shim: &[
             "/boot/efi/EFI/*/shimx64.efi",
@@ -62,12 +63,12 @@ const BUILT: [Built; 4] = [
 
 const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
 
-/// What only an image for UEFI has in it.
+/// Modules only for UEFI.
 const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// An image of GRUB has four megabytes.
+/// Maximum size of an image, which usually has four megabytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 pub fn is_in(root: &Root) -> bool {
@@ -99,7 +100,7 @@ pub fn install(start: &Start) -> Result<OnEsps> {
         home.search()
     );
     let mut files = vec![OnEsp::text(format!("{directory}/grub.cfg"), config.clone())];
-    // Without a directory of its own, as SUSE builds it, it looks where it lies.
+    // An image without a built-in directory, as SUSE builds it, searches its own directory.
     files.extend(own.is_none().then(|| OnEsp::text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
@@ -123,7 +124,7 @@ pub fn install(start: &Start) -> Result<OnEsps> {
     Ok(OnEsps { files, loader, arguments: String::new() })
 }
 
-/// The directory of the ESP that is built into an image of GRUB: there it looks for its configuration.
+/// Returns the directory on the ESP that is built into an image of GRUB, in which it searches its configuration.
 fn prefix(root: &Root, image: &str) -> Result<Option<String>> {
     let what = || format!("read {image} of the image");
     let mut bytes = Vec::new();
@@ -139,24 +140,24 @@ fn prefix_in(bytes: &[u8]) -> Option<String> {
         let rest = bytes.get(at + BEGIN.len()..)?;
         let name = rest.get(..rest.iter().take(64).position(|byte| *byte == 0)?)?;
         let is_name = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
-        // What every firmware has is no directory of its own.
+        // The common fallback directory is not specific to the image.
         is_name.then(|| String::from_utf8_lossy(name).into_owned()).filter(|name| !name.eq_ignore_ascii_case("boot"))
     });
     names.into_iter().next().map(|name| format!("/EFI/{name}"))
 }
 
-/// An image of the tree's modules. It lies beside the menu, for the copies.
+/// Builds an image from the target's modules. It is stored next to the menu, and copied from there.
 fn make(start: &Start, home: &Home) -> Result<String> {
     let root = start.root;
     let (Some(program), Some(modules)) = (program(root, &MKIMAGE), MODULES.iter().find(|dir| is_directory(root, dir)))
     else {
-        return Err(Error::new(Phase::Target, "the image has no GRUB for UEFI"));
+        return Err(Error::new(Phase::Target, "the image does not contain GRUB for UEFI"));
     };
     let image = format!("{}/grubx64.efi", home.directory);
     let prefix = format!("/EFI/{}", start.wants.system);
     let names = grub::modules(root, modules, &[&grub::MODULES[..], &MORE].concat());
     let args = [&["-O", "x86_64-efi", "-d", modules, "-p", &prefix, "-o", &image][..], &names].concat();
-    start.run.run(&program, &args, DEADLINE).context(Phase::Target, || "make an image of GRUB")?;
+    start.run.run(&program, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
     Ok(image)
 }
 

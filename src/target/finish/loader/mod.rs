@@ -1,4 +1,4 @@
-//! The boot loader that the image has, put where the firmware looks for it.
+//! Installation of the image's boot loader for the firmware.
 
 mod grub;
 mod grub_bios;
@@ -18,31 +18,33 @@ use crate::facts::EntryWanted;
 use crate::inventory::Firmware;
 use crate::target::Root;
 
-/// Where a firmware looks that knows of no entry (UEFI specification, 3.5.1.1).
+/// Fallback path of firmware without entries (UEFI specification, 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
-/// By whom the kernel is started.
+/// Program that starts the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loader {
     GrubUefi,
     GrubBios,
     SystemdBoot,
     Uki,
-    /// The kernel itself is the firmware's program.
+    /// The firmware starts the kernel itself.
     Stub,
 }
 
-/// Files for each ESP, and which of them the firmware starts.
+/// Files for each ESP, and the one that the firmware starts.
 struct OnEsps {
     files: Vec<OnEsp>,
-    /// From the root of the ESP.
+    /// Path from the root of the ESP.
     loader: String,
-    /// A kernel that starts without a boot loader has its command line here; else empty.
+    /// Kernel command line if the kernel starts without a boot loader; else empty.
     arguments: String,
 }
 
+/// Selects the boot loader.
+///
 /// # Errors
-/// The tree has none for this firmware, or there is no ESP for it.
+/// The target contains none for this firmware, or there is no ESP for it.
 pub fn choose(root: &Root, wants: &BootWants) -> Result<Loader> {
     let uefi = [
         (Loader::Uki, uki::is_configured as fn(&Root) -> bool),
@@ -51,25 +53,27 @@ pub fn choose(root: &Root, wants: &BootWants) -> Result<Loader> {
         (Loader::Uki, uki::is_in),
     ];
     match wants.firmware {
-        Firmware::Uefi if wants.esps.is_empty() => {
-            Err(Error::new(Phase::Target, "this machine boots by UEFI, and the layout has no EFI system partition"))
-        }
+        Firmware::Uefi if wants.esps.is_empty() => Err(Error::new(
+            Phase::Target,
+            "this machine boots by UEFI, but the layout does not contain an EFI system partition",
+        )),
         Firmware::Uefi => {
             Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(Loader::Stub, |(loader, _)| loader))
         }
         Firmware::Bios if grub_bios::modules(root).is_some() => Ok(Loader::GrubBios),
         Firmware::Bios => {
             let looked = grub_bios::MODULES.join(", ");
-            let what = format!("this machine boots by BIOS, for which the image has no GRUB: looked at {looked}");
+            let what =
+                format!("this machine boots by BIOS, but the image does not contain GRUB for BIOS: searched {looked}");
             Err(Error::new(Phase::Target, what))
         }
     }
 }
 
-/// Returns the entries that the firmware should have: one for each ESP.
+/// Installs the boot loader and returns the boot entries required in the firmware: one for each ESP.
 ///
 /// # Errors
-/// A tool of the tree fails, or something cannot be written.
+/// A tool of the target fails, or a file cannot be written.
 pub fn install(loader: Loader, start: &Start) -> Result<Vec<EntryWanted>> {
     let on_esps = match loader {
         Loader::GrubBios => {
@@ -90,7 +94,8 @@ pub fn install(loader: Loader, start: &Start) -> Result<Vec<EntryWanted>> {
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 
-/// Kernel and initramfs as files of each ESP, and their paths there. Where the ESP is `/boot`, they stay where they are.
+/// Returns kernel and initramfs as files for each ESP, and their paths there. If the ESP is `/boot`, they are already
+/// there.
 fn kernel_files(start: &Start, directory: &str) -> [(OnEsp, String); 2] {
     let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));
     [&start.kernel.image, &start.kernel.initrd].map(|path| {

@@ -1,4 +1,4 @@
-//! No boot loader at all: the kernel is the firmware's program (Documentation/admin-guide/efi-stub.rst of Linux).
+//! Boot without a boot loader: the firmware starts the kernel (Documentation/admin-guide/efi-stub.rst of Linux).
 
 use super::super::boot::Start;
 use super::super::command_line;
@@ -12,13 +12,15 @@ pub fn install(start: &Start) -> Result<OnEsps> {
     let read = start.root.open_file(image).and_then(|mut file| file.read_exact(&mut magic));
     read.context(Phase::Target, || format!("read {image} of the image"))?;
     if magic != *b"MZ" {
-        let what =
-            format!("the image has no boot loader for UEFI, and {image} cannot start by itself: it has no EFI stub");
+        let what = format!(
+            "the image does not contain a boot loader for UEFI, and {image} cannot be started by the firmware: it lacks an EFI stub"
+        );
         return Err(Error::new(Phase::Target, what));
     }
     (start.say)(
-        "the image has no boot loader: the firmware starts the kernel by an entry of its own. If it loses its entries, or cannot \
-         keep one, the machine does not boot from disk; install GRUB or systemd-boot into the image",
+        "the image does not contain a boot loader: the firmware starts the kernel by its own boot entry. If the \
+         firmware loses or cannot store the entry, the machine does not boot from disk; install GRUB or systemd-boot \
+         in the image",
     );
     command_line::keep_for_kernel_install(start.root, start.line)?;
     let [(kernel, loader), (initrd, initrd_path)] = kernel_files(start, &format!("/EFI/{}", start.wants.system));

@@ -1,4 +1,4 @@
-//! systemd-boot: its image, an entry, and kernel and initramfs on each ESP, where kernel-install(8) would put them.
+//! systemd-boot: boot loader, entry, kernel and initramfs on each ESP, in the layout of kernel-install(8).
 
 use super::super::boot::Start;
 use super::super::esp::OnEsp;
@@ -17,7 +17,7 @@ pub fn is_in(root: &Root) -> bool {
     first(root, &IMAGES).is_some()
 }
 
-/// The boot loader itself, with its settings.
+/// Returns the boot loader with its settings.
 pub fn files(root: &Root) -> Option<[OnEsp; 3]> {
     let image = first(root, &IMAGES)?;
     let settings = OnEsp::text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");
@@ -35,7 +35,7 @@ pub fn install(start: &Start) -> Result<OnEsps> {
     Ok(OnEsps { files, loader: LOADER.to_owned(), arguments: String::new() })
 }
 
-/// kernel-install(8) puts later kernels beside ours, with the same arguments.
+/// Configures kernel-install(8) to add later kernels in the same way, with the same arguments.
 pub fn keep(start: &Start) -> Result<()> {
     start.root.write("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
     command_line::keep_for_kernel_install(start.root, start.line)

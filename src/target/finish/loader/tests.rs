@@ -193,8 +193,8 @@ fn an_image_that_wants_a_unified_image_and_cannot_make_one_is_told() {
     let systemd = ("usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed", "systemd-boot");
     let (ukify, stub) = (("usr/bin/ukify", ""), ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", ""));
     for (files, lacks) in [
-        (&[systemd, wants_uki][..], "no ukify"),
-        (&[systemd, wants_uki, ukify], "no /usr/lib/systemd/boot/efi/linuxx64.efi.stub"),
+        (&[systemd, wants_uki][..], "not contain ukify"),
+        (&[systemd, wants_uki, ukify], "not contain /usr/lib/systemd/boot/efi/linuxx64.efi.stub"),
         (&[systemd, wants_uki, ukify, stub], ""),
         (&[systemd, ukify], ""),
     ] {
@@ -237,7 +237,7 @@ fn grub_for_bios_goes_onto_every_disk() {
 
     let small = BootWants { disks: boot_disks(Some(ByteRange { length: 512, ..GAP })), ..bios };
     let error = booted(&root, &small).0.unwrap_err().to_string();
-    assert!(error.starts_with("put GRUB onto /dev/sda: it has 1024 bytes, and there are 512"), "{error}");
+    assert!(error.starts_with("install GRUB on /dev/sda: core.img has 1024 bytes, but only 512"), "{error}");
 }
 
 #[test]
@@ -266,13 +266,25 @@ fn what_cannot_boot_says_what_was_looked_at() {
     let disk = BootWants { disks: boot_disks(None), ..bios.clone() };
     type Case<'a> = (Vec<(&'a str, &'a str)>, BootWants, &'a str);
     let cases: [Case<'_>; 7] = [
-        (vec![], uefi(), "has no init, so that it cannot start: looked at /sbin/init, /usr/lib/systemd/systemd,"),
-        (vec![BASE[0]], uefi(), "has no kernel, so that it cannot boot: looked at /boot/loader/entries/*.conf,"),
-        (BASE.to_vec(), wants(), "boots by UEFI, and the layout has no EFI system partition"),
-        (BASE.to_vec(), bios.clone(), "by BIOS, for which the image has no GRUB: looked at /usr/lib/grub/i386-pc,"),
-        ([&BASE[..], &[grub]].concat(), bios, "no disk is beneath the root filesystem"),
-        ([&BASE[..], &[grub]].concat(), disk, "it has none of grub-bios-setup, grub2-bios-setup, grub-install"),
-        ([&BASE[2..], &[BASE[0], ("boot/vmlinuz-6.1", "xxxx")]].concat(), uefi(), "cannot start by itself"),
+        (
+            vec![],
+            uefi(),
+            "does not contain an init program and cannot boot: searched /sbin/init, /usr/lib/systemd/systemd,",
+        ),
+        (vec![BASE[0]], uefi(), "does not contain a kernel and cannot boot: searched /boot/loader/entries/*.conf,"),
+        (BASE.to_vec(), wants(), "boots by UEFI, but the layout does not contain an EFI system partition"),
+        (
+            BASE.to_vec(),
+            bios.clone(),
+            "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
+        ),
+        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not lie on a disk"),
+        (
+            [&BASE[..], &[grub]].concat(),
+            disk,
+            "the image contains none of grub-bios-setup, grub2-bios-setup, grub-install",
+        ),
+        ([&BASE[2..], &[BASE[0], ("boot/vmlinuz-6.1", "xxxx")]].concat(), uefi(), "cannot be started by the firmware"),
     ];
     for (files, wants, says) in cases {
         let (_dir, root) = tree(&files);

@@ -1,4 +1,4 @@
-//! Cards of the network are known by their addresses: those of the other machine become those of the cards at the same place here.
+//! Replacement of the previous machine's MAC addresses by those of the corresponding NICs of this one.
 
 use super::super::places;
 use super::super::user_data;
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::inventory::Nic;
 use crate::target::Root;
 
-/// Where systems write addresses of cards.
+/// Files in which systems store MAC addresses.
 const FILES: [&str; 10] = [
     "/etc/netplan/*.yaml",
     "/etc/systemd/network/*",
@@ -22,12 +22,14 @@ const FILES: [&str; 10] = [
     "/etc/mactab",
 ];
 
-/// What keeps cloud-init from looking for the cards that it knows.
+/// Setting that disables network configuration by cloud-init.
 const CLOUD_INIT: (&str, &str) = (
     "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg",
     "# written by drophammer: the network is set up for the cards of this machine\nnetwork: {config: disabled}\n",
 );
 
+/// Replaces the addresses in all files.
+///
 /// # Errors
 /// A file cannot be written.
 pub fn replace(root: &Root, there: &[CarriedNic], here: &[Nic], say: Say) -> Result<()> {
@@ -35,12 +37,12 @@ pub fn replace(root: &Root, there: &[CarriedNic], here: &[Nic], say: Say) -> Res
         there.iter().zip(here).map(|(there, here)| (there.mac.as_str(), here.mac.as_str())).collect();
     let lacking: Vec<String> = there.iter().skip(here.len()).map(|nic| format!("{} ({})", nic.name, nic.mac)).collect();
     if !lacking.is_empty() {
-        say(&format!("WARNING: this machine has no card in the place of {}", lacking.join(", ")));
+        say(&format!("WARNING: no NIC of this machine corresponds to {}", lacking.join(", ")));
     }
     let (mut changed, mut speaks) = (Vec::new(), false);
     for path in FILES.iter().flat_map(|pattern| places::matching(root, pattern)) {
         let Ok(text) = root.read(&path) else { continue };
-        // Most rules are about other things.
+        // Most udev rules do not concern the network.
         speaks |= !path.starts_with("/etc/udev/");
         if let Some(new) = with_those(&text, &pairs) {
             root.rewrite(&path, 0o600, new.as_bytes())?;
@@ -49,19 +51,20 @@ pub fn replace(root: &Root, there: &[CarriedNic], here: &[Nic], say: Say) -> Res
     }
     if user_data::has_cloud_init(root) {
         root.write(CLOUD_INIT.0, 0o644, CLOUD_INIT.1.as_bytes())?;
-        say("cloud-init does not set up the network any more: it would look for the cards of the other machine");
+        say("disabled network configuration by cloud-init: it would search for the NICs of the previous machine");
     }
     match (changed.is_empty(), speaks) {
-        (false, _) => say(&format!("addresses of the cards of this machine are in {}", changed.join(", "))),
+        (false, _) => say(&format!("replaced MAC addresses in {}", changed.join(", "))),
         (true, true) => say(
-            "WARNING: the network of the system is set up without addresses of cards: where it names cards, they may be called otherwise here",
+            "WARNING: the system's network configuration does not use MAC addresses: names of NICs may differ on this machine",
         ),
         (true, false) => {}
     }
     Ok(())
 }
 
-/// Each address is replaced once: two machines may have the same ones in another order. `None`: nothing changes.
+/// Replaces each address once, since both machines may have the same ones in another order. `None` if nothing
+/// changes.
 fn with_those(text: &str, pairs: &[(&str, &str)]) -> Option<String> {
     let (mut new, mut rest) = (String::with_capacity(text.len()), text);
     while !rest.is_empty() {
@@ -129,10 +132,7 @@ mod tests {
             assert_eq!(root.read(&format!("/{path}")).unwrap().to_lowercase(), expected, "{path}");
         }
         assert_eq!(fs::metadata(secret).unwrap().permissions().mode() & 0o7777, 0o640);
-        assert!(
-            lines.len() == 1 && lines[0].starts_with("addresses of the cards of this machine are in "),
-            "{lines:?}"
-        );
+        assert!(lines.len() == 1 && lines[0].starts_with("replaced MAC addresses in "), "{lines:?}");
         assert!(!root.has("/etc/cloud"));
     }
 
@@ -154,10 +154,13 @@ mod tests {
         done.unwrap();
         assert_eq!(
             lines[0],
-            "WARNING: this machine has no card in the place of eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
+            "WARNING: no NIC of this machine corresponds to eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
         );
-        assert!(lines[1].starts_with("cloud-init does not set up the network any more"), "{lines:?}");
-        assert!(lines[2].starts_with("WARNING: the network of the system is set up without addresses"), "{lines:?}");
+        assert!(lines[1].starts_with("disabled network configuration by cloud-init"), "{lines:?}");
+        assert!(
+            lines[2].starts_with("WARNING: the system's network configuration does not use MAC addresses"),
+            "{lines:?}"
+        );
         assert!(root.read(CLOUD_INIT.0).unwrap().ends_with("network: {config: disabled}\n"));
         assert_eq!(root.read("/etc/network/interfaces").unwrap(), "auto enp1s0\n");
         // A system without any of these files.

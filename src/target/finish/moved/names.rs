@@ -1,5 +1,5 @@
-//! What names disks of the other machine. UUIDs, labels, volumes and arrays by name are the same here, and stay as their owner wrote
-//! them.
+//! Device names of the previous machine in configuration files. UUIDs, labels, volumes and names of arrays are the
+//! same here, and are not changed.
 
 use super::super::arrays;
 use super::Say;
@@ -15,12 +15,12 @@ use std::io::ErrorKind;
 const FSTAB: &str = "/etc/fstab";
 const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 
-/// A filesystem that is named by its disk is named by its UUID then. All else of the file stays as it is.
+/// Replaces device names of filesystems by UUIDs and preserves the rest of the file.
 ///
 /// # Errors
-/// It cannot be read or written.
+/// The file cannot be read or written.
 pub fn in_fstab(root: &Root, carried: &Carried, say: Say) -> Result<()> {
-    let Some(text) = own(root.read(FSTAB)).context(Phase::Target, || format!("{FSTAB} of the system"))? else {
+    let Some(text) = own(root.read(FSTAB)).context(Phase::Target, || format!("read {FSTAB} of the system"))? else {
         return Ok(());
     };
     let mut changed = false;
@@ -29,13 +29,13 @@ pub fn in_fstab(root: &Root, carried: &Carried, say: Say) -> Result<()> {
         let Some(source) = source.filter(|source| is_of_hardware(source)) else { return line.to_owned() };
         let Some(uuid) = uuid_of(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} names {source}, a disk of the other machine, and nobody knows what it is called here: the line stays"
+                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine with an unknown name here: the line is not changed"
             ));
             return line.to_owned();
         };
         changed = true;
-        say(&format!("{FSTAB}: UUID={uuid} instead of {source}"));
-        // The first word of the line is the source as it is written there.
+        say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
+        // The first word of the line is the source as spelled there.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])
@@ -47,7 +47,7 @@ pub fn in_fstab(root: &Root, carried: &Carried, say: Say) -> Result<()> {
     if changed { root.rewrite(FSTAB, 0o644, new.as_bytes()) } else { Ok(()) }
 }
 
-/// Is it a name that follows from the hardware?
+/// Returns whether the name depends on the hardware.
 fn is_of_hardware(source: &str) -> bool {
     let stays = [
         "/dev/mapper/",
@@ -60,7 +60,7 @@ fn is_of_hardware(source: &str) -> bool {
     let Some(name) = source.strip_prefix("/dev/") else { return false };
     let is_node = !name.contains('/');
     let by_hardware = ["/dev/disk/by-id/", "/dev/disk/by-path/"].iter().any(|folder| source.starts_with(folder));
-    // LVM's and md's own names of their devices tell nothing of disks.
+    // Names of LVM and md are independent of disks.
     let by_own_name = ["/dev/disk/by-id/dm-", "/dev/disk/by-id/lvm-", "/dev/disk/by-id/md-"];
     (is_node || by_hardware) && !stays.iter().chain(&by_own_name).any(|start| source.starts_with(start))
 }
@@ -72,7 +72,7 @@ fn uuid_of<'a>(source: &str, carried: &'a Carried) -> Option<&'a str> {
     carried.filesystems.iter().find(is_it).map(|is| is.uuid.as_str())
 }
 
-/// The layout's name of what udev's link meant on the other machine.
+/// Returns the layout's name of the device that a udev link denoted on the previous machine.
 fn by_link(source: &str, disk: &MarkedDisk) -> Option<LayoutPath> {
     let (whole, number) = match source.rsplit_once("-part") {
         Some((whole, number)) => (whole, number.parse::<u32>().ok()),
@@ -87,31 +87,31 @@ fn by_link(source: &str, disk: &MarkedDisk) -> Option<LayoutPath> {
     (by_path || by_serial || by_wwn).then(|| number.map_or(listed.clone(), |number| listed.partition(number)))
 }
 
-/// The arrays have the same UUIDs here. Names of disks in the file would be those of others.
+/// Removes disk names from mdadm.conf. The arrays have the same UUIDs here.
 ///
 /// # Errors
-/// It cannot be read or written.
+/// The file cannot be read or written.
 pub fn in_mdadm_conf(root: &Root, wanted: &[FinishedArray], say: Say) -> Result<()> {
     for path in MDADM_CONFS {
-        let Some(text) = own(root.read(path)).context(Phase::Target, || format!("{path} of the system"))? else {
+        let Some(text) = own(root.read(path)).context(Phase::Target, || format!("read {path} of the system"))? else {
             continue;
         };
         let new: String = text.lines().map(|line| without_disks(line) + "\n").collect();
         if new.trim_end() != text.trim_end() {
             root.rewrite(path, 0o644, new.as_bytes())?;
-            say(&format!("{path} names no disks any more: its arrays are found by their UUIDs"));
+            say(&format!("removed disk names from {path}: arrays are found by UUID"));
         }
         let named = arrays::named(&text);
         let lacking = wanted.iter().filter(|array| !named.contains(&arrays::uuid_text(array.uuid)));
         let lacking: Vec<&str> = lacking.map(|array| array.device.as_str()).collect();
         if !named.is_empty() && !lacking.is_empty() {
-            say(&format!("WARNING: {path} names arrays, and not {}", lacking.join(", ")));
+            say(&format!("WARNING: {path} does not list {}", lacking.join(", ")));
         }
     }
     Ok(())
 }
 
-/// `devices=` of an array, and a DEVICE line with paths, limit where mdadm looks (mdadm.conf(5)).
+/// Removes restrictions to disks (mdadm.conf(5)): `devices=` of an array, and paths in a DEVICE line.
 fn without_disks(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     if lower.starts_with("dev") && line.contains("/dev/") {
@@ -125,7 +125,7 @@ fn without_disks(line: &str) -> String {
     format!("{begin}{}", line.split_whitespace().filter(is_kept).collect::<Vec<_>>().join(" "))
 }
 
-/// `None`: there is no such file.
+/// Converts a missing file to `None`.
 fn own(text: io::Result<String>) -> io::Result<Option<String>> {
     match text {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -179,7 +179,7 @@ mod tests {
         done.unwrap();
         assert_eq!(root.read(FSTAB).unwrap(), expected);
         assert_eq!(lines.len(), 4, "{lines:?}");
-        assert_eq!(lines[0], "/etc/fstab: UUID=1A2B-3C4D instead of /dev/sda1");
+        assert_eq!(lines[0], "/etc/fstab: replaced /dev/sda1 by UUID=1A2B-3C4D");
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         let (done, lines) = said(|say| in_mdadm_conf(&root, &[array(uuid)], say));
         done.unwrap();
         assert_eq!(root.read(MDADM_CONFS[1]).unwrap(), format!("DEVICE partitions\n{line}\n name=x\n"));
-        assert_eq!(lines, ["/etc/mdadm.conf names no disks any more: its arrays are found by their UUIDs"]);
+        assert_eq!(lines, ["removed disk names from /etc/mdadm.conf: arrays are found by UUID"]);
         // Another array than those that are named would not be started.
         let (_, lines) = said(|say| in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
-        assert_eq!(lines, ["WARNING: /etc/mdadm.conf names arrays, and not /dev/md/root"]);
+        assert_eq!(lines, ["WARNING: /etc/mdadm.conf does not list /dev/md/root"]);
     }
 }

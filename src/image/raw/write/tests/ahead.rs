@@ -71,7 +71,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             expected(&[128, 129], None),
             "a filesystem on /dev/sda129, and the image no partition 129: it has 1, 2,",
         ),
-        (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: there is none in the image"),
+        (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: the image does not contain it"),
         (
             &large,
             4096,
@@ -154,7 +154,7 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
     for image in [noise(2 * MIB), image(2 * MIB)] {
         let server = Server::start(compress("zstd", &image), |_| Act::default());
         let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
-        assert!(error.contains("no place for the partition config-2: the image has no GPT"), "{error}");
+        assert!(error.contains("cannot add partition config-2: the image has no GPT"), "{error}");
     }
 }
 
