@@ -1,4 +1,4 @@
-//! `sizes/*.yaml`: what machines are called by what they have, in metal-api's form.
+//! `sizes/*.yaml`: names for classes of hardware, in metal-api's format.
 
 use super::input::nearest;
 use super::input::node::{at, parse, read};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 pub const FOLDER: &str = "sizes";
 
-/// A size as its file says it.
+/// Size as defined in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
@@ -39,13 +39,13 @@ pub struct Constraint {
 #[derive(schemars::JsonSchema)]
 pub enum Kind {
     Cores,
-    /// Bytes.
+    /// Memory in bytes.
     Memory,
-    /// Bytes of all disks.
+    /// Total size of all disks in bytes.
     Storage,
 }
 
-/// The same with its places.
+/// Size with the positions of its values in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -68,6 +68,8 @@ struct RawConstraint {
 }
 
 impl Size {
+    /// Parses and validates a file.
+    ///
     /// # Errors
     /// As [`super::input::image`].
     pub fn read(text: &str) -> Result<Size, String> {
@@ -76,7 +78,7 @@ impl Size {
             return Err(at(&raw.id, "the size's id is empty"));
         }
         if raw.constraints.is_empty() {
-            return Err(at(&raw.id, "a size without constraints would take every machine"));
+            return Err(at(&raw.id, "a size without constraints would match every machine"));
         }
         let backwards = raw.constraints.iter().find(|one| one.min > one.max);
         if let Some(RawConstraint { kind, min, max }) = backwards {
@@ -104,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// How much of it a machine has.
+    /// Returns how much of it a machine has.
     pub fn of(self, hardware: &Hardware) -> u64 {
         match self {
             Kind::Cores => u64::from(hardware.cpu_cores),
@@ -114,15 +116,15 @@ impl Kind {
     }
 }
 
-/// What a machine reports may be anything.
+/// Returns the total size of all disks. Saturates, since a machine may report any sizes.
 fn storage(hardware: &Hardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// The size of a machine: the one that takes it, or the one that is named.
+/// Returns the size of a machine: the given one, or the one that matches.
 ///
 /// # Errors
-/// None does, several do, or there is none of that name.
+/// No size or more than one matches, or the given one does not exist.
 pub fn choose(
     sizes: &BTreeMap<String, Size>,
     hardware: &Hardware,
@@ -132,7 +134,7 @@ pub fn choose(
         return match sizes.is_empty() || sizes.contains_key(name) {
             true => Ok(Some(name.to_owned())),
             false => {
-                Err(format!("there is no size {name:?} in sizes/{}", nearest(name, sizes.keys().map(String::as_str))))
+                Err(format!("size {name:?} not found in sizes/{}", nearest(name, sizes.keys().map(String::as_str))))
             }
         };
     }
@@ -147,10 +149,10 @@ pub fn choose(
         _ if sizes.is_empty() => Ok(None),
         [size] => Ok(Some(size.to_owned())),
         [] => Err(format!(
-            "no size in sizes/ takes this machine, which has {has}: name one with --size, or correct its constraints"
+            "no size in sizes/ matches this machine, which has {has}: select one with --size, or correct its constraints"
         )),
         _ => Err(format!(
-            "{} sizes take this machine, which has {has}: {}. Name one with --size",
+            "{} sizes match this machine, which has {has}: {}. Select one with --size",
             found.len(),
             found.join(", ")
         )),

@@ -85,7 +85,7 @@ pub fn needs_inventory(allocation: &Allocation, known: &Known) -> bool {
 /// How far the allocation has come, with all that its layout may be made of.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn standing(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Standing, ApiError> {
     let standing = app.state.standing(machine, &allocation.id).await?;
     let generated = generate(app, machine, allocation, known).await?;
@@ -106,7 +106,7 @@ pub async fn generate(app: &App, machine: &str, allocation: &Allocation, known: 
 /// The same for threads.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub fn generate_blocking(
     state: &State,
     machine: &str,
@@ -127,7 +127,7 @@ fn requested_arrays(allocation: &Allocation, known: &Known) -> Option<Arrays> {
 /// The standing with the approval that is in force for the machine.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn approved(
     app: &App,
     machine: &str,

@@ -37,7 +37,7 @@ impl CertificateTrust {
             CertificateTrust::Unapproved => "not approved",
             CertificateTrust::Operator => "approved",
             CertificateTrust::Secret => "verified by the other machine, whose ramdisk has the secret",
-            CertificateTrust::Order => "not verified: the move was ordered with --allow-unapproved",
+            CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
         }
     }
 }
@@ -91,8 +91,8 @@ impl Move {
         [Part::Send, Part::Receive].into_iter().any(|part| self.end(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether the receiver must not begin: it would erase its disks, and receive the secrets of the allocation. Once it copies, only a
-    /// new boot of the receiver itself counts, since another boot of the sender is waited for.
+    /// Returns whether the receiver must not begin, since it would erase its disks and receive the secrets of the allocation. While it
+    /// copies, only a new boot of the receiver itself matters, since another boot of the sender is awaited.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MoveState::Planned => self.awaits_approval(),
@@ -122,11 +122,13 @@ impl Move {
         (!is_withheld).then(peer)
     }
 
+    /// Approves the certificates with these fingerprints.
+    ///
     /// # Errors
-    /// A fingerprint is none of the two that count now.
+    /// A fingerprint matches neither of the current certificates.
     pub fn approve(&self, fingerprints: &[String], now: Present) -> Result<Move, String> {
         if !matches!(self.state, MoveState::Ordered | MoveState::Planned | MoveState::Copying) {
-            return Err(format!("the move is {}: no certificate of it is used any longer", self.state));
+            return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }
         if fingerprints.is_empty() {
             return Err("no fingerprint is given: `--approve FINGERPRINT`".to_owned());
@@ -151,11 +153,11 @@ impl Move {
         let shown =
             |part, machine: &str| match self.peer(part, now).and_then(|end| carried::fingerprint(&end.certificate)) {
                 Some(own) => format!("machine {machine} has {own}"),
-                None => format!("machine {machine} does not stand in its ramdisk"),
+                None => format!("machine {machine} is not waiting in its ramdisk"),
             };
         let given = crate::text::clean(crate::text::cut(given, PREFIX.len() + DIGITS));
         format!(
-            "{given} is not the fingerprint of a certificate that counts now: {}, {}. A machine has another certificate after each boot: compare it with the console again",
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine has another certificate after each boot: compare it with the console again",
             shown(Part::Send, &self.a),
             shown(Part::Receive, &self.b)
         )

@@ -67,7 +67,7 @@ impl State {
     /// Orders a reinstall.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn order(&self, machine: &str, allocation: &str, image: &str, words: Words) -> Result<Ordered> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         self.durably(move |transaction| {
@@ -111,7 +111,7 @@ impl State {
     /// Takes an order back.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn cancel(&self, machine: &str, allocation: &str) -> Result<Cancelled> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| match read(transaction, &machine, &allocation)?.order {
@@ -128,7 +128,7 @@ impl State {
     /// Notes that the order passes its point of no return, if it is still the open order.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn begin(&self, machine: &str, allocation: &str, order: &str, start: AttemptStart) -> Result<Begun> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
@@ -152,7 +152,7 @@ impl State {
     /// proven is not stored.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn report(&self, machine: &str, allocation: &str, boot: Hash, report: &Report) -> Result<Reported> {
         let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), json(report)?);
         let report = report.clone();

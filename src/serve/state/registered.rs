@@ -22,7 +22,7 @@ impl State {
     /// Keeps what a machine has reported about itself.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn register(&self, machine: &str, name: &str, register: &Register) -> Result<()> {
         let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
         let (machine, name) = (machine.to_owned(), name.to_owned());
@@ -46,7 +46,7 @@ impl State {
     /// The last registration of the machine.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn registered(&self, machine: &str) -> Result<Option<Registered>> {
         let machine = machine.to_owned();
         self.run(move |connection| read(connection, &machine)).await
@@ -55,7 +55,7 @@ impl State {
     /// [`State::registered`] for threads.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn registered_blocking(&self, machine: &str) -> Result<Option<Registered>> {
         let machine = machine.to_owned();
         self.run_blocking(move |connection| read(connection, &machine))
@@ -64,7 +64,7 @@ impl State {
     /// The last report of each machine's allocations, as JSON.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn reports_blocking(&self) -> Result<Vec<(String, String)>> {
         self.run_blocking(|connection| {
             let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
@@ -75,7 +75,7 @@ impl State {
     /// Inventory of the last registration, if this version understands and supports it.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
         let registered = self.registered_blocking(machine)?;
         Ok(registered.and_then(|registered| registered.inventory()))

@@ -15,7 +15,7 @@ impl State {
     /// Moves all that is known of `old` to `new`, and remembers `old`.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn rename(&self, old: &str, new: &str) -> Result<Renamed> {
         let (old, new) = (old.to_owned(), new.to_owned());
         self.durably(move |transaction| {

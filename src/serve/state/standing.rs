@@ -214,7 +214,7 @@ impl State {
     /// How far the allocation has come.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn standing(&self, machine: &str, allocation: &str) -> Result<Standing> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run(move |connection| read(connection, &machine, &allocation)).await
@@ -223,7 +223,7 @@ impl State {
     /// Of many machines with their allocations.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn standings(&self, all: Vec<(String, String)>) -> Result<Vec<Standing>> {
         self.run(move |connection| all.iter().map(|(machine, id)| read(connection, machine, id)).collect()).await
     }
@@ -231,7 +231,7 @@ impl State {
     /// [`State::standing`] for threads.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn standing_blocking(&self, machine: &str, allocation: &str) -> Result<Standing> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         // As of one moment, also where another process writes.
@@ -244,7 +244,7 @@ impl State {
     /// Remembers what was handed out last.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<HandedOutRecord> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());

@@ -164,7 +164,7 @@ impl Store {
     /// Reads and writes one row, as a sign of life.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn pulse(&mut self) -> Result<()> {
         let update = "UPDATE identity SET transactions = transactions";
         self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the state file")
