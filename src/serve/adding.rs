@@ -66,7 +66,7 @@ pub async fn add(
     let row = app.state.registered(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
-            "machine {id} has not registered: boot it over PXE once; this installs nothing while it has no allocation"
+            "machine {id} has not registered: boot it over PXE once; nothing is installed without an allocation"
         ))
     };
     let row = row.ok_or_else(unknown)?;
@@ -102,7 +102,9 @@ fn described(
     let name = asked.name.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
-        return Err(format!("{name:?} cannot be the name of a machine's file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"));
+        return Err(format!(
+            "{name:?} cannot be the name of a machine's file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
+        ));
     }
     if let Some(known) = directory.machine_by_uuid(&id) {
         return Err(format!("machine {id} already has a file, with the name {:?}", known.name));
@@ -112,7 +114,10 @@ fn described(
     }
     let size = sizes::choose(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
-        return Err(format!("its MAC {} {}, and no other MAC identifies it: write the file by hand, with its MACs", first.mac, first.reason));
+        return Err(format!(
+            "its MAC {} {}, and no other MAC identifies it: write the file by hand, with its MACs",
+            first.mac, first.reason
+        ));
     }
     Ok(Added { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }

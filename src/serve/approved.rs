@@ -100,9 +100,9 @@ pub fn read(text: &str) -> Result<Approval, String> {
 pub struct Approvals {
     /// Approvals by machine id.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
-    /// Why the folder cannot be read. Any machine may then have an approval.
+    /// Reason why the folder cannot be read. Any machine may then have an approval.
     unread: Option<String>,
-    /// Whether machines without an approval get nothing to install (`--approved-only`).
+    /// True if machines without an approval get nothing to install (`--approved-only`).
     pub only: bool,
 }
 

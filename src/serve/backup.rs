@@ -51,7 +51,8 @@ pub fn lock(dir: &Path) -> Result<Option<Lock>> {
 pub fn backup(dir: &Path, to: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
     if to.exists() {
-        let message = format!("{} already exists: name another file, since backups are never overwritten", to.display());
+        let message =
+            format!("{} already exists: name another file, since backups are never overwritten", to.display());
         return Err(Error::refusal(Phase::Serve, message));
     }
     let made = copy(&database, to)?;
@@ -87,7 +88,12 @@ pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
     }
     put(&new, &database)?;
     identity::make(&beside, &restored)?;
-    stdout::say(&format!("{}: restored database {} after {} transactions", database.display(), restored.id, restored.transactions));
+    stdout::say(&format!(
+        "{}: restored database {} after {} transactions",
+        database.display(),
+        restored.id,
+        restored.transactions
+    ));
     stdout::print(&instructions)
 }
 
@@ -154,7 +160,10 @@ fn copy_into(database: &Path, part: &Path) -> Result<Identity> {
         Some(identity) => Ok(identity),
         None => Err(Error::refusal(
             Phase::Serve,
-            format!("{} is not a database of `drophammer serve`, or was created by a version that did not assign an id", database.display()),
+            format!(
+                "{} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
+                database.display()
+            ),
         )),
     }
 }

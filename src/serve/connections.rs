@@ -163,7 +163,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, cli
                     watch.problem(format!(
                         "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
                     ));
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked").into_response()
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked")
+                        .into_response()
                 }
             };
             watch.answered(Answered { from: address, method, path, status: response.status(), took: began.elapsed() });

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 /// State of the OS definition that an allocation names.
 #[derive(Debug, Clone, Default)]
 pub enum Settled {
-    /// It names none.
+    /// The allocation names none.
     #[default]
     Unnamed,
-    /// Its `verify` is still running.
+    /// The `verify` program is still running.
     Waits,
     Good(Box<Chosen>),
     /// The allocation cannot be installed with it, for these reasons.

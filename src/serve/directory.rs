@@ -122,7 +122,7 @@ pub struct Loader {
     digests: Digests,
     definitions: Definitions,
     state: State,
-    /// Whether something other than a file has changed.
+    /// True if something other than a file has changed.
     stale: bool,
 }
 
@@ -346,7 +346,9 @@ fn manifest_of(image: &Path) -> PathBuf {
 fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, String> {
     let Some(digest) = digest else { return Ok(None) };
     let text = match digest::stamp(manifest) {
-        Ok(file) if file.size > MANIFEST_BYTES => return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size)),
+        Ok(file) if file.size > MANIFEST_BYTES => {
+            return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size));
+        }
         Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),

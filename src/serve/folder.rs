@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Why the newest version of a file is not available.
+/// Reason why the newest version of a file is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bad {
     /// The file is invalid. The message has line and column.
@@ -67,7 +67,7 @@ pub struct Folder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, Entry<T>>,
     unread: Option<Unread>,
-    /// Whether the folder may be missing, as long as nothing was read from it.
+    /// True if the folder may be missing, as long as nothing was read from it.
     optional: bool,
 }
 

@@ -45,7 +45,7 @@ pub struct Machine {
     pub consoles: Vec<String>,
     /// Network configuration of the ramdisk without DHCP, in the format of `drophammer.network=`.
     pub ramdisk_network: Option<String>,
-    /// Why reinstalls cannot be ordered.
+    /// Reason why reinstalls cannot be ordered.
     pub locked: Option<String>,
     /// Controller that switches the machine's power.
     pub bmc: Option<Bmc>,
@@ -346,7 +346,10 @@ pub fn image(text: &str) -> Result<Image, String> {
             return Err(at(mirror, &format!("the mirror is neither {PLACES}")));
         }
         if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
-            return Err(at(mirror, "mirrors of an image in a registry must be in registries, and those of other images must not be"));
+            return Err(at(
+                mirror,
+                "mirrors of an image in a registry must be in registries, and those of other images must not be",
+            ));
         }
     }
     if let Some(digest) = &raw.digest {

@@ -88,7 +88,7 @@ pub struct End {
     pub address: String,
     /// Hash of the token of that boot.
     pub boot: Hash,
-    /// Whether the ramdisk has the secret of both machines, with which it verifies its peer.
+    /// True if the ramdisk has the secret of both machines, with which it verifies its peer.
     #[serde(default)]
     pub has_secret: bool,
 }
@@ -99,7 +99,7 @@ pub struct BegunCopy {
     pub disks: Vec<MarkedDisk>,
     /// Hash of the token of the boot that started last.
     pub by: Hash,
-    /// Whether no earlier boot has started.
+    /// True if no earlier boot has started.
     pub only: bool,
     /// `sha256:HEX` of the secret of that attempt; `None` from an agent that sends no digest, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,9 +138,9 @@ pub struct Move {
     pub words_a: String,
     /// Last message of the target.
     pub words_b: String,
-    /// Whether the operator's files still have to be updated with the result.
+    /// True if the operator's files still have to be updated with the result.
     pub files: bool,
-    /// Whether the operator ordered the migration without approvals: then every certificate is passed on.
+    /// True if the operator ordered the migration without approvals: then every certificate is passed on.
     #[serde(default)]
     pub allow_unapproved: bool,
     #[serde(default)]
@@ -195,7 +195,7 @@ pub enum Word {
     },
 }
 
-/// What a machine of a migration boots.
+/// Boot target of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boots {
     Ramdisk,
@@ -207,7 +207,7 @@ pub enum Boots {
 /// Role of a machine in a migration, when it requests its allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hands {
-    /// It gets no allocation, and waits.
+    /// The machine gets no allocation, and waits.
     Nothing,
     Sends,
     Receives,
@@ -389,8 +389,12 @@ impl Move {
             // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
             // report of that boot proves nothing.
             (Part::Send, MoveState::Ordered) if self.sender.is_none() => Ok(self.clone()),
-            (Part::Send, state) => Err(format!("its system is being migrated to machine {}: the migration is {state}", self.b)),
-            (Part::Receive, state) => Err(format!("the migration is {state}: this machine has not received a system to boot")),
+            (Part::Send, state) => {
+                Err(format!("its system is being migrated to machine {}: the migration is {state}", self.b))
+            }
+            (Part::Receive, state) => {
+                Err(format!("the migration is {state}: this machine has not received a system to boot"))
+            }
         }
     }
 

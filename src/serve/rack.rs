@@ -35,7 +35,7 @@ pub struct Change {
     pub image: Option<String>,
     /// Id of the layout.
     pub layout: Option<String>,
-    /// Whether installed machines are reinstalled with the image in their file.
+    /// True if installed machines are reinstalled with the image in their file.
     pub reinstall: bool,
 }
 
@@ -278,7 +278,9 @@ impl Rack {
                 Some(order) if order.begun && !order.given_up => {}
                 Some(order) if order.given_up && !change.reinstalls() => {
                     let image = &order.image;
-                    return Outlook::Unknown(format!("its reinstall with {image} was abandoned: it waits for the operator"));
+                    return Outlook::Unknown(format!(
+                        "its reinstall with {image} was abandoned: it waits for the operator"
+                    ));
                 }
                 Some(_) if !change.reinstalls() => {}
                 None if !change.reinstalls() => {

@@ -52,7 +52,7 @@ pub struct Assigned {
     pub layout: Value,
     /// Steps to run, if templates change them; otherwise empty.
     pub steps: Vec<Wanted>,
-    /// Whether the allocation was never installed, or a reinstall is ordered. If not, the machine only learns what is installed.
+    /// True if the allocation was never installed, or a reinstall is ordered. If not, the machine only learns what is installed.
     pub installs: bool,
     /// Approval in force: the agent refuses any other plan.
     pub approved: Option<Approved>,
@@ -112,7 +112,10 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
         (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
-            let gone = format!("a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits", order.image);
+            let gone = format!(
+                "a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits",
+                order.image
+            );
             match order.begun {
                 true => format!("{gone}; the reinstall has started, so put the image back"),
                 false => format!(
@@ -185,8 +188,9 @@ pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<Strin
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
     if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
-        let message =
-            format!("the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` changes it");
+        let message = format!(
+            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` changes it"
+        );
         notes.push(at(&allocation.image, &message));
     }
     if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
@@ -194,10 +198,12 @@ pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<Strin
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same(now, installed));
         if **layout != id {
             let says = &**layout;
-            let message = format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
+            let message =
+                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
             notes.push(at(layout, &message));
         } else if is_other {
-            let message = format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
+            let message =
+                format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
             notes.push(at(layout, &message));
         }
     }
@@ -269,7 +275,8 @@ fn by_the_files<'a>(
         });
     }
     let Some(size) = &machine.size else {
-        let message = "the allocation names no filesystemlayout, and the machine has no size by which to select one";
+        let message =
+            "the allocation names no filesystemlayout, and the size of the machine, which would select one, is not set";
         return Err(at(&allocation.id, message));
     };
     let chosen = known.set.select(size, &allocation.image).map_err(|why| at(&allocation.image, &why.to_string()))?;

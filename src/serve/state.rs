@@ -331,9 +331,7 @@ fn in_file<T>(result: rusqlite::Result<T>) -> Result<T> {
 }
 
 fn settle<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| {
-        Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked"))
-    })
+    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked")))
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String> {

@@ -26,7 +26,9 @@ pub fn wrong_disk_key(given: &Spanned<Secret>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
         let place = place(given.span().start());
-        format!("{place}the disk_key has less than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`")
+        format!(
+            "{place}the disk_key has less than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
+        )
     })
 }
 
@@ -37,9 +39,10 @@ pub fn wrong_disk_key(given: &Spanned<Secret>) -> Option<String> {
 pub fn refuse_word(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
-        None => {
-            Err(format!("{}a pull_secret must have username and password, or an identitytoken", place(given.span().start())))
-        }
+        None => Err(format!(
+            "{}a pull_secret must have username and password, or an identitytoken",
+            place(given.span().start())
+        )),
     }
 }
 

@@ -63,9 +63,9 @@ pub struct MoveShown {
     pub created: String,
     /// Disk of the target for each disk name of the layout.
     pub disks: Vec<MarkedDisk>,
-    /// Whether the source waits in its ramdisk, and has called recently.
+    /// True if the source waits in its ramdisk, and has called recently.
     pub from_stands: bool,
-    /// Whether the target waits in its ramdisk, and has called recently.
+    /// True if the target waits in its ramdisk, and has called recently.
     pub to_stands: bool,
     /// Number of boots that started to receive and failed.
     pub failures: u32,
@@ -189,15 +189,13 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
         problems.push(format!("machine {to} has not registered its hardware: boot it over PXE once"));
     }
     let Some(allocation) = &a.allocation else {
-        problems.push(format!("machine {id} has no allocation in its file"));
+        problems.push(format!("the file of machine {id} does not contain an allocation"));
         return Err(refused(&problems));
     };
     let standing = app.state.standing(id, &allocation.id).await?;
     if !standing.succeeded {
-        problems.push(format!(
-            "allocation {} of machine {id} is not installed according to this server",
-            *allocation.id
-        ));
+        problems
+            .push(format!("allocation {} of machine {id} is not installed according to this server", *allocation.id));
     }
     if standing.order.is_some() {
         problems.push(format!("a reinstall of machine {id} is ordered"));
@@ -207,7 +205,9 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
     }
     let marker = standing.marker.clone();
     if standing.succeeded && marker.is_none() {
-        problems.push(format!("this server lacks the install marker of machine {id}, which the machine reports with its next installation"));
+        problems.push(format!(
+            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
+        ));
     }
     let disks = match (&standing.layout, inventory) {
         (Some(layout), Some(inventory)) => {

@@ -86,7 +86,7 @@ impl Given {
 pub enum Foreseen {
     /// The migration does not affect the machine.
     AsEver,
-    /// Nothing is written, for this reason.
+    /// The disks are not written, for this reason.
     Nothing(String),
     /// Not predictable yet, for this reason.
     Unknown(String),
@@ -107,9 +107,9 @@ pub fn foreseen(
         (_, MoveState::Done | MoveState::Cancelled | MoveState::Refused) | (Part::Receive, MoveState::Booting) => {
             Foreseen::AsEver
         }
-        (Part::Send, state) => Foreseen::Nothing(format!(
-            "its system is migrated to {b} ({state}): its disks are read, and not written"
-        )),
+        (Part::Send, state) => {
+            Foreseen::Nothing(format!("its system is migrated to {b} ({state}): its disks are read, and not written"))
+        }
         (Part::Receive, state) if is.carried.is_none() => Foreseen::Unknown(format!(
             "it receives the system of {a} ({state}), which has not waited in its ramdisk for that yet: its contents are not known before that"
         )),

@@ -1,4 +1,4 @@
-//! Whether the source machine of a migration has checked the target's certificate. It receives the certificate in a response, and reports
+//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, and reports
 //! any problem with it before it calls again. Its next call therefore shows that it has checked the certificate, and is alive. Nothing is
 //! stored on disk, since it calls every few seconds.
 

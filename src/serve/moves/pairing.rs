@@ -89,9 +89,9 @@ fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
     let all: Vec<&Found> = found.iter().filter(is_it).collect();
     match all[..] {
         [one] => Ok(one),
-        [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => Err(format!(
-            "the serial number {wanted:?} is a placeholder, which identifies no disk: use its device name"
-        )),
+        [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => {
+            Err(format!("the serial number {wanted:?} is a placeholder, which identifies no disk: use its device name"))
+        }
         [] => Err(format!("disk {wanted:?} not found")),
         _ => Err(format!("{wanted:?} matches several of its disks: use a device name")),
     }

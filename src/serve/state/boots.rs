@@ -22,19 +22,19 @@ const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 /// Lifetime of a boot that does not start to install. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
 
-/// One boot of a machine.
+/// Boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Boot {
     pub machine: String,
     pub hash: Hash,
     created: String,
-    /// Whether another boot of the machine was active when this one was requested.
+    /// True if another boot of the machine was active when this one was requested.
     while_active: bool,
     /// Address from which it has registered.
     pub address: Option<String>,
-    /// Whether it has passed its point of no return.
+    /// True if it has passed its point of no return.
     pub begun: bool,
-    /// Whether the installation succeeded, if the boot has reported its end.
+    /// True if the installation succeeded; `None` unless the boot has reported its end.
     pub over: Option<bool>,
 }
 
@@ -112,7 +112,7 @@ pub struct Enrollment {
     pub address: String,
     /// Allocation in the machine's file.
     pub allocation: Option<String>,
-    /// Whether a file in `machines/` describes the machine.
+    /// True if a file in `machines/` describes the machine.
     pub has_file: bool,
 }
 

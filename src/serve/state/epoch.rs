@@ -28,8 +28,8 @@ pub fn read(connection: &Connection) -> rusqlite::Result<Epoch> {
 
 /// Issues the next fencing token.
 ///
+/// # Errors
 /// The database cannot be written, or all numbers of the epoch are used.
-/// The database's, or every number of the epoch is issued.
 pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
     let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
     transaction.query_row(update, [i64::MAX], |row| {

@@ -29,7 +29,7 @@ pub enum Placed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     pub is: Move,
-    /// Whether the event has changed the migration.
+    /// True if the event has changed the migration.
     pub news: bool,
 }
 

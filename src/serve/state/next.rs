@@ -16,9 +16,9 @@ use time::format_description::well_known::Rfc3339;
 /// Content of the operator's files about a machine that boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Files {
-    /// Its file contains this allocation.
+    /// The file contains this allocation.
     Allocated(String),
-    /// Its file contains no allocation.
+    /// The file contains no allocation.
     Free,
     /// There is no usable file.
     Nothing,
@@ -33,13 +33,13 @@ pub enum NextBoot {
     Attempt(Order),
     /// The ramdisk, which boots the installed system: the order needs confirmation, because the database was restored.
     Unconfirmed(Order),
-    /// Its disk: it is installed, and no reinstall is ordered.
+    /// The disk: the machine is installed, and no reinstall is ordered.
     Disk,
-    /// Its disk: no attempt at this order has passed the point of no return, and the order is dropped.
+    /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
     Dropped(Order),
-    /// Its disk: its allocation is installed under this other id.
+    /// The disk: the allocation is installed under this other id.
     Elsewhere(String),
-    /// Its disk: it is installed, and there is no usable file.
+    /// The disk: the machine is installed, and does not have a usable file.
     NoFile,
     /// The ramdisk without the agent: this order has started and was abandoned. The operator must intervene.
     Stop(Order),

@@ -1,4 +1,4 @@
-//! What a machine has reported about itself at the beginning of a boot, and whether its disks have changed since.
+//! Registrations: the hardware that machines report at the start of a boot, and whether their disks have changed since.
 
 use super::{Hash, State, json, now};
 use crate::control::wire::Register;
@@ -7,19 +7,19 @@ use crate::inventory::Inventory;
 use crate::machine_identity::parse_usable_uuid;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// What is kept of a registration.
+/// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
     /// A [`Register`] as JSON.
     pub document: String,
-    /// Databases of earlier versions do not have it.
+    /// Time of the registration; `None` in databases of earlier versions.
     pub time: Option<String>,
-    /// The machine has passed a point of no return since.
+    /// True if the machine has passed a point of no return since.
     pub has_begun_since: bool,
 }
 
 impl State {
-    /// Keeps what a machine has reported about itself.
+    /// Stores the registration of a machine.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -43,7 +43,7 @@ impl State {
         .map(drop)
     }
 
-    /// The last registration of the machine.
+    /// Returns the last registration of the machine.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -52,7 +52,7 @@ impl State {
         self.run(move |connection| read(connection, &machine)).await
     }
 
-    /// [`State::registered`] for threads.
+    /// Blocking variant of [`State::registered`].
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -61,7 +61,7 @@ impl State {
         self.run_blocking(move |connection| read(connection, &machine))
     }
 
-    /// The last report of each machine's allocations, as JSON.
+    /// Returns the last reports of all allocations as JSON, with their machines.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -72,7 +72,7 @@ impl State {
         })
     }
 
-    /// Inventory of the last registration, if this version understands and supports it.
+    /// Returns the inventory of the last registration, if this version supports it.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -83,7 +83,7 @@ impl State {
 }
 
 impl Registered {
-    /// Inventory, if this version understands and supports it. Parsing may take long, so it does not run on a thread that answers requests.
+    /// Returns the inventory, if this version supports it. Parsing may take long, so it must not run on a thread that serves requests.
     pub fn inventory(&self) -> Option<Inventory> {
         let register = serde_json::from_str::<Register>(&self.document).ok()?;
         register.inventory.filter(|inventory| inventory.exceeded().is_none())
@@ -99,7 +99,8 @@ fn read(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Regis
     registered.optional()
 }
 
-/// The machine of this boot destroys now. Its registered inventory is no longer true, nor is a marker that it waits with.
+/// Records that the machine of this boot has started to erase: its registered inventory is outdated, and so is a marker that waits for
+/// confirmation.
 pub fn is_over(transaction: &Transaction, boot: Hash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

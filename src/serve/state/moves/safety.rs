@@ -112,7 +112,7 @@ struct Side {
     picture: Option<Machine>,
     boot: Option<Hash>,
     before: Option<Hash>,
-    /// Whether it was instructed to boot from its disks since it was in the ramdisk.
+    /// True if it was instructed to boot from its disks since it was in the ramdisk.
     runs: bool,
     /// Migration for which this boot waits.
     stands_for: Option<String>,
@@ -131,9 +131,9 @@ struct World {
     sides: [Side; 2],
     boots: u8,
     orders: u32,
-    /// Whether B has reported its success for the open migration, and no operator has confirmed since then that B is off.
+    /// True if B has reported its success for the open migration, and no operator has confirmed since then that B is off.
     received: bool,
-    /// Whether B has started to write for a migration, without a new installation of its own after that.
+    /// True if B has started to write for a migration, without a new installation of its own after that.
     begun: bool,
 }
 
@@ -205,7 +205,9 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         let holds_a_copy = self.begun || self.received;
         match part {
             Part::Send => prop_assert!(!self.received, "A is instructed to run after B has received everything: {why}"),
-            Part::Receive => prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}"),
+            Part::Receive => {
+                prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}")
+            }
         }
         // B's own old system is not a copy of A's.
         prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are instructed to run: {why}");
