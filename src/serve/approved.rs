@@ -267,13 +267,13 @@ mod tests {
     #[test]
     fn what_is_too_long_or_no_approval_is_refused() {
         let long = verdicts(&"S".repeat(MAX_BYTES));
-        assert!(text(&long, String::new(), String::new()).unwrap_err().contains("are read"));
+        assert!(text(&long, String::new(), String::new()).unwrap_err().contains("the limit is"));
         let comment = "#".repeat(MAX_BYTES + 1);
         for (text, words) in [
-            ("", "this is no approval"),
-            ("# only a comment", "this is no approval"),
+            ("", "this is not an approval"),
+            ("# only a comment", "this is not an approval"),
             ("{\"sha256\": \"\"}", "missing field"),
-            (comment.as_str(), "more than any approval needs"),
+            (comment.as_str(), "the limit is"),
         ] {
             assert!(read(text).unwrap_err().contains(words), "{words}");
         }

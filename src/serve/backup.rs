@@ -198,7 +198,7 @@ mod tests {
         let held = lock(dir.path()).unwrap().unwrap();
         let of_a_child = held.0.try_clone().unwrap();
         let refused = lock(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains("end it first"), "{refused}");
+        assert!(refused.contains("stop it first"), "{refused}");
         drop(held);
         assert!(lock(dir.path()).unwrap().is_some());
         drop(of_a_child);

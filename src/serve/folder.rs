@@ -266,7 +266,7 @@ mod tests {
         assert!(folder.look());
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
-        assert!(problems[0].contains("machines/ cannot be read since 20"), "{problems:?}");
+        assert!(problems[0].contains("machines/: unreadable since 20"), "{problems:?}");
         assert!(!folder.look() && all(&mut folder).1 == problems, "it is said once");
         fs::rename(&aside, &path).unwrap();
         assert!(folder.look());
@@ -277,7 +277,7 @@ mod tests {
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
-        assert!(problems[0].contains("a.yaml: cannot be read since 20"), "{problems:?}");
+        assert!(problems[0].contains("a.yaml: unreadable since 20"), "{problems:?}");
         assert!(!folder.look());
         // A file that is really gone is gone.
         fs::remove_dir(path.join("a.yaml")).unwrap();

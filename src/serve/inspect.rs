@@ -248,8 +248,8 @@ mod tests {
             ),
             ("layouts/: a and b collide", problem(Some("layouts/"), None, None, "a and b collide")),
             (
-                "/srv/d/machines/ cannot be read since 2026: gone",
-                problem(Some("machines/"), None, None, "cannot be read since 2026: gone"),
+                "/srv/d/machines/: unreadable since 2026: gone",
+                problem(Some("machines/"), None, None, "unreadable since 2026: gone"),
             ),
             ("--url x: give another", problem(None, None, None, "--url x: give another")),
         ] {

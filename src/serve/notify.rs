@@ -220,7 +220,7 @@ mod tests {
 
         stuck.store(true, Ordering::SeqCst);
         while received(&socket).is_some() {}
-        let is_reported = || heard.text().contains("planner: does not answer within");
+        let is_reported = || heard.text().contains("planner: no response within");
         beat_until(&manager, &sources, &watch, is_reported).await;
         assert_eq!(received(&socket), None, "one source is stuck, and the other is not");
 
@@ -244,8 +244,7 @@ mod tests {
         let (release, until) = std::sync::mpsc::channel();
         state.block(until);
         while received(&socket).is_some() {}
-        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: does not answer within 1 s"))
-            .await;
+        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: no response within 1 s")).await;
         assert_eq!(received(&socket), None);
         drop(release);
         beat_until(&manager, &sources, &watch, || received(&socket).is_some()).await;

@@ -183,12 +183,12 @@ mod tests {
         assert_eq!(size(&hardware(2, 1500, &[])), Ok(Some("small".to_owned())));
         assert_eq!(size(&hardware(16, 1500, &[60, 60])), Ok(Some("large".to_owned())));
         let why = size(&hardware(4, 1500, &[120])).unwrap_err();
-        assert!(why.starts_with("2 sizes take this machine, which has 4 cores, 1500 bytes of memory"), "{why}");
+        assert!(why.starts_with("2 sizes match this machine, which has 4 cores, 1500 bytes of memory"), "{why}");
         let why = size(&hardware(16, 1, &[u64::MAX, 1])).unwrap_err();
-        assert!(why.starts_with("no size in sizes/ takes this machine"), "{why}");
+        assert!(why.starts_with("no size in sizes/ matches this machine"), "{why}");
         assert_eq!(choose(&sizes, &hardware(1, 1, &[]), Some("large")), Ok(Some("large".to_owned())));
         let why = choose(&sizes, &hardware(1, 1, &[]), Some("larg")).unwrap_err();
-        assert_eq!(why, "there is no size \"larg\" in sizes/; did you mean \"large\"?");
+        assert_eq!(why, "size \"larg\" not found in sizes/; did you mean \"large\"?");
         let none = BTreeMap::new();
         assert_eq!(choose(&none, &hardware(1, 1, &[]), None), Ok(None));
         assert_eq!(choose(&none, &hardware(1, 1, &[]), Some("any")), Ok(Some("any".to_owned())));
@@ -198,12 +198,12 @@ mod tests {
     fn a_wrong_size_is_told_where_it_is() {
         for (text, expected) in [
             ("id: a\n", "missing field `constraints`"),
-            ("id: a\nconstraints: []\n", "1:5: a size without constraints would take every machine"),
+            ("id: a\nconstraints: []\n", "1:5: a size without constraints would match every machine"),
             ("id: ''\nconstraints: [{type: cores, max: 1}]\n", "1:5: the size's id is empty"),
             ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: min 2 is more than max 1"),
             ("id: a\nconstraints: [{type: gpu, max: 1}]\n", "2:22: "),
             ("id: a\nconstraints: [{type: cores, min: x, max: 1}]\n", "2:34: "),
-            ("id: a\nconstraint: []\n", "there is no field \"constraint\"; did you mean \"constraints\"?"),
+            ("id: a\nconstraint: []\n", "unknown field \"constraint\"; did you mean \"constraints\"?"),
         ] {
             let why = Size::read(text).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");

@@ -106,7 +106,10 @@ mod tests {
         let templates = Templates::new(files.to_vec(), &mut problems);
         assert_eq!(
             problems,
-            ["b: template CUSTOM_A is in a already, which counts", "c: template 1 is in a already, which counts"]
+            [
+                "b: template CUSTOM_A is already defined in a, which takes precedence",
+                "c: template 1 is already defined in a, which takes precedence"
+            ]
         );
         assert_eq!(
             templates.all().map(|stored| stored.template.name.as_str()).collect::<Vec<_>>(),

@@ -123,12 +123,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path();
         fs::write(own.join("verify"), [0x7f, b'E', b'L', b'F', 0xff]).unwrap();
-        assert!(read(own).unwrap_err().to_string().starts_with("verify is no text"));
+        assert!(read(own).unwrap_err().to_string().starts_with("verify is not UTF-8 text"));
         fs::write(own.join("verify"), "x".repeat(600 << 10)).unwrap();
         assert!(read(own).unwrap_err().to_string().contains("512 KiB"));
         fs::remove_file(own.join("verify")).unwrap();
         symlink(own, own.join("again")).unwrap();
-        assert!(stamp(own).unwrap_err().to_string().contains("more than 4 deep"));
+        assert!(stamp(own).unwrap_err().to_string().contains("more than 4 levels deep"));
         fs::remove_file(own.join("again")).unwrap();
         symlink("/dev/null", own.join("null")).unwrap();
         assert_eq!(stamp(own).unwrap_err().to_string(), "null is not a regular file");

@@ -58,14 +58,14 @@ mod tests {
         assert_eq!((bmc.username.as_str(), bmc.password.reveal(), bmc.insecure), ("admin", "1234", true));
         assert!(!format!("{bmc:?}").contains("1234"));
         for (bmc, says) in [
-            ("hunter2", "2:6: bmc has a url, a username and a password"),
-            ("{username: u, password: hunter2}", "2:6: bmc has no url"),
-            ("{url: 'https://h', username: u}", "2:12: bmc has no username or no password"),
-            ("{url: 'https://h', password: hunter2}", "2:12: bmc has no username or no password"),
+            ("hunter2", "2:6: bmc must have a url, a username and a password"),
+            ("{username: u, password: hunter2}", "2:6: bmc requires a url"),
+            ("{url: 'https://h', username: u}", "2:12: bmc requires a username and a password"),
+            ("{url: 'https://h', password: hunter2}", "2:12: bmc requires a username and a password"),
             ("{url: 'http://10.1.0.7', username: u, password: hunter2}", "2:12: Redfish over plain http"),
             (
                 "{url: 'https://h', user: u, password: hunter2}",
-                "2:25: there is no field \"user\"; did you mean \"username\"?",
+                "2:25: unknown field \"user\"; did you mean \"username\"?",
             ),
         ] {
             let why = read(bmc).unwrap_err();

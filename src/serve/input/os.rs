@@ -79,7 +79,10 @@ mod tests {
             ("  os: we b", "5:7: \"we b\" is no name of an OS definition"),
             ("  os: web+", "5:7: \"web+\" names no variant"),
             ("  os: web\n  image: debian-12", "5:7: an allocation has an os or an image, not both"),
-            ("  image: i\n  os_parameters: [a=b]", "6:19: parameters are for an os, and the allocation names none"),
+            (
+                "  image: i\n  os_parameters: [a=b]",
+                "6:19: os_parameters require an os, which the allocation does not name",
+            ),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),
             ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is in this list twice"),
             ("  os: web\n  os_parameters: [a=1, -a]", "6:24: \"a\" is in this list twice"),

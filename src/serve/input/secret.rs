@@ -116,25 +116,25 @@ mod tests {
     fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
         let oci = "url: oci://r.example/debian:12";
         for (url, secret, says) in [
-            ("file: i.tar", "{username: u, password: hunter2}", "with a url in a registry"),
+            ("file: i.tar", "{username: u, password: hunter2}", "requires a url in a registry"),
             (
                 "url: https://h/i.tar",
                 "{username: u, password: hunter2}",
-                "2:6: a pull_secret is for an image in a registry",
+                "2:6: a pull_secret requires an image in a registry",
             ),
-            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret goes over https alone"),
+            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret requires https"),
             (oci, "{username: u}", "3:25: the pull_secret has a username and no password"),
             (oci, "{password: hunter2}", "2:6: the pull_secret has a password and no username"),
             (oci, "{}", "2:6: the pull_secret is empty"),
-            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret has a colon"),
-            (oci, "{user: u, password: hunter2}", "3:15: there is no field \"user\"; did you mean \"username\"?"),
+            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret contains a colon"),
+            (oci, "{user: u, password: hunter2}", "3:15: unknown field \"user\"; did you mean \"username\"?"),
             (oci, "{username: u, password: [hunter2]}", "3:38: "),
             (
                 oci,
                 "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
                 "3:62: the token_service of the pull_secret is not a host",
             ),
-            (oci, "hunter2", "3:14: a pull_secret has username and password"),
+            (oci, "hunter2", "3:14: a pull_secret must have username and password"),
         ] {
             let error = image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
             assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");

@@ -320,7 +320,7 @@ fn note_silence(app: &App, is: &Move) {
 /// The database cannot be read or written.
 pub async fn phoned_home(app: &App, id: &str, boot: Hash) -> Result<(), ApiError> {
     if let Some(Ok(MoveHeard { is, news: true })) = app.state.move_hears(id, "", Word::PhonedHome(boot)).await? {
-        app.watch.note(format!("the move {}: {} is released", in_words(&app.directory(), &is), is.a));
+        app.watch.note(format!("the migration {}: {} is released", in_words(&app.directory(), &is), is.a));
         app.state_has_changed();
     }
     Ok(())

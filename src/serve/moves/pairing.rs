@@ -196,7 +196,7 @@ filesystems:
         assert_eq!(pair(&layout, &fits, &words).unwrap()[0].serial, "A");
         let other = [disk("nvme0n1", "C", false), disk("nvme1n1", "B", false)];
         let why = pair(&layout, &other, &BTreeMap::new()).unwrap_err().join("\n");
-        assert!(why.contains("by its hints, and /dev/nvme0n1 does not fit them"), "{why}");
+        assert!(why.contains("by hints, which /dev/nvme0n1 does not match"), "{why}");
     }
 
     #[test]
@@ -204,12 +204,12 @@ filesystems:
         let layout = read_yaml(TWO).unwrap().layout;
         let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
         for (words, wrong) in [
-            (vec![], vec!["nothing says which of its disks is to be /dev/sda", "to be /dev/sdb"]),
-            (vec![("/dev/sda", "C")], vec!["to be /dev/sdb"]),
-            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be /dev/sda and /dev/sdb"]),
-            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" is more than one of its disks"]),
-            (vec![("/dev/sdz", "C")], vec!["the layout two has no disk /dev/sdz", "to be /dev/sda"]),
-            (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["it has no disk \"X\"", "it has no disk \"\""]),
+            (vec![], vec!["none of its disks is assigned to /dev/sda", "assigned to /dev/sdb"]),
+            (vec![("/dev/sda", "C")], vec!["assigned to /dev/sdb"]),
+            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be both /dev/sda and /dev/sdb"]),
+            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several of its disks"]),
+            (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
+            (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),
         ] {
             let problems = pair(&layout, &three, &said(&words)).unwrap_err();
             let text = problems.join("\n");

@@ -117,13 +117,13 @@ mod tests {
         let path = path(&dir.path().join("drophammer.sqlite"));
         assert_eq!(read(&path).unwrap(), None);
         let mut identity = Identity::fresh();
-        assert!(count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is gone"));
+        assert!(count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is missing"));
         make(&path, &identity).unwrap();
         identity.transactions = 1234;
         count(&path, &identity).unwrap();
         assert_eq!(read(&path).unwrap().unwrap(), identity);
         assert!(count(&path, &Identity::fresh()).is_err());
         fs::write(&path, "nonsense\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("drophammer.id does not hold an id"));
+        assert!(read(&path).unwrap_err().to_string().contains("drophammer.id does not contain an id"));
     }
 }
