@@ -144,7 +144,7 @@ fn unnamed() -> Spanned<String> {
 /// Fields of an allocation that are interpreted by the agent or the image.
 const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
-/// `images/*.yaml`, checked.
+/// Validated `images/*.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     pub id: String,

@@ -64,7 +64,7 @@ impl MoveState {
         matches!(self, MoveState::Ordered | MoveState::Planned | MoveState::Copying | MoveState::Booting)
     }
 
-    /// Returns the side to which the allocation belongs.
+    /// Returns the role of the machine to which the allocation belongs.
     pub fn owner(self) -> Part {
         match self {
             MoveState::Booting | MoveState::Done => Part::Receive,
@@ -222,7 +222,7 @@ impl Move {
         self.state.is_open() || self.files
     }
 
-    /// Returns the side of one of the two machines.
+    /// Returns the role of one of the two machines.
     pub fn part(&self, machine: &str) -> Part {
         if self.a == machine { Part::Send } else { Part::Receive }
     }
@@ -263,7 +263,7 @@ impl Move {
         }
     }
 
-    /// Returns the machine on that side, if it waits in its current boot.
+    /// Returns the machine with that role, if it waits in its current boot.
     pub fn peer(&self, part: Part, now: Present) -> Option<&End> {
         let (end, boot) = match part {
             Part::Send => (self.sender.as_ref()?, now.a?),

@@ -46,12 +46,12 @@ fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>
         let record = match (succeeded, adopted, begun) {
             (true, ..) => format!("installed: {}", if image.is_empty() { "unknown image" } else { &image }),
             (false, true, _) => "adopted".to_owned(),
-            (false, false, true) => "first installation begun".to_owned(),
+            (false, false, true) => "first installation started".to_owned(),
             (false, false, false) => "not installed".to_owned(),
         };
         let withheld = match (succeeded || adopted, is_ordered, migration.is_empty()) {
             (_, _, false) => format!("migration ({migration})"),
-            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered}, begun"),
+            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered}, started"),
             (true, true, true) => format!("reinstall with {ordered}"),
             (true, false, true) => String::new(),
             (false, _, true) => "first installation".to_owned(),
@@ -128,9 +128,9 @@ mod tests {
         assert_eq!(
             short,
             [
-                ("m2", "installed: unknown image", "reinstall with debian-13, begun"),
+                ("m2", "installed: unknown image", "reinstall with debian-13, started"),
                 ("m3", "not installed", "first installation"),
-                ("m4", "first installation begun", "first installation"),
+                ("m4", "first installation started", "first installation"),
                 ("m5", "installed: debian-11", "migration (copying)"),
                 ("m1", "installed: debian-12", "reinstall with debian-13"),
             ]

@@ -6,7 +6,7 @@ use crate::inventory::Nic;
 use crate::network::Network;
 use marked_yaml::Node;
 
-/// Fields of a machine's file or document that no layout has.
+/// Fields of a machine's file or document that layouts do not have.
 const OF_A_MACHINE: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
 
 /// Returns whether the text describes a machine rather than a layout.

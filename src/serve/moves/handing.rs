@@ -60,7 +60,7 @@ fn moving(is: Move, part: Part, now: Present) -> Moving {
     Moving { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the allocation as a first installation of the receiving machine. The image of the migrated system is not checked.
+/// Returns the allocation as a first installation of the target machine. The image of the migrated system is not checked.
 fn received(is: &Move, of_sender: Standing) -> Standing {
     let begun = is.begun.as_ref();
     let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());

@@ -208,7 +208,7 @@ impl State {
     }
 }
 
-/// Returns whether another boot of the machine, requested later, has registered, or the machine was freed, since this one was requested.
+/// Returns whether the boot is revoked: since it was requested, a later boot of the machine has registered, or the machine was freed.
 fn is_revoked(connection: &Connection, boot: &Boot) -> rusqlite::Result<bool> {
     let current = current(connection, &boot.machine)?;
     let freed = freed::last(connection, &boot.machine)?;
