@@ -330,7 +330,7 @@ fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
     let of_allocation = machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
     let of_image = image("qqq: 1\n").unwrap_err();
     for (error, least) in [(of_machine, 7), (of_allocation, 16), (of_image, 6)] {
-        let known = error.split_once("; there is ").unwrap_or_else(|| panic!("{error}")).1;
+        let known = error.split_once("; available: ").unwrap_or_else(|| panic!("{error}")).1;
         let known: Vec<&str> = known.lines().next().unwrap_or_default().split(", ").collect();
         assert!(known.len() >= least, "{error}");
         for field in known {

@@ -213,7 +213,7 @@ def unreadable():
     until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
     os.rename(f"{rack.dir}/machines", f"{rack.dir}/away")
     shown = "const red = document.querySelector('#problems'); return red.hidden ? '' : red.innerText"
-    until("the page says so", lambda: "what was read before stays in force" in browser.run(shown))
+    until("the page says so", lambda: "its last good files stay in force" in browser.run(shown))
     good("a folder that is gone is said in red, live", True)
     good("and the last good picture stays", browser.run("return document.querySelectorAll('#machines tr').length") == 12)
     os.rename(f"{rack.dir}/away", f"{rack.dir}/machines")

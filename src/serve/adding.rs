@@ -1,4 +1,4 @@
-//! A machine that has registered becomes a file in `machines/`.
+//! Creation of a file in `machines/` for a registered machine.
 
 use super::App;
 use super::api::bodies::{EVENT_BYTES, read};
@@ -22,16 +22,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
-/// What a person says of it.
+/// Request body: name and size of the new machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Add {
     pub name: String,
-    /// The one that takes it, when absent.
+    /// Size; if absent, the one that matches the hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
 }
 
-/// What it has become.
+/// Machine whose file was created.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Added {
     pub id: String,
@@ -41,7 +41,7 @@ pub struct Added {
     /// MACs of the machine that are not in its file, as they do not identify it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<OmittedMac>,
-    /// Below the server's directory.
+    /// Path relative to the server's directory.
     pub file: String,
 }
 
@@ -52,7 +52,7 @@ pub struct OmittedMac {
     pub reason: String,
 }
 
-/// `POST /v1/machine/{id}/file`.
+/// Handles `POST /v1/machine/{id}/file`.
 pub async fn add(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -66,23 +66,23 @@ pub async fn add(
     let row = app.state.registered(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
-            "no machine {id} has registered: boot it over PXE once, which installs nothing before it has an allocation"
+            "machine {id} has not registered: boot it over PXE once; nothing is installed without an allocation"
         ))
     };
     let row = row.ok_or_else(unknown)?;
     let register: Register = serde_json::from_str(&row.document)
-        .map_err(|error| conflict(format!("what machine {id} has registered is not understood: {error}")))?;
+        .map_err(|error| conflict(format!("the registration of machine {id} cannot be parsed: {error}")))?;
     let directory = app.directory();
     let macs = identifying_macs(&app, &directory, &id, &register).await?;
     let added = described(&directory, id, &asked, &register.hardware, macs).map_err(conflict)?;
     let text = text(&added);
-    // The reader's word counts, as for every file.
-    input::machine(&text).map_err(|why| conflict(format!("the file would not be good: {why}")))?;
+    // Checked by the same code as every file of the operator.
+    input::machine(&text).map_err(|why| conflict(format!("the file would be invalid: {why}")))?;
     put(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => conflict(format!("{} is there already: choose another name", added.file)),
+        ErrorKind::AlreadyExists => conflict(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
-    app.watch.note(format!("{} is machine {} now, by the word of {peer}", added.file, added.id));
+    app.watch.note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     app.state_has_changed();
     Ok(Json(added))
 }
@@ -91,7 +91,7 @@ fn conflict(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// The machine, when it and its name are new.
+/// Returns the machine to add, or why it cannot be added, for example because the name is taken.
 fn described(
     directory: &Directory,
     id: String,
@@ -102,26 +102,31 @@ fn described(
     let name = asked.name.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
-        return Err(format!("{name:?} cannot be the name of a machine's file: letters, digits, dots, _ and - can"));
+        return Err(format!(
+            "{name:?} cannot be the name of a machine's file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
+        ));
     }
     if let Some(known) = directory.machine_by_uuid(&id) {
-        return Err(format!("machine {id} has a file already, and is called {:?}", known.name));
+        return Err(format!("machine {id} already has a file, with the name {:?}", known.name));
     }
     if let Some(other) = directory.machines().find(|machine| machine.name == name) {
-        return Err(format!("machine {} is called {name:?} already", other.id));
+        return Err(format!("machine {} already has the name {name:?}", other.id));
     }
     let size = sizes::choose(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
-        return Err(format!("its MAC {} {}, and it has no other: list its MACs by hand", first.mac, first.reason));
+        return Err(format!(
+            "its MAC {} {}, and no other MAC identifies it: write the file by hand, with its MACs",
+            first.mac, first.reason
+        ));
     }
     Ok(Added { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }
 
-/// Begin of the reason for a MAC that the file of another machine lists.
+/// Start of the reason for omitting a MAC that the file of another machine lists.
 const OF_A_FILE: &str = "belongs to machine";
 
-/// Returns the machine's MACs that identify it, and the others. NICs on USB move between machines, and those of management controllers
-/// have the same MAC on all machines of some models.
+/// Returns the MACs that identify the machine, and those that do not: NICs on USB move between machines, and management controllers have
+/// the same MAC on all machines of some models.
 async fn identifying_macs(
     app: &App,
     directory: &Directory,
@@ -138,9 +143,9 @@ async fn identifying_macs(
         let registered = app.state.machines_with_mac(&mac).await?.into_iter().find(|other| other != id);
         let reason = match (usb, file, registered) {
             (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
-            (_, None, Some(other)) => format!("is also that of machine {other}, which has registered with it"),
+            (_, None, Some(other)) => format!("was also registered by machine {other}"),
             (Some(nic), None, None) => {
-                format!("is that of a NIC on USB ({}), which moves between machines", nic.driver)
+                format!("belongs to a USB NIC ({}), which can move between machines", nic.driver)
             }
             (None, None, None) => {
                 macs.push(mac);
@@ -152,7 +157,7 @@ async fn identifying_macs(
     Ok((macs, omitted))
 }
 
-/// Strings of JSON are strings of YAML.
+/// Renders the file. JSON strings are valid YAML strings.
 fn text(added: &Added) -> String {
     let Added { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
@@ -165,7 +170,7 @@ fn text(added: &Added) -> String {
     text
 }
 
-/// Whole or not at all, and never in the place of another.
+/// Writes the file atomically. Fails if it exists.
 fn put(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
     let (new, path) = (folder.join(format!(".{name}.new")), folder.join(name));
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o640).open(&new)?;

@@ -1,8 +1,8 @@
 //! Plans that the operator has approved: `approved/ID.yaml`, written by `drophammer rack plan --approve`, one for each machine.
 //!
-//! An approval is for one installation. What has begun is still that installation; when its success is reported, the machine has
-//! another marker than it had when it was approved, and the approval is spent. Taking the file away withdraws it. A file that cannot be
-//! used does not: the machine is given nothing to install until somebody has looked.
+//! An approval applies to one installation, including all attempts that continue it. Once its success is reported, the machine has a new
+//! install marker, and the approval is spent. Removing the file withdraws the approval. A file that cannot be used does not withdraw it:
+//! the machine gets nothing to install until the operator has repaired or removed the file.
 
 use super::api_error::ApiError;
 use super::directory::Directory;
@@ -19,24 +19,24 @@ use std::sync::Arc;
 
 pub const FOLDER: &str = "approved";
 
-/// A machine with a thousand disks has less.
+/// Upper limit of a file. The approval of a machine with a thousand disks is smaller.
 const MAX_BYTES: usize = 4 << 20;
 
-const HEAD: &str = "# Written by `drophammer rack plan --approve`. Nothing but this plan is carried out on the machine; take the file away to withdraw it.\n";
+const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
 
-/// A file, as it is written.
+/// Content of an approval file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// RFC 3339, UTC.
+    /// Time of the approval, RFC 3339 in UTC.
     approved: String,
-    /// See [`installed`].
+    /// Last completed installation at that time; see [`installed`].
     installed: String,
     sha256: String,
     verdicts: Value,
 }
 
-/// A file that is good.
+/// Valid approval file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
     file: File,
@@ -44,19 +44,19 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Is the installation over that it was for? `standing` is that of its allocation.
+    /// Returns whether the approved installation has completed. `standing` is that of its allocation.
     fn is_spent(&self, standing: &Standing) -> bool {
         self.file.installed != installed(standing)
     }
 
-    /// As the agent is given it.
+    /// Returns the approval as it is sent to the agent.
     fn told(&self) -> Approved {
         let File { sha256, verdicts, .. } = self.file.clone();
         Approved { sha256, verdicts }
     }
 }
 
-/// What tells one finished installation of an allocation from the next; empty before the first.
+/// Returns an identifier of the last completed installation of an allocation; empty before the first one.
 pub fn installed(standing: &Standing) -> String {
     match (&standing.marker, standing.succeeded) {
         (_, false) => String::new(),
@@ -65,10 +65,10 @@ pub fn installed(standing: &Standing) -> String {
     }
 }
 
-/// The text of a file.
+/// Returns the text of an approval file.
 ///
 /// # Errors
-/// It would be too long to be read.
+/// The text would be too long to be read.
 pub fn text(verdicts: &Verdicts, installed: String, time: String) -> Result<String, String> {
     let value = serde_json::to_value(verdicts).map_err(|error| error.to_string())?;
     let file = File { approved: time, installed, sha256: verdicts.digest(), verdicts: value };
@@ -76,38 +76,38 @@ pub fn text(verdicts: &Verdicts, installed: String, time: String) -> Result<Stri
     let text = format!("{HEAD}{json}\n");
     match text.len() <= MAX_BYTES {
         true => Ok(text),
-        false => Err(format!("the approval would have {} bytes, and {MAX_BYTES} are read", text.len())),
+        false => Err(format!("the approval would have {} bytes; the limit is {MAX_BYTES}", text.len())),
     }
 }
 
-/// Reads and checks a file.
+/// Parses and validates an approval file.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// Describes why the file cannot be used.
 pub fn read(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes, more than any approval needs", text.len()));
+        return Err(format!("the file has {} bytes; the limit is {MAX_BYTES}", text.len()));
     }
-    // YAML would break lines where JSON does not (U+2028): a program has written it, and it is JSON below its first line.
+    // Parsed as JSON, as which it was written below its first line: YAML would break lines at U+2028, where JSON does not.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
-    let file: File = serde_json::from_str(&json).map_err(|error| format!("this is no approval: {error}"))?;
+    let file: File = serde_json::from_str(&json).map_err(|error| format!("this is not an approval: {error}"))?;
     let verdicts = approved::read(&file.verdicts, &file.sha256)?;
     Ok(Approval { file, verdicts })
 }
 
-/// All of them.
+/// Approvals of all machines.
 #[derive(Debug, Clone, Default)]
 pub struct Approvals {
-    /// By the machine's id.
+    /// Approvals by machine id.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
-    /// Why the folder cannot be read: nobody knows then who has an approval.
+    /// Reason why the folder cannot be read. Any machine may then have an approval.
     unread: Option<String>,
-    /// Nothing is installed without one (`--approved-only`).
+    /// True if machines without an approval get nothing to install (`--approved-only`).
     pub only: bool,
 }
 
 impl Approvals {
-    /// What the folder has now.
+    /// Collects the approvals of the folder, and reports those that cannot be used.
     pub fn new(folder: &Folder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
         let before = problems.len();
         folder.say_unread(problems);
@@ -124,23 +124,23 @@ impl Approvals {
         Approvals { all, unread, only }
     }
 
-    /// The allocation that the machine's approval is for, where it is another one than this.
+    /// Returns the allocation to which the machine's approval applies, if it is not this one.
     pub fn of_other(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
-    /// The machine's approval, as long as it is not spent. `standing` is that of the allocation that it is for.
+    /// Returns the machine's approval unless it is spent. `standing` is that of the allocation to which the approval applies.
     pub fn in_force(&self, machine: &str, standing: &Standing) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(standing));
         (!is_spent).then_some(approval)
     }
 
-    /// What the machine may be given to install, by the approval that is in force for it.
+    /// Returns the approval that is in force for the machine, as it is sent to the agent.
     ///
     /// # Errors
-    /// It may be given nothing.
+    /// The machine gets nothing to install: its approval cannot be used, or is required and missing.
     pub fn told(&self, machine: &str, standing: &Standing) -> Result<Option<Approved>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.told())),
@@ -149,7 +149,7 @@ impl Approvals {
                  `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None if self.only => Err(format!(
-                "no plan of it is approved, and --approved-only installs nothing else: `drophammer rack plan DIR --machine {machine} --approve`"
+                "its plan is not approved, and --approved-only requires that: approve it with `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None => Ok(None),
         }
@@ -160,19 +160,19 @@ fn is_of(approval: &Approval, id: &str) -> Result<(), String> {
     let machine = &approval.verdicts.machine;
     match machine == id {
         true => Ok(()),
-        false => Err(format!("it approves a plan of machine {machine}, and its name says {id}")),
+        false => Err(format!("the plan is for machine {machine}, but the file is named after {id}")),
     }
 }
 
-/// Where a machine's is.
+/// Returns the path of a machine's approval.
 pub fn path(dir: &Path, machine: &str) -> std::path::PathBuf {
     dir.join(FOLDER).join(format!("{machine}.yaml"))
 }
 
-/// Has the agent compared its plan with the approval that is in force? One of an earlier version compares nothing.
+/// Checks that the agent has compared its plan with the approval in force. Agents of earlier versions compare nothing.
 ///
 /// # Errors
-/// The database's; the inner one is why it may not destroy.
+/// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
 pub async fn compared(
     app: &App,
     directory: &Directory,
@@ -187,10 +187,10 @@ pub async fn compared(
         (Ok(None), _) => Ok(()),
         (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),
         (Ok(Some(approved)), Some(said)) => {
-            Err(format!("the plan was compared with the approval {said}, and {} is in force now", approved.sha256))
+            Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
         }
         (Ok(Some(approved)), None) => Err(format!(
-            "the approval {} is in force, and this agent has not compared its plan with it: it came later, or the ramdisk is of an earlier version",
+            "approval {} is in force, and the agent has not compared its plan with it: it was written after the plan was made, or the ramdisk is of an earlier version",
             approved.sha256
         )),
     })
@@ -267,13 +267,13 @@ mod tests {
     #[test]
     fn what_is_too_long_or_no_approval_is_refused() {
         let long = verdicts(&"S".repeat(MAX_BYTES));
-        assert!(text(&long, String::new(), String::new()).unwrap_err().contains("are read"));
+        assert!(text(&long, String::new(), String::new()).unwrap_err().contains("the limit is"));
         let comment = "#".repeat(MAX_BYTES + 1);
         for (text, words) in [
-            ("", "this is no approval"),
-            ("# only a comment", "this is no approval"),
+            ("", "this is not an approval"),
+            ("# only a comment", "this is not an approval"),
             ("{\"sha256\": \"\"}", "missing field"),
-            (comment.as_str(), "more than any approval needs"),
+            (comment.as_str(), "the limit is"),
         ] {
             assert!(read(text).unwrap_err().contains(words), "{words}");
         }

@@ -1,4 +1,4 @@
-//! Copies of the database: a consistent one while the server runs, and a way back that knows when a copy is too old.
+//! Backup and restore of the database: a consistent copy while the server runs, and a restore that detects outdated copies.
 
 use super::DATABASE;
 use super::restored;
@@ -11,25 +11,25 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Held by the server as long as it runs.
+/// File that the server locks while it runs.
 const LOCK: &str = "drophammer.lock";
 
-/// Let go of when it is dropped. To close the file is not enough: a program that is just being started has it too, until its
-/// `execve`.
+/// Exclusive use of a server's directory, until it is dropped. Closing the file is not enough: a child process that is being started shares
+/// it until its `execve`.
 #[derive(Debug)]
 pub struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing it does the same, a little later.
+        // Closing the file does the same, a little later.
         let _ = self.0.unlock();
     }
 }
 
-/// Nobody else serves or restores this directory as long as this is held; `None` where the filesystem has no locks.
+/// Locks the directory against other servers and restores; `None` if the filesystem does not support locks.
 ///
 /// # Errors
-/// Somebody does.
+/// Another process holds the lock.
 pub fn lock(dir: &Path) -> Result<Option<Lock>> {
     let path = dir.join(LOCK);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -38,31 +38,32 @@ pub fn lock(dir: &Path) -> Result<Option<Lock>> {
         Ok(()) => Ok(Some(Lock(file))),
         Err(TryLockError::Error(_)) => Ok(None),
         Err(TryLockError::WouldBlock) => {
-            let message = format!("another `drophammer serve` is running in {}: end it first", dir.display());
+            let message = format!("another `drophammer serve` is running in {}: stop it first", dir.display());
             Err(Error::new(Phase::Serve, message))
         }
     }
 }
 
-/// Copies the database of `dir` into a new file, readable for its owner only. The server may run.
+/// Copies the database of `dir` to a new file that only its owner can read. The server may be running.
 ///
 /// # Errors
 /// There is no database, it is damaged, or the copy cannot be made.
 pub fn backup(dir: &Path, to: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
     if to.exists() {
-        let message = format!("{} is there already: name another file, no backup is written over", to.display());
+        let message =
+            format!("{} already exists: name another file, since backups are never overwritten", to.display());
         return Err(Error::refusal(Phase::Serve, message));
     }
     let made = copy(&database, to)?;
-    stdout::say(&format!("{} holds the database {} after {} transactions", to.display(), made.id, made.transactions));
+    stdout::say(&format!("{} contains database {} after {} transactions", to.display(), made.id, made.transactions));
     Ok(())
 }
 
-/// Puts a backup in the place of the database. The server must not run.
+/// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
-/// The backup is damaged, of another directory, or older than what the directory knows and `older` is not given.
+/// The backup is damaged, from another directory, or older than the last state of the directory and `older` is false.
 pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock(dir)?;
     let database = dir.join(DATABASE);
@@ -76,26 +77,31 @@ pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
         remove(&new)?;
         return Err(Error::refusal(Phase::Serve, why));
     }
-    // A complete backup contains everything that this directory knows. Any other one may be older than the machines' disks.
+    // A complete backup contains everything that this directory recorded. Any other one may be older than the machines' disks.
     let is_complete = known.as_ref() == Some(&restored);
     let mut instructions = String::new();
     if !is_complete {
-        // Then every earlier backup, this one too, is older than the restored database.
+        // Every earlier backup, including this one, must be older than the restored database.
         restored.transactions =
             restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
         instructions = mark_unconfirmed(&new, &restored, dir)?;
     }
     put(&new, &database)?;
     identity::make(&beside, &restored)?;
-    stdout::say(&format!("{} is {} after {} transactions", database.display(), restored.id, restored.transactions));
+    stdout::say(&format!(
+        "{}: restored database {} after {} transactions",
+        database.display(),
+        restored.id,
+        restored.transactions
+    ));
     stdout::print(&instructions)
 }
 
-/// Why a backup must not replace the database of a directory that has this identity.
+/// Returns why a backup must not replace the database of a directory with the identity `known`.
 fn contradiction(known: &Identity, backup: &Identity, (dir, from): (&Path, &Path), older: bool) -> Option<String> {
     if known.id != backup.id {
         return Some(format!(
-            "{} is of another directory: its id is {}, that of {} is {}. Nothing was changed",
+            "{} is a backup of another directory: its id is {}, that of {} is {}. Nothing was changed",
             from.display(),
             backup.id,
             dir.display(),
@@ -105,16 +111,16 @@ fn contradiction(known: &Identity, backup: &Identity, (dir, from): (&Path, &Path
     let missing = known.transactions.saturating_sub(backup.transactions);
     (missing > 0 && !older).then(|| {
         format!(
-            "{} is older than what {} knows: {missing} durable transactions came later, among them perhaps orders and \
-             installations, which would be forgotten. Nothing was changed; --older restores it all the same, and every machine needs \
-             confirmation then",
+            "{} is older than the state of {}: it lacks {missing} durable transactions, possibly with orders and \
+            installations, which would be lost. Nothing was changed; --older restores it anyway, and every machine then needs \
+            confirmation",
             from.display(),
             dir.display()
         )
     })
 }
 
-/// Marks every machine of a restored database as unconfirmed. Returns what the operator has to do.
+/// Marks every machine of a restored database as unconfirmed. Returns instructions for the operator.
 fn mark_unconfirmed(new: &Path, identity: &Identity, dir: &Path) -> Result<String> {
     let what = || format!("write {}", new.display());
     let mut connection = Connection::open(new).context(Phase::Serve, what)?;
@@ -123,7 +129,7 @@ fn mark_unconfirmed(new: &Path, identity: &Identity, dir: &Path) -> Result<Strin
     Ok(restored::describe(&records, newest.as_deref(), dir))
 }
 
-/// A whole copy, on the disk, and what it is.
+/// Copies the database completely, syncs the copy, and returns its identity.
 pub fn copy(database: &Path, to: &Path) -> Result<Identity> {
     let what = || format!("copy {} to {}", database.display(), to.display());
     let part = to.with_extension("part");
@@ -146,7 +152,7 @@ fn copy_into(database: &Path, part: &Path) -> Result<Identity> {
         Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
     connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
     store::check(&connection, database)?;
-    // One transaction of reading: what the server writes meanwhile is not in it, or all of it is.
+    // A single read transaction: the copy contains each concurrent write completely or not at all.
     connection.execute("VACUUM INTO ?1", [part.to_string_lossy()]).context(Phase::Serve, what)?;
     let copy = Connection::open(part).context(Phase::Serve, what)?;
     store::check(&copy, part)?;
@@ -154,12 +160,15 @@ fn copy_into(database: &Path, part: &Path) -> Result<Identity> {
         Some(identity) => Ok(identity),
         None => Err(Error::refusal(
             Phase::Serve,
-            format!("{} is no database of `drophammer serve`, or of a version that gave it no id", database.display()),
+            format!(
+                "{} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
+                database.display()
+            ),
         )),
     }
 }
 
-/// The log of the old database must not be taken for that of the new one.
+/// Moves the new database into place. The write-ahead log of the old one must not be applied to it.
 fn put(new: &Path, database: &Path) -> Result<()> {
     for ending in ["-wal", "-shm"] {
         let mut log = database.as_os_str().to_owned();
@@ -189,7 +198,7 @@ mod tests {
         let held = lock(dir.path()).unwrap().unwrap();
         let of_a_child = held.0.try_clone().unwrap();
         let refused = lock(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains("end it first"), "{refused}");
+        assert!(refused.contains("stop it first"), "{refused}");
         drop(held);
         assert!(lock(dir.path()).unwrap().is_some());
         drop(of_a_child);

@@ -1,4 +1,4 @@
-//! How connections come and go: so many at once, so many of one address, each with its deadlines, and none that ends the server.
+//! HTTP connections: limits overall and per address, timeouts, and panics that end one request only.
 
 use super::alarm::Alarms;
 use super::api_error::ApiError;
@@ -28,19 +28,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A request's head, and an idle connection, are waited for so long.
+/// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// An address, and what is answered there.
+/// Listening socket with its router.
 pub struct Front {
     pub listener: TcpListener,
     pub router: Router,
     pub tls: Option<Tls>,
 }
 
-/// What is given back at the end of a connection.
+/// Permits that are released at the end of a connection.
 type Places = (Option<OwnedSemaphorePermit>, Share);
 
+/// Admits connections within the limits.
 pub struct Door {
     places: Arc<Semaphore>,
     peers: Peers,
@@ -56,21 +57,21 @@ impl Door {
         Door { places: Arc::new(Semaphore::new(places)), peers, watch, alarms, is_full, has_refused }
     }
 
-    /// The next connection, when there is a place for it. Others wait with the kernel.
+    /// Accepts the next connection once a permit is free. Until then, connections wait in the kernel.
     pub async fn next<'a>(
         &self,
         fronts: &[&'a Front],
     ) -> (&'a Front, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
         let place = self.places.clone().try_acquire_owned().ok();
         if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
-            self.watch.problem("as many connections are open as there can be: others wait".to_owned());
+            self.watch.problem("the limit of open connections is reached: further connections wait".to_owned());
         }
         self.is_full.store(place.is_none(), Ordering::Relaxed);
         let place = match place {
             Some(place) => Some(place),
             None => self.places.clone().acquire_owned().await.ok(),
         };
-        // Any of them first, so that a flood at one keeps nobody from the others.
+        // Starts with a random listener, so that a flood at one of them does not starve the others.
         let first = fastrand::usize(..fronts.len());
         let (front, accepted) = poll_fn(|context| {
             for front in fronts.iter().cycle().skip(first).take(fronts.len()) {
@@ -84,7 +85,7 @@ impl Door {
         (front, place, accepted)
     }
 
-    /// Serves the connection, unless its address has as many as it may have.
+    /// Serves the connection, unless its address has reached its limit.
     pub fn enter(
         &self,
         stream: TcpStream,
@@ -107,7 +108,7 @@ impl Door {
                 tokio::spawn(welcome(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.problem(format!(
-                "{address} has as many connections as one address may have: more of them are closed (a proxy is named with --proxy)"
+                "{address} has reached the limit of connections per address: further ones are closed (if it is a proxy, name it with --proxy)"
             )),
             None => {}
         }
@@ -124,9 +125,9 @@ struct Client {
     running: Watcher,
 }
 
-/// A client that takes its time over the handshake holds a place of its address, and nothing else.
+/// Performs the TLS handshake, if any, and serves the connection. A slow handshake occupies only the permits of its own connection.
 async fn welcome(stream: TcpStream, client: Client, tls: Option<Tls>, alarms: Alarms, places: Places) {
-    // Answers are small and whole; a failure to say so costs a few milliseconds.
+    // Responses are small and sent at once; a failure to set the option costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream, STALLED);
     let client_address = client.address;
@@ -160,9 +161,10 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, cli
                 Ok(Ok(response)) => response,
                 Err(Panicked) => {
                     watch.problem(format!(
-                        "{method} {path} from {address} has panicked: it is answered with 500, and nothing else ends"
+                        "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
                     ));
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request has panicked").into_response()
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked")
+                        .into_response()
                 }
             };
             watch.answered(Answered { from: address, method, path, status: response.status(), took: began.elapsed() });
@@ -179,7 +181,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, cli
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .serve_connection(TokioIo::new(stream), service);
-    // Its error is that the client has gone, takes nothing, or does not speak HTTP.
+    // An error means that the client has disconnected, does not read the response, or does not speak HTTP.
     drop(running.watch(connection).await);
 }
 

@@ -1,4 +1,4 @@
-//! The operator's OS definitions: `os/NAME/`, what is said for all machines with one (`os/*.yaml`), and what becomes of the one that an
+//! The operator's OS definitions (`os/NAME/`), their parameters for all machines (`os/*.yaml`), and the choice of the definition that an
 //! allocation names.
 
 mod folder;
@@ -16,21 +16,21 @@ use marked_yaml::Spanned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What became of the definition that an allocation names.
+/// State of the OS definition that an allocation names.
 #[derive(Debug, Clone, Default)]
 pub enum Settled {
-    /// It names none.
+    /// The allocation names none.
     #[default]
     Unnamed,
-    /// Its `verify` has not ended yet.
+    /// The `verify` program is still running.
     Waits,
     Good(Box<Chosen>),
-    /// It cannot be installed with it, for these reasons.
+    /// The allocation cannot be installed with it, for these reasons.
     Bad(String),
 }
 
 impl Settled {
-    /// As the machine is told it. Parameters may be secrets.
+    /// Returns the definition as it is sent to the machine. Parameters may be secrets: without `with_secrets`, their values are cleared.
     pub fn told(&self, with_secrets: bool) -> Option<Chosen> {
         let Settled::Good(chosen) = self else { return None };
         let mut told = (**chosen).clone();
@@ -40,33 +40,33 @@ impl Settled {
         Some(told)
     }
 
-    /// What it makes itself, without an image: it is known by the definition's name with its variant.
+    /// Returns the OS that the definition creates itself, without an image.
     pub fn creates(&self) -> Option<Os> {
         let Settled::Good(chosen) = self else { return None };
         chosen.creates().then(|| chosen.os())
     }
 }
 
-/// An allocation's definition, and the image that it wraps. What it makes itself is known by its own name.
+/// Definition of an allocation, and the image that it wraps. If it creates the OS itself, the image is the definition's own name.
 pub struct Choice {
     pub settled: Settled,
     pub image: Option<String>,
-    /// What is not wrong, but worth saying.
+    /// Remark for the operator that is not a problem.
     pub note: Option<String>,
 }
 
-/// One in its folder.
+/// Definition as read from its folder.
 struct Found {
     stamp: Result<Stamp, String>,
     definition: Result<Definition, String>,
 }
 
-/// All of them as they are on the disk.
+/// All definitions on disk.
 pub struct Definitions {
     path: PathBuf,
     found: BTreeMap<String, Found>,
     files: Folder<Site>,
-    /// Of the files, what counts: where it is said, and what.
+    /// Parameters in force for all machines with an OS, and the file that sets them.
     site: BTreeMap<Os, (PathBuf, Vec<Said>)>,
     verified: Verified,
 }
@@ -85,7 +85,7 @@ impl Definitions {
         self.verified.waits()
     }
 
-    /// Reads what has changed; true when anything has. A server needs no `os/`.
+    /// Reads changed files, and returns whether anything has changed. The folder `os/` is optional.
     pub fn look(&mut self) -> bool {
         if !self.path.is_dir() {
             let had = !(self.found.is_empty() && self.files.entries.is_empty());
@@ -112,7 +112,7 @@ impl Definitions {
         changed
     }
 
-    /// Settles what counts for all machines, and tells what is wrong with definitions and their parameters.
+    /// Determines the parameters for all machines, and returns problems of definitions and of these parameters.
     pub fn problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, found) in &self.found {
@@ -124,7 +124,7 @@ impl Definitions {
             for (name, os, said) in site {
                 match self.site.get(&os) {
                     Some((first, _)) => {
-                        let why = format!("{os} is in {} already, which counts", first.display());
+                        let why = format!("{os} is already configured in {}, which takes precedence", first.display());
                         problems.push(say(&path, &at(&name, &why), false));
                     }
                     None => drop(self.site.insert(os, (path.clone(), said))),
@@ -136,13 +136,13 @@ impl Definitions {
         problems
     }
 
-    /// Parameters for all machines that the definition does not have. One that is not there yet may have them.
+    /// Returns a problem for each parameter that the definition does not have. A missing definition may be added later.
     fn unknown(&self, os: &Os, (path, said): &(PathBuf, Vec<Said>)) -> Vec<String> {
         let Some(Ok(definition)) = self.found.get(&os.name).map(|found| &found.definition) else { return Vec::new() };
         unknown(definition, said).map(|why| say(path, &why, false)).collect()
     }
 
-    /// `None`: the allocation names no definition.
+    /// Returns the definition that the allocation names; `None` if it names none.
     pub fn choose(&mut self, allocation: &Allocation) -> Option<Choice> {
         let named = allocation.os.as_ref()?;
         let (chosen, image) = match self.chosen(named, &allocation.changes) {
@@ -170,7 +170,7 @@ impl Definitions {
         let os = Os::read(named).map_err(here)?;
         let Some(found) = self.found.get(&os.name) else {
             let others = nearest(&os.name, self.found.keys().map(String::as_str));
-            return Err(here(format!("there is no OS definition {:?} in os/{others}", os.name)));
+            return Err(here(format!("OS definition {:?} not found in os/{others}", os.name)));
         };
         let path = self.path.join(&os.name);
         let definition = found.definition.as_ref();
@@ -201,7 +201,7 @@ impl Definitions {
     }
 }
 
-/// What the definition does not have, with its place.
+/// Returns a problem, with its location, for each parameter that the definition does not have.
 fn unknown(definition: &Definition, said: &[Said]) -> impl Iterator<Item = String> {
     said.iter().filter_map(|said| Some(at_change(said, &definition.parameter(said).err()?)))
 }
@@ -214,7 +214,7 @@ fn one_line(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join("; ")
 }
 
-/// Names of the folders in it. What cannot be listed has none.
+/// Returns the names of the folders in `path`; none if it cannot be listed.
 fn folders(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());

@@ -1,7 +1,7 @@
 //! The operator's directory: machines, layouts, images and deploy templates from YAML files, read again when they change.
 //!
-//! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
-//! does not exist.
+//! An invalid file is reported, and its last good version stays in force. The same applies to a machine whose image or layout does not
+//! exist.
 
 mod duplicates;
 
@@ -30,22 +30,22 @@ use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = ".manifest";
 
-/// The largest there are have 4.4 MB.
+/// Upper limit of a manifest. The largest known ones have 4.4 MB.
 const MANIFEST_BYTES: i64 = 8 << 20;
 
-/// What an agent looks for beside an image.
+/// Suffixes of the files that an agent looks for next to an image.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
-/// What is in force, as one consistent picture.
+/// Consistent snapshot of everything in force.
 #[derive(Debug, Default)]
 pub struct Directory {
-    /// By id.
+    /// Machines by id.
     machines: HashMap<String, Machine>,
-    /// MAC to the ids of the machines whose files list it: it identifies a machine if there is one.
+    /// Ids of the machines whose files list a MAC, by MAC. It identifies a machine if there is only one.
     macs: HashMap<String, Vec<String>>,
-    /// Served path below `/images/` to the file.
+    /// Files by the path below `/images/` at which they are served.
     files: HashMap<String, PathBuf>,
-    /// Images as their files say them, with the files.
+    /// Images as defined in their files, with the path of the file.
     pub images: BTreeMap<String, (PathBuf, Image)>,
     /// The file of each machine, by id.
     pub machine_files: HashMap<String, PathBuf>,
@@ -53,9 +53,9 @@ pub struct Directory {
     pub layout_files: BTreeMap<String, PathBuf>,
     /// The file of each size in force.
     pub size_files: BTreeMap<String, PathBuf>,
-    /// What their allocations can refer to.
+    /// Objects that allocations can refer to.
     pub known: Known,
-    /// What is wrong, for people; set by whoever publishes the picture.
+    /// Problems for the operator. Set by the publisher of the snapshot.
     pub problems: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl Directory {
         self.machines.values()
     }
 
-    /// An image, or one of [`BESIDE`] an image.
+    /// Returns the file of an image, or a file next to an image (see [`BESIDE`]).
     pub fn image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {
             return Some(file.clone());
@@ -90,7 +90,7 @@ impl Directory {
         })
     }
 
-    /// Name to show for a machine: its own, or its id.
+    /// Returns the name to show for a machine: its own, or its id.
     pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
         self.machine(id).map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
     }
@@ -105,7 +105,7 @@ fn read_template(text: &str) -> Result<Template, String> {
     Template::read(text).map_err(|problems| problem::lines(&problems))
 }
 
-/// The directory as it is on the disk, with what was good before.
+/// Reader of the directory, with the last good version of each file.
 pub struct Loader {
     images_dir: PathBuf,
     machines: Folder<Machine>,
@@ -117,21 +117,21 @@ pub struct Loader {
     sizes: Folder<Size>,
     registries: Registries,
     states: OneFile<States>,
-    /// Of the image files and their manifests, at the last look.
+    /// Stamps of the image files and their manifests at the last scan.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
     definitions: Definitions,
     state: State,
-    /// Something else than a file has changed.
+    /// True if something other than a file has changed.
     stale: bool,
 }
 
-/// What a look at the directory gave.
+/// Result of a scan of the directory.
 #[derive(Default)]
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
-    /// What is not wrong, but worth saying once.
+    /// Remarks that are not problems, each logged once.
     pub notes: Vec<String>,
 }
 
@@ -156,39 +156,39 @@ impl Loader {
         }
     }
 
-    /// With that nothing is installed of which no plan is approved.
+    /// Sets whether machines without an approved plan get nothing to install.
     pub fn approved_only(self, approved_only: bool) -> Loader {
         Loader { approved_only, ..self }
     }
 
-    /// Without approvals: for a plan that may be approved.
+    /// Ignores approvals: for a plan that is about to be approved.
     pub fn unapproved(self) -> Loader {
         Loader { approvals: Folder::optional(PathBuf::new(), approved::read), ..self }
     }
 
-    /// A digest is ready: the next look gives a new picture.
+    /// Stores a computed digest. The next scan returns a new snapshot.
     pub fn digest_done(&mut self, done: digest::Done) {
         self.digests.keep(done);
         self.stale = true;
     }
 
-    /// A `verify` has ended: as [`Loader::digest_done`].
+    /// Stores the result of a `verify`, as [`Loader::digest_done`] does.
     pub fn verified(&mut self, done: definitions::Done) {
         self.definitions.verified(done);
         self.stale = true;
     }
 
-    /// Has a `verify` yet to end?
+    /// Returns whether a `verify` is still running.
     pub fn waits(&self) -> bool {
         self.definitions.waits()
     }
 
-    /// The state has changed: as [`Loader::digest_done`].
+    /// Notes that the database has changed. The next scan returns a new snapshot.
     pub fn refresh(&mut self) {
         self.stale = true;
     }
 
-    /// The new picture, when something has changed since the last look.
+    /// Returns a new snapshot if anything has changed since the last scan.
     pub fn look(&mut self) -> Option<Seen> {
         let mut changed = std::mem::take(&mut self.stale);
         changed |= self.machines.look();
@@ -236,7 +236,7 @@ impl Loader {
         problems.extend(self.states.problem());
         let (mut directory, mut notes) = (Directory::default(), Vec::new());
         directory.images.clone_from(&images);
-        // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
+        // Machines wait for images without a digest, which is being computed or cannot be.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
             let mut usable = true;
@@ -324,7 +324,7 @@ impl Loader {
     }
 }
 
-/// The machine with what its definition stands for, and a note on that.
+/// Returns the machine with the image and the definition to which its OS resolves, and a remark on them.
 fn with_definition(definitions: &mut Definitions, machine: &Machine) -> (Machine, Option<String>) {
     let mut machine = machine.clone();
     let Some(allocation) = &mut machine.allocation else { return (machine, None) };
@@ -342,11 +342,13 @@ fn manifest_of(image: &Path) -> PathBuf {
     path.into()
 }
 
-/// What the manifest of an image tells of its tree; nothing, if there is none.
+/// Reads from the manifest what the tree of an image contains; `None` without a manifest.
 fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, String> {
     let Some(digest) = digest else { return Ok(None) };
     let text = match digest::stamp(manifest) {
-        Ok(file) if file.size > MANIFEST_BYTES => return Err(format!("it has {} bytes", file.size)),
+        Ok(file) if file.size > MANIFEST_BYTES => {
+            return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size));
+        }
         Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
@@ -369,7 +371,7 @@ fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing,
     Ok(Standing { generated, approved, ..standing })
 }
 
-/// By id; of two files with the same id the first one by name counts.
+/// Indexes values by id. If two files have the same id, the first one by name takes precedence.
 fn unique<T>(
     kind: &str,
     all: Vec<(PathBuf, T)>,
@@ -380,7 +382,7 @@ fn unique<T>(
     for (path, value) in all {
         match by_id.get(id(&value)) {
             Some((first, _)) => problems.push(format!(
-                "{}: {kind} {} is in {} already, which counts",
+                "{}: {kind} {} is already defined in {}, which takes precedence",
                 path.display(),
                 id(&value),
                 first.display()

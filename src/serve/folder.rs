@@ -1,5 +1,5 @@
-//! A folder of the operator's files as they are on the disk, with what was good before: of a file that is wrong, and of a file or
-//! folder that cannot be read now, the last good version stays in force.
+//! YAML files in one of the operator's folders. If a file is invalid, or a file or the folder is temporarily unreadable, the last good
+//! version stays in force.
 
 use super::digest;
 use super::state::FileStamp;
@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Why there is no newer version.
+/// Reason why the newest version of a file is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bad {
-    /// It cannot be used, with line and column.
+    /// The file is invalid. The message has line and column.
     Wrong(String),
-    /// It cannot be read: it is tried again at every look.
+    /// The file cannot be read. Each scan tries again.
     Unread(Unread),
 }
 
-/// What could not be read, and since when.
+/// Read error, and when it began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
     since: String,
@@ -28,7 +28,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// The same trouble, or another one, goes on since it began.
+    /// Returns a read error that continues an earlier one, even if its reason has changed.
     fn after(before: Option<&Unread>, why: String) -> Unread {
         let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
             let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
@@ -40,7 +40,7 @@ impl Unread {
 
 impl std::fmt::Display for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot be read since {}: {}", self.since, self.why)
+        write!(f, "unreadable since {}: {}", self.since, self.why)
     }
 }
 
@@ -53,20 +53,21 @@ impl std::fmt::Display for Bad {
     }
 }
 
-/// A YAML file and what it said.
+/// YAML file with its versions.
 pub struct Entry<T> {
     stamp: Option<FileStamp>,
     pub newest: Result<T, Bad>,
-    /// The newest version that could be used.
+    /// Newest version that could be used.
     pub in_force: Option<T>,
 }
 
+/// Folder of YAML files of one type.
 pub struct Folder<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, Entry<T>>,
     unread: Option<Unread>,
-    /// It need not be there, as long as nothing was read from it.
+    /// True if the folder may be missing, as long as nothing was read from it.
     optional: bool,
 }
 
@@ -75,12 +76,12 @@ impl<T: Clone> Folder<T> {
         Folder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
     }
 
-    /// One that directories of earlier versions do not have.
+    /// Creates a folder that may be missing, since directories of earlier versions do not have it.
     pub fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> Folder<T> {
         Folder { optional: true, ..Folder::new(path, read) }
     }
 
-    /// Reads what has changed; true when anything has.
+    /// Reads changed files, and returns whether anything has changed.
     pub fn look(&mut self) -> bool {
         let found = match listed(&self.path) {
             Ok(found) => found,
@@ -126,14 +127,14 @@ impl<T: Clone> Folder<T> {
         !is_old_news
     }
 
-    /// Says that the folder cannot be read, when it cannot.
+    /// Reports that the folder cannot be read, if so.
     pub fn say_unread(&self, problems: &mut Vec<String>) {
         if let Some(unread) = &self.unread {
-            problems.push(format!("{}/ {unread} (what was read before stays in force)", self.path.display()));
+            problems.push(format!("{}/: {unread} (its last good files stay in force)", self.path.display()));
         }
     }
 
-    /// Uses the newest version of every file that can be used, else the last one that could, and says what is wrong.
+    /// Returns the newest usable version of every file, and reports files whose newest version cannot be used.
     pub fn in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
         self.say_unread(problems);
         let mut all = Vec::new();
@@ -148,14 +149,14 @@ impl<T: Clone> Folder<T> {
     }
 }
 
-/// All of the YAML files, or an error: half a list would be taken for files that are gone.
+/// Lists all YAML files. Fails rather than return a partial list, which would pass for deleted files.
 fn listed(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
 }
 
-/// Is there a file of a machine, good or bad? What cannot be read may hold one.
+/// Returns whether there is a machine file, valid or not. An unreadable folder may contain one.
 pub fn has_machines(dir: &Path) -> bool {
     match listed(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
@@ -163,7 +164,7 @@ pub fn has_machines(dir: &Path) -> bool {
     }
 }
 
-/// The files of machines and images that hold secrets and that everybody may read.
+/// Returns files of machines and images that contain secrets and are world-readable.
 pub fn readable_secrets(folder: &Path) -> Vec<PathBuf> {
     const SECRETS: [&str; 5] = ["user_data:", "console_password:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
@@ -172,18 +173,19 @@ pub fn readable_secrets(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
 }
 
-/// Docker's file holds nothing else.
+/// Returns whether the file is world-readable. Docker's credentials file contains only secrets, so its content is not examined.
 pub fn is_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 
+/// Formats a problem of a file: each line begins with its path.
 pub fn say(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), spaced(line))).collect();
     lines.join("\n") + consequence
 }
 
-/// `FILE:LINE:COLUMN: why`, or `FILE: why` where there is no line.
+/// Separates the message from the path before it: `FILE:LINE:COLUMN: why`, or `FILE: why` without a line.
 fn spaced(line: &str) -> String {
     if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
 }
@@ -193,12 +195,12 @@ fn is_yaml(path: &Path) -> bool {
     !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// The outer error is that it cannot be read, the inner one that it cannot be a file of ours.
+/// Reads a file. The outer error is a read error; the inner one means that the content cannot be valid.
 pub fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = digest::stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {
-        return Ok(Err(format!("the file has {size} bytes, more than any description of a machine needs")));
+        return Ok(Err(format!("the file has {size} bytes; the limit is {LIMIT}")));
     }
     match fs::read_to_string(path) {
         Ok(text) => Ok(Ok(text)),
@@ -264,7 +266,7 @@ mod tests {
         assert!(folder.look());
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
-        assert!(problems[0].contains("machines/ cannot be read since 20"), "{problems:?}");
+        assert!(problems[0].contains("machines/: unreadable since 20"), "{problems:?}");
         assert!(!folder.look() && all(&mut folder).1 == problems, "it is said once");
         fs::rename(&aside, &path).unwrap();
         assert!(folder.look());
@@ -275,7 +277,7 @@ mod tests {
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
-        assert!(problems[0].contains("a.yaml: cannot be read since 20"), "{problems:?}");
+        assert!(problems[0].contains("a.yaml: unreadable since 20"), "{problems:?}");
         assert!(!folder.look());
         // A file that is really gone is gone.
         fs::remove_dir(path.join("a.yaml")).unwrap();

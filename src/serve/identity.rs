@@ -1,5 +1,5 @@
-//! Identity of machines that boot and register: gathers what files and registrations have, for the decisions of
-//! [`crate::machine_identity`], and reports what these find.
+//! Identity of machines that boot and register: collects data from files and registrations for the decisions of
+//! [`crate::machine_identity`], and reports the results.
 
 use super::App;
 use super::api_error::ApiError;
@@ -14,11 +14,11 @@ use crate::machine_identity::{
 use axum::http::StatusCode;
 use uuid::Uuid;
 
-/// Remedy for an id that is a vendor default.
-pub const DEFAULT_ID: &str = "is what firmware reports that has no UUID of its own, so that other machines may have it too: make up a UUID and list \
-    macs. What is installed under this id goes to the new one with `drophammer machine rename OLD NEW`";
+/// Explanation and remedy for an id that is a vendor default.
+pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
+macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
-/// Decides which machine asks for a boot.
+/// Determines which machine requests a boot.
 pub async fn matched(app: &App, directory: &Directory, asking: &BootIdentity) -> Result<MachineMatch, ApiError> {
     let by_uuid = asking.uuid.and_then(|uuid| directory.machine_by_uuid(&uuid.to_string()));
     let mut by_mac = Vec::new();
@@ -51,11 +51,11 @@ async fn known(app: &App, machine: &Machine) -> Result<KnownMachine, ApiError> {
     })
 }
 
-/// Refuses the registration of a machine that is not the one of this id, so that it neither gets its allocation nor replaces what is
-/// known of it.
+/// Rejects the registration of a machine that is not the one with this id, so that it neither gets that machine's allocation nor replaces
+/// its data.
 ///
 /// # Errors
-/// It is another machine.
+/// The registration is from another machine.
 pub async fn refuse_other_machine(
     app: &App,
     directory: &Directory,
@@ -79,12 +79,12 @@ pub async fn refuse_other_machine(
         None => contradicting_macs(app, directory, &known, register).await?,
     };
     let Some(why) = why else { return Ok(()) };
-    let message = format!("{why}; it is at {peer}");
+    let message = format!("{why}; its address is {peer}");
     app.alarm(message.clone());
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns why the MACs are those of another machine. A NIC that other machines have too identifies none.
+/// Returns why the registration's MACs belong to another machine. A NIC that several machines have identifies none of them.
 async fn contradicting_macs(
     app: &App,
     directory: &Directory,
@@ -105,8 +105,8 @@ async fn contradicting_macs(
     Ok(Some(match known.macs.is_empty() {
         false => other_macs(known, &seen),
         true => format!(
-            "a machine with the id {} of {:?} has MACs {seen}, and has registered with {}: these may be two machines with one UUID, and it gets \
-             nothing. If it is the same machine, list its MACs in its file; two machines need ids of their own, and macs",
+            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so that it gets \
+            nothing. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list their macs",
             known.id,
             known.name,
             expected.join(" ")
@@ -123,7 +123,7 @@ async fn is_shared(app: &App, directory: &Directory, mac: &str, own: &str) -> Re
     Ok(registered.iter().any(|id| id != own && directory.machine(id).is_some()))
 }
 
-/// Usable MACs of a registration.
+/// Returns the usable MACs of a registration.
 pub fn registered_macs(register: &Register) -> Vec<String> {
     register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
 }
@@ -132,22 +132,22 @@ fn reported_uuid(register: &Register) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a sentence for the operator if the machine of this id has registered with other MACs: then there may be two.
+/// Returns a warning for the operator if the machine with this id has registered with other MACs: there may be two machines.
 pub async fn two_machines(app: &App, id: &str, macs: &[String]) -> Result<Option<String>, ApiError> {
     let before = app.state.registered_identity(id).await?.macs;
     if before.is_empty() || macs.is_empty() || macs.iter().any(|mac| before.contains(mac)) {
         return Ok(None);
     }
     Ok(Some(format!(
-        "these may be two machines with one UUID: it has MACs {}, and {id} has registered with {}; two machines need ids of their own, \
-         and macs",
+        "these may be two machines with the same UUID: it has MACs {}, but {id} was registered with {}; if so, give each its own id \
+        and list their macs",
         macs.join(" "),
         before.join(" ")
     )))
 }
 
-/// Returns why the machine may be installed over blank disks only: the UUID of its last registration does not prove that it is the
-/// one of its file.
+/// Returns why the machine may be installed on blank disks only: the UUID of its last registration does not prove that it is the machine of
+/// the file.
 pub async fn blank_only(app: &App, directory: &Directory, id: &str) -> Result<Option<String>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(inventory) = app.inventory(id).await? else { return Ok(None) };

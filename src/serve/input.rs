@@ -1,4 +1,4 @@
-//! One YAML file of the operator as data: which fields it may have, and what their values must be.
+//! Parsing and validation of the operator's YAML files: their fields and values.
 
 mod all;
 mod bmc;
@@ -33,27 +33,27 @@ use serde_json::Value;
 use std::path::{Component, Path};
 use uuid::Uuid;
 
-/// `machines/*.yaml`, checked.
+/// Validated `machines/*.yaml`.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
-    /// UUID that its firmware reports, if that is not the id.
+    /// UUID that the firmware reports, if it is not the id.
     pub smbios_uuid: Option<Uuid>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
-    /// How its ramdisk comes up without DHCP, as `drophammer.network=` has it.
+    /// Network configuration of the ramdisk without DHCP, in the format of `drophammer.network=`.
     pub ramdisk_network: Option<String>,
-    /// No reinstall can be ordered, for this reason.
+    /// Reason why reinstalls cannot be ordered.
     pub locked: Option<String>,
-    /// How it is switched.
+    /// Controller that switches the machine's power.
     pub bmc: Option<Bmc>,
     pub allocation: Option<Allocation>,
 }
 
-/// What a machine is to become. Image and layout are ids that the other folders must know; without a layout, the one
-/// whose constraints take the machine's size and the image.
+/// Assignment of an OS to a machine. Image and layout are ids that the other folders must define. Without a layout, the one whose
+/// constraints match the machine's size and the image is chosen.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
@@ -65,21 +65,21 @@ pub struct Allocation {
     pub project: String,
     #[serde(default)]
     pub role: String,
-    /// That of the OS definition, where `os` names one.
+    /// Image; that of the OS definition if `os` is set.
     #[serde(default = "unnamed")]
     pub image: Spanned<String>,
-    /// An OS definition, or a variant of one.
+    /// OS definition, or a variant of one.
     pub os: Option<Spanned<String>>,
     #[serde(default)]
     os_parameters: Vec<Spanned<String>>,
-    /// Read.
+    /// Parsed `os_parameters`.
     #[serde(skip)]
     pub changes: Vec<os::Said>,
-    /// What became of it in the directory of the operator.
+    /// Result of resolving `os` in the operator's directory.
     #[serde(skip)]
     pub definition: Settled,
     pub filesystemlayout: Option<Spanned<String>>,
-    /// Some of the machine's. A deploy template of that name changes the steps of the installation.
+    /// Subset of the machine's traits. A deploy template with such a name changes the steps of the installation.
     #[serde(default)]
     pub requested_traits: Vec<Spanned<String>>,
     #[serde(default)]
@@ -88,9 +88,9 @@ pub struct Allocation {
     pub user_data: String,
     #[serde(default)]
     pub console_password: String,
-    /// What opens its encrypted filesystems with `key: server`.
+    /// Key of encrypted filesystems with `key: server`.
     pub disk_key: Option<Spanned<Secret>>,
-    /// Was an order once, which is no longer one.
+    /// Formerly an order for a reinstall, and now rejected.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
     /// `quick`, `secure` or `none`.
@@ -120,17 +120,19 @@ pub struct Allocation {
     _firewall_rules: Option<IgnoredAny>,
     #[serde(default, rename = "vpn")]
     _vpn: Option<IgnoredAny>,
-    /// What is passed on as it is written: those of [`PASSED_ON`] that are given.
+    /// Fields listed in [`PASSED_ON`] that are set, passed on unchanged.
     #[serde(skip)]
     pub passed_on: serde_json::Map<String, Value>,
 }
 
+/// Checks that a serial number, WWN or path can identify a disk.
+///
 /// # Errors
-/// No disk has that for itself.
+/// It is a placeholder that many disks report.
 fn names_a_disk(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {
-        true => Err(format!("{word:?} is a placeholder that many disks report: it gives up none")),
+        true => Err(format!("{word:?} is a placeholder that many disks report: it identifies none of them")),
         false => Ok(()),
     }
 }
@@ -139,23 +141,23 @@ fn unnamed() -> Spanned<String> {
     Spanned::new(Span::new_blank(), String::new())
 }
 
-/// Fields of an allocation that the agent or the image understands.
+/// Fields of an allocation that are interpreted by the agent or the image.
 const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
-/// `images/*.yaml`, checked.
+/// Validated `images/*.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     pub id: String,
     pub name: String,
     pub description: String,
     pub at: Location,
-    /// URLs of other places with the same image.
+    /// Further URLs of the same image.
     pub mirrors: Vec<String>,
     pub digest: Option<String>,
-    /// What opens the registries of the URL and the mirrors.
+    /// Registry credentials for the URL and the mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<Finish>,
-    /// What the manifest beside its file tells of the tree; no field of the YAML.
+    /// Content of the tree according to the manifest next to the file; not a field of the YAML file.
     pub contents: Option<Contents>,
 }
 
@@ -203,15 +205,15 @@ struct RawImage {
     finish: Option<Finish>,
 }
 
-/// Console arguments of a machine whose file names none, or that has no file.
+/// Console arguments of a machine without a file, or whose file lists none.
 pub fn default_consoles() -> Vec<String> {
     ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
 }
 
-/// Reads and checks a machine.
+/// Parses and validates a machine file.
 ///
 /// # Errors
-/// All that is wrong, a line each, with line and column in front.
+/// All problems, one per line, with line and column in front.
 pub fn machine(text: &str) -> Result<Machine, String> {
     let node = parse(text)?;
     field(&node, "bmc").map_or(Ok(()), bmc::refuse_word)?;
@@ -243,7 +245,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         if let Some(order) = &allocation.reinstall {
             let message = format!(
-                "a file orders no reinstall any more: take this line out, and use `drophammer machine reinstall {} --image IMAGE`",
+                "reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {} --image IMAGE`",
                 *raw.id
             );
             check(order, Err(message));
@@ -286,14 +288,14 @@ pub fn machine(text: &str) -> Result<Machine, String> {
     }
 }
 
-/// Reads what an allocation says of its OS definition, and tells what is wrong with it.
+/// Parses the OS parameters of an allocation, and returns problems of these and of `os`.
 fn of_definition(allocation: &mut Allocation, has_image: bool, here: String) -> Vec<String> {
     let (changes, mut wrong) = os::changes(&allocation.os_parameters);
     allocation.changes = changes;
     match (&allocation.os, allocation.os_parameters.first()) {
         (Some(os), _) if has_image => wrong.push(at(os, "an allocation has an os or an image, not both")),
         (Some(os), _) => wrong.extend(Os::read(os).err().map(|why| at(os, &why))),
-        (None, Some(first)) => wrong.push(at(first, "parameters are for an os, and the allocation names none")),
+        (None, Some(first)) => wrong.push(at(first, "os_parameters require an os, which the allocation does not name")),
         (None, None) if !has_image => {
             wrong.push(format!("{here}an allocation needs an os or an image: missing field `image`"))
         }
@@ -302,27 +304,27 @@ fn of_definition(allocation: &mut Allocation, has_image: bool, here: String) -> 
     wrong
 }
 
-/// Nothing is requested of a machine that its file does not say that it has.
+/// Checks that the machine has a requested trait.
 fn requestable(requested: &str, traits: &[Spanned<String>]) -> Result<(), String> {
     if traits.iter().any(|one| one.as_str() == requested) {
         return Ok(());
     }
     let has = nearest(requested, traits.iter().map(|one| one.as_str()));
-    Err(format!("{requested} is none of the traits of this machine{has}"))
+    Err(format!("{requested} is not a trait of this machine{has}"))
 }
 
-/// Why the machine is locked, if it is.
+/// Returns why the machine is locked, if it is.
 fn locked(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
-        "true" => Ok(Some("its file says so, without a reason".to_owned())),
-        // A person who writes one of these means something, and must not get the opposite.
-        "" | "yes" | "no" | "on" | "off" => Err("locked is true, false, or the reason in words".to_owned()),
+        "true" => Ok(Some("its file gives no reason".to_owned())),
+        // These are rejected, since the operator must not get the opposite: as a reason, `no` would lock the machine.
+        "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
 }
 
-/// Reads and checks an image.
+/// Parses and validates an image file.
 ///
 /// # Errors
 /// As [`machine`].
@@ -344,7 +346,10 @@ pub fn image(text: &str) -> Result<Image, String> {
             return Err(at(mirror, &format!("the mirror is neither {PLACES}")));
         }
         if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
-            return Err(at(mirror, "an image in a registry has mirrors in registries, another has none there"));
+            return Err(at(
+                mirror,
+                "mirrors of an image in a registry must be in registries, and those of other images must not be",
+            ));
         }
     }
     if let Some(digest) = &raw.digest {
@@ -366,15 +371,15 @@ pub fn image(text: &str) -> Result<Image, String> {
     Ok(Image { id, name: raw.name, description, at: location, mirrors, digest, pull_secrets, finish, contents: None })
 }
 
-/// A document of ours as it is written.
+/// Returns the document as JSON, without validation.
 ///
 /// # Errors
-/// It is no YAML.
+/// The text is not YAML.
 pub fn written(text: &str) -> Result<Value, String> {
     Ok(json(&parse(text)?))
 }
 
-/// Where the agent can get an image from.
+/// URLs from which the agent can fetch an image, for messages.
 const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
 
 fn is_place(url: &str) -> bool {

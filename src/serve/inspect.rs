@@ -1,5 +1,5 @@
-//! `drophammer serve --check`: all that is wrong with a server's directory. It is read by those who read it for the server, with a copy of
-//! the database. Nothing is written there, and the server may run.
+//! `drophammer serve --check`: reports all problems of a server's directory. It uses the server's own code and a copy of the database. The
+//! directory is not written, and the server may be running.
 
 use super::definitions::{Definitions, Verified};
 use super::digest::Digests;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Longer than any `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);
 
-/// What was found.
+/// Result of the check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub directory: PathBuf,
@@ -29,13 +29,13 @@ pub struct Found {
     pub layouts: usize,
     pub images: usize,
     pub problems: Vec<Problem>,
-    /// What is not wrong, but worth saying.
+    /// Remarks that are not problems.
     pub notes: Vec<Problem>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Problem {
-    /// Below the directory.
+    /// Path relative to the directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,10 +45,10 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Prints it: [`Exit::Refused`] when anything is wrong.
+/// Checks a directory and prints the result. Returns [`Exit::Refused`] if there are problems.
 ///
 /// # Errors
-/// There is no room for a copy of the database.
+/// The database cannot be copied to a temporary directory.
 pub fn inspect(options: &Options) -> Result<Exit> {
     let found = find(options)?;
     match options.json {
@@ -72,7 +72,7 @@ pub fn find(options: &Options) -> Result<Found> {
         let copy = Copy::make()?;
         let state = copy.state(dir).unwrap_or_else(|why| {
             all.push(why);
-            // As for a new directory.
+            // An empty database, as for a new directory.
             copy.fresh()
         });
         seen = Some(look(dir, state?)?);
@@ -91,13 +91,13 @@ pub fn find(options: &Options) -> Result<Found> {
     })
 }
 
-/// The picture that a server would serve, when every `verify` has ended.
+/// Returns the snapshot that a server would publish once every `verify` has ended.
 fn look(dir: &Path, state: State) -> Result<Seen> {
     let (done, verdicts) = mpsc::channel();
     let verified = Verified::start(move |verdict| drop(done.send(verdict)));
     let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
     let definitions = Definitions::new(dir.join("os"), verified);
-    // Images may be large: that they can be read is enough here.
+    // Images may be large: their digests are not computed, since it is enough that they can be read.
     let mut loader = Loader::new(dir, Digests::known(state.clone()), definitions, state);
     let mut seen = loader.look().unwrap_or_default();
     while loader.waits() {
@@ -108,7 +108,7 @@ fn look(dir: &Path, state: State) -> Result<Seen> {
     Ok(seen)
 }
 
-/// The database of the directory, in a directory of its own.
+/// Temporary directory with a copy of the database.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -117,14 +117,14 @@ impl Copy {
         nix::unistd::mkdtemp(&template).map(Copy).context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// The inner error is that of a fresh one.
+    /// Copies and opens the database. The inner result has the type of [`Copy::fresh`], which takes its place after an error.
     fn state(&self, dir: &Path) -> std::result::Result<Result<State>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: crate::error::Error| {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
         };
         if !store::is_new(&database).map_err(told)? {
-            // The one that counts transactions first: the server may add some.
+            // First the file that counts transactions: the server may commit more in the meantime.
             let beside = identity::path(&database);
             match fs::copy(&beside, identity::path(&copy)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -148,14 +148,14 @@ impl Drop for Copy {
     }
 }
 
-/// One a line of what is said, each once, in the order of the files.
+/// Splits messages into lines, and returns each line once, in the order of the files.
 fn placed(all: Vec<String>, dir: &Path) -> Vec<Problem> {
     let lines = all.iter().flat_map(|said| said.lines()).filter(|line| !line.trim().is_empty());
     let problems: BTreeSet<Problem> = lines.map(|line| place(line, dir)).collect();
     problems.into_iter().collect()
 }
 
-/// Takes `DIR/machines/a.yaml:9:3: why` apart, and what has no line or no file.
+/// Parses `DIR/machines/a.yaml:9:3: why`. Position and file may be absent.
 fn place(line: &str, dir: &Path) -> Problem {
     let nowhere = |message: &str| Problem { file: None, line: None, column: None, message: clean(message) };
     let below = format!("{}/", dir.display().to_string().trim_end_matches('/'));
@@ -174,7 +174,7 @@ fn place(line: &str, dir: &Path) -> Problem {
     Problem { file: Some(file.to_owned()), line, column, message: clean(why) }
 }
 
-/// `a.yaml:9:3`.
+/// Splits `a.yaml:9:3` into path, line and column.
 fn numbers(head: &str) -> (&str, Option<u32>, Option<u32>) {
     let number = |text: &str| text.parse::<u32>().ok();
     let Some((before, last)) = head.rsplit_once(':') else { return (head, None, None) };
@@ -188,14 +188,14 @@ fn numbers(head: &str) -> (&str, Option<u32>, Option<u32>) {
 fn shown(found: &Found) -> String {
     let mut text = table("file", &found.problems);
     if found.good {
-        text += &format!("{} is good: ", found.directory.display());
+        text += &format!("{} is valid: ", found.directory.display());
     } else {
-        text += &format!("\n{} wrong in {}: ", counted(found.problems.len(), "thing"), found.directory.display());
+        text += &format!("\n{} in {}: ", counted(found.problems.len(), "problem"), found.directory.display());
     }
     let (machines, layouts) = (counted(found.machines, "machine"), counted(found.layouts, "layout"));
     text += &format!("{machines}, {layouts}, {}\n", counted(found.images, "image"));
     if !found.notes.is_empty() {
-        text += &format!("\n{}", table("to know", &found.notes));
+        text += &format!("\n{}", table("notes", &found.notes));
     }
     text
 }
@@ -208,7 +208,7 @@ fn table(title: &str, all: &[Problem]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let mut rows = vec![[title, "place", "what"].map(str::to_owned)];
+    let mut rows = vec![[title, "line", "message"].map(str::to_owned)];
     rows.extend(all.iter().map(|one| {
         let place = [one.line, one.column].into_iter().flatten().map(|number| number.to_string());
         let (file, place) = (one.file.clone().unwrap_or_default(), place.collect::<Vec<_>>().join(":"));
@@ -248,8 +248,8 @@ mod tests {
             ),
             ("layouts/: a and b collide", problem(Some("layouts/"), None, None, "a and b collide")),
             (
-                "/srv/d/machines/ cannot be read since 2026: gone",
-                problem(Some("machines/"), None, None, "cannot be read since 2026: gone"),
+                "/srv/d/machines/: unreadable since 2026: gone",
+                problem(Some("machines/"), None, None, "unreadable since 2026: gone"),
             ),
             ("--url x: give another", problem(None, None, None, "--url x: give another")),
         ] {

@@ -1,4 +1,4 @@
-//! Keeps the picture of the operator's directory up to date, in a thread of its own, and says what is wrong with it.
+//! Thread that keeps the snapshot of the operator's directory up to date, and reports problems.
 
 use super::definitions;
 use super::digest;
@@ -11,23 +11,24 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::watch as published;
 
-/// What the thread that looks at the directory hears.
+/// Message to the thread.
 pub enum Wake {
     Digest(digest::Done),
     Verified(definitions::Done),
-    /// Of an allocation.
+    /// The state of a machine or allocation has changed.
     State,
     End,
 }
 
-/// Keeps the published picture of the directory up to date, in a thread of its own.
+/// Reads the directory in a separate thread, and publishes snapshots of it.
 pub struct Keeper {
     state: State,
     loader: Loader,
     watch: Watch,
     publish: published::Sender<Arc<Directory>>,
-    /// Problems that have been said, and notes.
+    /// Problems that have been logged.
     said: BTreeSet<String>,
+    /// Notes that have been logged.
     noted: BTreeSet<String>,
 }
 
@@ -45,7 +46,7 @@ impl Keeper {
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
-            // Registrations of any client wake this thread: all that wait cost one look.
+            // Registrations of any client wake this thread: a single scan serves all pending ones.
             for wake in first.into_iter().chain(woken.try_iter()) {
                 match wake {
                     Wake::Digest(done) => self.loader.digest_done(done),
@@ -58,10 +59,10 @@ impl Keeper {
         }
     }
 
-    /// A file that makes the reader panic must not keep the others from being read.
+    /// Scans the directory. A panic caused by one file must not end the thread.
     fn try_to_look(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.look())).is_err() {
-            self.watch.problem("reading the directory has panicked: what was read before stays in force".to_owned());
+            self.watch.problem("reading the directory panicked: the last snapshot stays in force".to_owned());
         }
     }
 
@@ -74,7 +75,7 @@ impl Keeper {
             self.watch.problem(new.clone());
         }
         if problems.is_empty() && !self.said.is_empty() {
-            self.watch.note("every file is good again".to_owned());
+            self.watch.note("all files are valid again".to_owned());
         }
         self.said = problems;
         let notes: BTreeSet<String> = notes.into_iter().collect();

@@ -1,8 +1,8 @@
-//! A whole machine moves to another one's hardware: the order, its states, and what follows from what is heard. Pure.
+//! Migration of a machine to the hardware of another one: the order, its states, and their transitions. Pure.
 //!
-//! `pairing` finds the disks of the machine that receives, `calls` is the operator's side, `agents` that of the two machines, `handing` what
-//! these are told,
-//! `overlay` and `files` bring the operator's files to say what the database says. `state/moves` keeps all of it.
+//! `pairing` selects the disks of the target machine, `calls` handles the operator's requests and `agents` those of the two machines,
+//! `handing` builds the responses to these, and `overlay` and `files` apply the result to the operator's files. `state/moves` stores
+//! migrations.
 
 pub mod agents;
 pub mod approval;
@@ -23,7 +23,7 @@ use approval::ApprovedCertificates;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How far a move is. `docs/move-machine.md` has what each means.
+/// State of a migration. `docs/move-machine.md` describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveState {
@@ -59,12 +59,12 @@ impl MoveState {
         }
     }
 
-    /// Is it still to end?
+    /// Returns whether the migration has not ended.
     pub fn is_open(self) -> bool {
         matches!(self, MoveState::Ordered | MoveState::Planned | MoveState::Copying | MoveState::Booting)
     }
 
-    /// Whose the allocation is.
+    /// Returns the role of the machine to which the allocation belongs.
     pub fn owner(self) -> Part {
         match self {
             MoveState::Booting | MoveState::Done => Part::Receive,
@@ -79,87 +79,89 @@ impl fmt::Display for MoveState {
     }
 }
 
-/// A machine of a move, as it stands in its ramdisk.
+/// Machine of a migration that waits in its ramdisk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// PEM.
+    /// Certificate in PEM.
     pub certificate: String,
-    /// `HOST:PORT`; empty for the one that sends.
+    /// `HOST:PORT`; empty for the source.
     pub address: String,
-    /// Token of that boot, as a hash.
+    /// Hash of the token of that boot.
     pub boot: Hash,
-    /// The ramdisk has the secret of both machines, and verifies its peer with it.
+    /// True if the ramdisk has the secret of both machines, with which it verifies its peer.
     #[serde(default)]
     pub has_secret: bool,
 }
 
-/// What the receiving machine has begun to write.
+/// Copy that the target machine has started to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BegunCopy {
     pub disks: Vec<MarkedDisk>,
-    /// Token of the boot that has begun last, as a hash.
+    /// Hash of the token of the boot that started last.
     pub by: Hash,
-    /// No earlier boot has begun.
+    /// True if no earlier boot has started.
     pub only: bool,
-    /// `sha256:HEX` of the secret of that attempt; none from an agent that sends no digest, and in databases of earlier versions.
+    /// `sha256:HEX` of the secret of that attempt; `None` from an agent that sends no digest, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }
 
-/// The order.
+/// Migration as ordered, with its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     pub id: String,
-    /// Id of the machine that is moved.
+    /// Id of the source machine.
     pub a: String,
-    /// Id of the machine that it is moved to.
+    /// Id of the target machine.
     pub b: String,
     /// Id of the allocation.
     pub allocation: String,
     pub state: MoveState,
-    /// RFC 3339, UTC.
+    /// Time of the order, RFC 3339 in UTC.
     pub created: String,
-    /// Fencing token of what B receives; none before it is ordered, and in databases of earlier versions.
+    /// Fencing token of the target's installation; `None` before the order, and in databases of earlier versions.
     #[serde(default)]
     pub fencing: Option<FencingToken>,
-    /// What A was installed with, which counts again when the move is taken back.
+    /// Install marker of the source, which is restored if the migration is cancelled.
     pub marker: Option<Marker>,
-    /// Which disk of B each name of the layout means.
+    /// Disk of the target for each disk name of the layout.
     pub disks: Vec<MarkedDisk>,
     pub carried: Option<Carried>,
     pub sender: Option<End>,
     pub receiver: Option<End>,
     pub begun: Option<BegunCopy>,
-    /// Number of boots of B that have begun and failed.
+    /// Number of boots of the target that started and failed.
     pub failures: u32,
-    /// Token of the last of them, as a hash.
+    /// Hash of the token of the last boot that failed.
     pub failed: Option<Hash>,
-    /// The last words of A and of B.
+    /// Last message of the source.
     pub words_a: String,
+    /// Last message of the target.
     pub words_b: String,
-    /// The operator's files do not say yet what this move has come to.
+    /// True if the operator's files still have to be updated with the result.
     pub files: bool,
-    /// The operator ordered the migration without approvals: every certificate is passed on.
+    /// True if the operator ordered the migration without approvals: then every certificate is passed on.
     #[serde(default)]
     pub allow_unapproved: bool,
     #[serde(default)]
     pub approved: ApprovedCertificates,
 }
 
-/// The boots that the two machines are in now, as far as they have registered.
+/// Current boots of the two machines, if they have registered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Present {
     pub a: Option<Hash>,
     pub b: Option<Hash>,
 }
 
-/// What is heard of a move.
+/// Event of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
+    /// The machine waits in its ramdisk.
     Stands(Part, End, Option<Box<Carried>>),
-    /// What goes wrong at the one with that boot, while all goes on; empty when that is over.
+    /// Problem of the machine in that boot, while the migration continues; empty once it is solved.
     Says(Part, Hash, String),
-    /// B asks to pass its point of no return.
+    /// The target requests to pass its point of no return.
     Begins {
         start: AttemptStart,
         now: Present,
@@ -167,7 +169,8 @@ pub enum Word {
     Succeeds {
         part: Part,
         boot: Hash,
-        /// Names the boot of A in which it has sent all, by the word of B. None: an agent of an earlier version.
+        /// Digest of the certificate of the source in the boot in which it sent everything, as reported by the target. `None` from an agent
+        /// of an earlier version.
         received_from: Option<String>,
         now: Present,
     },
@@ -177,63 +180,64 @@ pub enum Word {
         untouched: bool,
         message: String,
     },
-    /// The system runs on B, by the word of its boot.
+    /// The system runs on the target, as reported by its boot.
     PhonedHome(Hash),
-    /// The same by the operator's word.
+    /// The system runs on the target, as confirmed by the operator.
     Finish,
     /// The operator compared these fingerprints with those on the consoles of the machines.
     Approves {
         fingerprints: Vec<String>,
         now: Present,
     },
-    /// `off`: B is switched off, by the operator's word.
+    /// `off`: the operator confirms that the target is switched off.
     Cancel {
         off: bool,
     },
 }
 
-/// What a machine of a move boots.
+/// Boot target of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boots {
     Ramdisk,
     Disk,
-    /// The move has no say in it.
+    /// The migration does not affect this.
     AsEver,
 }
 
-/// What a machine of a move is told of the allocation.
+/// Role of a machine in a migration, when it requests its allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hands {
-    /// That there is none: it waits.
+    /// The machine gets no allocation, and waits.
     Nothing,
     Sends,
     Receives,
-    /// The move has no say in it.
+    /// The migration does not affect this.
     AsEver,
 }
 
 impl Move {
-    /// Has it still a say in what its machines boot and are told, or in the operator's files?
+    /// Returns whether the migration still determines what its machines boot and receive, or which of the operator's files has the
+    /// allocation.
     pub fn is_live(&self) -> bool {
         self.state.is_open() || self.files
     }
 
-    /// The machine's part. It is one of the two.
+    /// Returns the role of one of the two machines.
     pub fn part(&self, machine: &str) -> Part {
         if self.a == machine { Part::Send } else { Part::Receive }
     }
 
-    /// The other machine.
+    /// Returns the id of the other machine.
     pub fn other(&self, machine: &str) -> &str {
         if self.a == machine { &self.b } else { &self.a }
     }
 
-    /// As its machines are told of it.
+    /// Returns the status as it is sent to the two machines.
     pub fn newest(&self) -> Newest {
         Newest { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
-    /// What the machine boots.
+    /// Returns what the machine boots.
     pub fn boots(&self, machine: &str) -> Boots {
         match (self.part(machine), self.state) {
             (_, MoveState::Ordered | MoveState::Planned | MoveState::Copying) => Boots::Ramdisk,
@@ -243,12 +247,12 @@ impl Move {
         }
     }
 
-    /// What the machine is told.
+    /// Returns the role of the machine when it requests its allocation.
     pub fn hands(&self, machine: &str, now: Present) -> Hands {
         match (self.part(machine), self.state) {
             (Part::Send, MoveState::Ordered | MoveState::Planned | MoveState::Copying) => Hands::Sends,
             (Part::Send, MoveState::Booting) => Hands::Nothing,
-            // What is to come is known, and who sends it.
+            // The source is present, and its contents are known.
             (Part::Receive, MoveState::Ordered) if self.carried.is_some() && self.peer(Part::Send, now).is_some() => {
                 Hands::Receives
             }
@@ -259,7 +263,7 @@ impl Move {
         }
     }
 
-    /// The machine with that part, if it stands in the boot that it is in now.
+    /// Returns the machine with that role, if it waits in its current boot.
     pub fn peer(&self, part: Part, now: Present) -> Option<&End> {
         let (end, boot) = match part {
             Part::Send => (self.sender.as_ref()?, now.a?),
@@ -268,15 +272,15 @@ impl Move {
         (end.boot == boot).then_some(end)
     }
 
-    /// Should B boot again at once after a failure?
+    /// Returns whether the target should boot again immediately after a failure.
     pub fn retries(&self) -> bool {
         self.state == MoveState::Copying && self.failures < ATTEMPTS
     }
 
-    /// The move after that. The same as before: it is no news.
+    /// Returns the migration after an event; unchanged if the event has no effect.
     ///
     /// # Errors
-    /// Why it does not count: whoever has said it must not go on.
+    /// Why the event is rejected. Its sender must not continue.
     pub fn after(&self, word: &Word) -> Result<Move, String> {
         match word {
             Word::Stands(part, end, carried) => self.stands(*part, end, carried.as_deref()),
@@ -293,7 +297,7 @@ impl Move {
             Word::Finish => match self.state {
                 MoveState::Booting => Ok(self.becomes(MoveState::Done)),
                 MoveState::Done => Ok(self.clone()),
-                state => Err(format!("the move is {state}: only one that is booting can be finished")),
+                state => Err(format!("the migration is {state}: only one that is booting can be finished")),
             },
             Word::Cancel { off } => self.cancelled(*off),
             Word::Approves { fingerprints, now } => self.approve(fingerprints, *now),
@@ -306,15 +310,15 @@ impl Move {
 
     fn stands(&self, part: Part, end: &End, carried: Option<&Carried>) -> Result<Move, String> {
         if !matches!(self.state, MoveState::Ordered | MoveState::Planned | MoveState::Copying) {
-            return Err(format!("the move is {}", self.state));
+            return Err(format!("the migration is {}", self.state));
         }
         let mut next = self.clone();
         match part {
             Part::Send => {
-                let carried = carried.ok_or("the machine that is moved says what it has: carried is missing")?;
+                let carried = carried.ok_or("the source machine must describe its contents: carried is missing")?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
-                        "the marker on its disks is of allocation {:?}, and {:?} is moved",
+                        "the install marker on its disks is of allocation {:?}, but {:?} is migrated",
                         carried.marker.allocation, self.allocation
                     ));
                 }
@@ -322,7 +326,7 @@ impl Move {
                 next.sender = Some(end.clone());
             }
             Part::Receive if self.sender.is_none() => {
-                return Err("the machine that is moved does not stand in its ramdisk yet".to_owned());
+                return Err("the source machine is not waiting in its ramdisk yet".to_owned());
             }
             Part::Receive => next.receiver = Some(end.clone()),
         }
@@ -349,16 +353,16 @@ impl Move {
         let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
         match self.state {
             MoveState::Planned | MoveState::Copying if !stands => {
-                return Err("another boot of this machine stands for the move, or none".to_owned());
+                return Err("this boot is not the one in which the machine waits for the migration".to_owned());
             }
             MoveState::Planned if self.peer(Part::Send, now).is_none() => {
-                return Err("the machine that is moved does not stand in its ramdisk now".to_owned());
+                return Err("the source machine is not waiting in its ramdisk".to_owned());
             }
             MoveState::Planned | MoveState::Copying if self.approval_is_missing() => {
                 return Err(self.missing_approval());
             }
             MoveState::Planned | MoveState::Copying => {}
-            state => return Err(format!("the move is {state}")),
+            state => return Err(format!("the migration is {state}")),
         }
         let expected = self.begun.as_ref().map_or(&self.disks, |begun| &begun.disks);
         if let Some(why) = pairing::other_disks(expected, &disks) {
@@ -373,24 +377,28 @@ impl Move {
         let has_begun = self.begun.as_ref().is_some_and(|begun| begun.by == boot);
         match (part, self.state) {
             (Part::Receive, MoveState::Copying) if has_begun && !self.is_present(from, now) => Err(format!(
-                "machine {} has booted again since all was received, and its own system may have written in between: it has to be received anew",
+                "machine {} has booted again since everything was received, and its own system may have written in between: it must be received again",
                 self.a
             )),
             (Part::Receive, MoveState::Copying) if has_begun => {
                 let (words_a, words_b) = Default::default();
                 Ok(Move { files: true, words_a, words_b, ..self.becomes(MoveState::Booting) })
             }
-            (Part::Receive, MoveState::Copying) => Err("this boot has not begun to receive".to_owned()),
+            (Part::Receive, MoveState::Copying) => Err("this boot has not started to receive".to_owned()),
             (Part::Receive, MoveState::Booting | MoveState::Done) if has_begun => Ok(self.clone()),
-            // The boot was told to start the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a
-            // delayed report of that boot proves nothing.
+            // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
+            // report of that boot proves nothing.
             (Part::Send, MoveState::Ordered) if self.sender.is_none() => Ok(self.clone()),
-            (Part::Send, state) => Err(format!("its system is being moved to machine {}: the move is {state}", self.b)),
-            (Part::Receive, state) => Err(format!("the move is {state}: this machine has nothing of it to boot")),
+            (Part::Send, state) => {
+                Err(format!("its system is being migrated to machine {}: the migration is {state}", self.b))
+            }
+            (Part::Receive, state) => {
+                Err(format!("the migration is {state}: this machine has not received a system to boot"))
+            }
         }
     }
 
-    /// Is A in no other boot than the one in which it has sent all? A boot that is not heard of cannot be told from none.
+    /// Returns whether the source is in the boot in which it sent everything. A boot that has not registered cannot be noticed.
     fn is_present(&self, from: Option<&str>, now: Present) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == carried::digest(&sender.certificate));
@@ -411,7 +419,7 @@ impl Move {
         match (part, self.state) {
             (Part::Send, MoveState::Ordered | MoveState::Planned) => next.state = MoveState::Refused,
             (Part::Receive, MoveState::Ordered | MoveState::Planned) if untouched => next.state = MoveState::Refused,
-            // It has written without having asked. No boot may say that it has received all before one has begun.
+            // It has written without permission. No boot may report that everything was received before one has started.
             (Part::Receive, MoveState::Ordered | MoveState::Planned) => {
                 next.state = MoveState::Copying;
                 next.begun = Some(BegunCopy {
@@ -438,10 +446,10 @@ impl Move {
             MoveState::Ordered | MoveState::Planned | MoveState::Copying => Ok(self.becomes(MoveState::Cancelled)),
             MoveState::Booting if off => Ok(Move { files: true, ..self.becomes(MoveState::Cancelled) }),
             MoveState::Booting => Err(format!(
-                "machine {0} has received all and may run the system: switch it off, see to it that it is off, and say so with `--off {0}`",
+                "machine {0} has received everything and may run the system: switch it off, verify that it is off, and confirm that with `--off {0}`",
                 self.b
             )),
-            state => Err(format!("the move is {state}: nothing of it can be taken back")),
+            state => Err(format!("the migration is {state}: it can no longer be cancelled")),
         }
     }
 }

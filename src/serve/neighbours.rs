@@ -1,7 +1,7 @@
-//! Which network card an address on the same segment has, by the kernel's table of neighbours. It knows better than whoever asks.
+//! MAC addresses of clients on the same segment, from the kernel's neighbour table, which is more reliable than the client's own claim.
 //!
-//! The table is asked for over rtnetlink (rtnetlink(7)), as `/proc/net/arp` has IPv4 only. Of its words two attributes are needed:
-//! address and card.
+//! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
+//! MAC.
 
 use super::ipxe;
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -11,27 +11,26 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The MACs of the neighbour with that address; none when it is behind a router, or not known. The same address may be on two
-/// segments.
+/// Lookup of the MACs of the neighbour with an address: none if it is behind a router or unknown; several if two segments use the address.
 pub type Neighbours = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
-/// `struct nlmsghdr` and `struct ndmsg`: length, type, flags, sequence, port; family, padding, interface, state, flags, type.
+/// Lengths of `struct nlmsghdr` (length, type, flags, sequence, port) and `struct ndmsg` (family, padding, interface, state, flags, type).
 const HEAD: usize = 16;
 const NEIGHBOUR: usize = 12;
-/// `nda_header_len` and all that follows is filled up to this.
+/// Alignment of messages and attributes, see `nda_header_len`.
 const ALIGNED: usize = 4;
 
-/// The kernel never sends more at once (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
+/// Limit of the kernel's messages (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
-/// The kernel answers within a millisecond. Whoever asks holds up a request of a machine meanwhile.
+/// Timeout of a lookup, during which a request of a machine waits. The kernel responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// What the kernel says; without an answer in time nothing is known of the card, and a warning says so. Then nobody is refused for
-/// it: a card is only ever a second word beside the token.
+/// Looks up MACs in the kernel's table. Without a response in time the MACs are unknown, and a warning is logged. No client is refused for
+/// that: a MAC is only ever checked in addition to the token.
 pub fn of_kernel(address: IpAddr) -> Vec<String> {
     ask(address).unwrap_or_else(|error| {
-        tracing::warn!("the kernel's table of neighbours cannot be read: {error}");
+        tracing::warn!("cannot read the kernel's neighbour table: {error}");
         Vec::new()
     })
 }
@@ -43,7 +42,7 @@ fn ask(address: IpAddr) -> nix::Result<Vec<String>> {
     answers(&socket, address)
 }
 
-/// Whoever reads from it waits no longer than that, and gets `EAGAIN`.
+/// Opens a socket with a receive timeout, after which reads fail with `EAGAIN`.
 fn open(patience: TimeVal) -> nix::Result<OwnedFd> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, Some(SockProtocol::NetlinkRoute))?;
@@ -62,7 +61,7 @@ fn answers(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
     }
 }
 
-/// All neighbours of that family.
+/// Returns a request for all neighbours of that address family.
 fn request(family: u8) -> Vec<u8> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let length = (HEAD + NEIGHBOUR) as u32;
@@ -70,7 +69,7 @@ fn request(family: u8) -> Vec<u8> {
     [&head[..], &[family], &[0; NEIGHBOUR - 1]].concat()
 }
 
-/// Adds what some messages say of the address. Is there more to come?
+/// Adds the MACs that messages contain for the address. Returns whether more messages follow.
 fn read(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
     while let (Some(length), Some(kind)) = (number(bytes, 0, 4), number(bytes, 4, 2)) {
         let Some(body) = bytes.get(HEAD..length) else { return false };
@@ -84,7 +83,7 @@ fn read(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
     true
 }
 
-/// The MAC in one entry, when it is about the address and has an answer in it.
+/// Returns the MAC in an entry, if the entry is for the address and contains a resolved MAC.
 fn neighbour(body: &[u8], address: IpAddr) -> Option<String> {
     const ANSWERED: u16 =
         libc::NUD_REACHABLE | libc::NUD_STALE | libc::NUD_DELAY | libc::NUD_PROBE | libc::NUD_PERMANENT;
@@ -100,7 +99,7 @@ fn neighbour(body: &[u8], address: IpAddr) -> Option<String> {
     ipxe::mac(&text).ok().filter(|_| is_it && card != [0; 6])
 }
 
-/// `struct nlattr`: length with this head, type; then the content.
+/// Finds an attribute among `struct nlattr`: length including this head, type, content.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let (length, kind) = (number(bytes, 0, 2)?, number(bytes, 2, 2)?);
@@ -112,7 +111,7 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// Of two or four bytes, as this machine has them.
+/// Reads an integer of two or four bytes, in native byte order.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
     match *bytes.get(at..at + length)? {
         [a, b] => Some(u16::from_ne_bytes([a, b]).into()),

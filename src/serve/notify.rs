@@ -1,5 +1,5 @@
-//! Messages to systemd (sd_notify): the server is ready, ends, and lives. It lives while all sources of its heartbeat answer in time: a
-//! server whose database or planner is stuck sends no heartbeat, and systemd restarts it (`WatchdogSec=`).
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent if all its sources respond in time: if the
+//! database or the planner is stuck, systemd restarts the server (`WatchdogSec=`).
 
 use super::planner::Planner;
 use super::state::State;
@@ -12,27 +12,27 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Environment of a unit with `Type=notify`, see sd_notify(3).
+/// Environment variable of units with `Type=notify`, see sd_notify(3).
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// Environment of a unit with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
+/// Environment variable of units with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Heartbeats within the watchdog's time. A source has as long as lies between two of them.
+/// Heartbeats per watchdog timeout. A source must respond within the time between two of them.
 const BEATS: u32 = 3;
-/// Interval between two looks at a component that is stuck.
+/// Interval between two checks of a component that is stuck.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Ready when the component has answered.
+/// Completes when the component has responded.
 pub type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Component whose progress is part of the heartbeat.
 pub struct HeartbeatSource {
     pub name: &'static str,
-    /// Asks the component for a sign of life.
+    /// Requests a sign of life from the component.
     pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
 }
 
 impl HeartbeatSource {
-    /// The database's thread, which answers a trivial read and write.
+    /// Returns the heartbeat of the database's thread, which performs a trivial read and write.
     pub fn database(state: &State) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
@@ -42,7 +42,7 @@ impl HeartbeatSource {
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }
 
-    /// The planner's threads. One that is idle, or has begun its job lately, is a sign of life.
+    /// Returns the heartbeat of the planner: at least one thread is idle, or has started its job recently.
     pub fn planner(planner: &Planner) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {
@@ -66,10 +66,10 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Connects to the service manager that the environment names.
+    /// Connects to the service manager according to the environment.
     ///
     /// # Errors
-    /// The environment names a socket that cannot be used.
+    /// The environment specifies a socket that cannot be used.
     pub fn of_environment() -> Result<ServiceManager> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let Some(address) = variable(SOCKET) else { return Ok(ServiceManager::default()) };
@@ -101,7 +101,7 @@ impl ServiceManager {
 
     fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.socket {
-            // The next heartbeat is sent all the same.
+            // The next heartbeat is sent anyway.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
@@ -121,7 +121,7 @@ impl ServiceManager {
                 Some(name) if stuck != Some(name) => {
                     stuck = Some(name);
                     watch.problem(format!(
-                        "{name}: does not answer within {} s; without an answer systemd restarts the server",
+                        "{name}: no response within {} s; systemd restarts the server if none follows",
                         interval.as_secs()
                     ));
                 }
@@ -132,7 +132,7 @@ impl ServiceManager {
     }
 }
 
-/// Asks the sources one after the other, and returns the first that does not answer while the time lasts.
+/// Queries the sources one after the other, and returns the first that does not respond in time.
 async fn first_silent(sources: &[HeartbeatSource], time: Duration) -> Option<&'static str> {
     let end = tokio::time::Instant::now() + time;
     for source in sources {
@@ -220,7 +220,7 @@ mod tests {
 
         stuck.store(true, Ordering::SeqCst);
         while received(&socket).is_some() {}
-        let is_reported = || heard.text().contains("planner: does not answer within");
+        let is_reported = || heard.text().contains("planner: no response within");
         beat_until(&manager, &sources, &watch, is_reported).await;
         assert_eq!(received(&socket), None, "one source is stuck, and the other is not");
 
@@ -244,8 +244,7 @@ mod tests {
         let (release, until) = std::sync::mpsc::channel();
         state.block(until);
         while received(&socket).is_some() {}
-        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: does not answer within 1 s"))
-            .await;
+        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: no response within 1 s")).await;
         assert_eq!(received(&socket), None);
         drop(release);
         beat_until(&manager, &sources, &watch, || received(&socket).is_some()).await;

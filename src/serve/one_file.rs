@@ -1,4 +1,4 @@
-//! A file of the directory that is looked at again and again: what it said before counts while it cannot be used.
+//! Single file of the directory that is read again when it changes. Its last good content stays in force while it cannot be used.
 
 use super::state::FileStamp;
 use super::{digest, folder};
@@ -6,13 +6,14 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+/// File with its last good content.
 pub struct OneFile<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
-    /// At the last look.
+    /// Stamp of the file at the last scan.
     stamp: Option<FileStamp>,
     newest: Result<(), String>,
-    /// A file that is not there says nothing.
+    /// Last good content; the default if there is no file.
     pub in_force: T,
 }
 
@@ -21,7 +22,7 @@ impl<T: Default + Clone + PartialEq> OneFile<T> {
         OneFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
     }
 
-    /// Whether it has changed since the last look.
+    /// Reads the file if it has changed. Returns whether the result has changed.
     pub fn look(&mut self) -> bool {
         let stamp = digest::stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {

@@ -1,5 +1,5 @@
-//! Share of the server that each address may take: connections, requests that are handled at the same time, and
-//! bodies from their first byte until their request is answered.
+//! Quotas of client addresses: connections, requests that are handled at the same time, and bytes of request bodies from their first byte
+//! until the response.
 
 use super::App;
 use super::api_error::ApiError;
@@ -12,17 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Bodies of one address, and of all, that are in memory at once. A proxy speaks for many.
+/// Limits of request bodies in memory, per address and in total. A proxy forwards for many clients.
 const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
-/// Larger bodies are parsed in turn: what is made of one takes many times its size.
+/// Larger bodies are parsed one after the other: the result takes many times their size.
 pub const LARGE_BODY_BYTES: usize = 128 << 10;
-/// Large bodies that are parsed and answered at the same time.
+/// Number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
-/// With fewer places than this, nobody is kept from them.
+/// Connections that each address may have in any case.
 const PLACES_AT_LEAST: usize = 64;
 
-/// The address at the other end of a connection; a request carries it.
+/// Remote address of a connection, attached to each of its requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Connected {
     pub address: IpAddr,
@@ -30,7 +30,8 @@ pub struct Connected {
     pub over_tls: bool,
 }
 
-/// Whom a request comes from: that address or, by the word of a proxy that the operator has named, the one before it.
+/// Client of a request: the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy
+/// declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
@@ -52,12 +53,12 @@ impl FromRequestParts<Arc<App>> for Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     pub address: IpAddr,
-    /// A proxy may hide it.
+    /// `None` if a proxy hides it.
     pub port: Option<u16>,
 }
 
 impl Origin {
-    /// Returns the other end of the connection or, behind a proxy that the operator has named, the client that the proxy declares.
+    /// Returns the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy declares.
     ///
     /// # Errors
     /// The request did not arrive over a connection.
@@ -81,7 +82,7 @@ impl Origin {
     }
 }
 
-/// Shares that are taken now; cheap to clone.
+/// Quotas in use; cheap to clone.
 #[derive(Clone)]
 pub struct Peers {
     taken: Arc<Mutex<HashMap<IpAddr, Taken>>>,
@@ -98,7 +99,7 @@ struct Taken {
     body_bytes: u64,
 }
 
-/// Given back when it is dropped.
+/// Reserved part of a quota, released when it is dropped.
 pub struct Share {
     peers: Peers,
     address: IpAddr,
@@ -107,7 +108,7 @@ pub struct Share {
 }
 
 impl Peers {
-    /// Gives one address at most a quarter of all places for connections.
+    /// Limits an address to a quarter of all connections.
     pub fn new(all_places: usize, proxies: &[IpAddr]) -> Peers {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
@@ -115,7 +116,8 @@ impl Peers {
         Peers { taken: Arc::default(), turns: Turns::default(), large_bodies, places, proxies }
     }
 
-    /// Returns the client of a request: the other end of its connection or, for a proxy of the operator, the client that it forwards for.
+    /// Returns the client of a request: the remote address of its connection or, behind a proxy of the operator, the client for which it
+    /// forwards.
     pub fn origin(&self, Connected { address, port, .. }: Connected, headers: &HeaderMap) -> Origin {
         if !self.is_proxy(address) {
             return Origin { address, port: Some(port) };
@@ -134,7 +136,7 @@ impl Peers {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection, unless the address has its share.
+    /// Reserves a connection, unless the address has reached its limit.
     pub fn connect(&self, address: IpAddr) -> Option<Share> {
         let mut all = self.taken();
         let taken = all.entry(address).or_default();
@@ -145,7 +147,7 @@ impl Peers {
         Some(Share { peers: self.clone(), address, connections: 1, body_bytes: 0 })
     }
 
-    /// Memory for a body, unless the address has its share, or all have theirs.
+    /// Reserves memory for a body, unless the address or the total has reached its limit.
     pub fn body(&self, Peer(address): Peer, body_bytes: u64) -> Option<Share> {
         let mut all = self.taken();
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();

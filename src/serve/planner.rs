@@ -1,5 +1,5 @@
-//! The threads that plan. Everything that is computed from the inventory of a machine runs here, never on the threads that answer
-//! requests: a machine whose inventory takes long to plan delays itself alone.
+//! Thread pool for planning. Everything that is computed from the inventory of a machine runs here, never on the threads that serve
+//! requests: a machine whose inventory takes long to plan delays only itself.
 //!
 //! | | |
 //! |---|---|
@@ -20,12 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Jobs of one machine, and of all, that wait for a thread.
+/// Limits of waiting jobs, per machine and in total.
 const WAITING_OF_ONE: usize = 4;
 const WAITING_OF_ALL: usize = 256;
-/// Time that a client waits for its answer.
+/// Time that a client waits for its response.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// A thread that computes for so long does not come back: no inventory within the limits takes a tenth of it.
+/// Time after which a computation counts as stuck: no inventory within the limits takes a tenth of it.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// The planner bounds its recursion; this leaves room for debug builds.
@@ -33,11 +33,11 @@ const STACK_BYTES: usize = 8 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A pool of threads; cheap to clone. The threads end with the last clone.
+/// Handle on the pool; cheap to clone. The threads end with the last clone.
 #[derive(Clone)]
 pub struct Planner {
     shared: Arc<Shared>,
-    /// Counts the handles.
+    /// Ends the threads with the last handle.
     _owner: Arc<Owner>,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     queue: Mutex<Queue>,
     has_work: Condvar,
     started: Instant,
-    /// Start of the job of each thread, in milliseconds since the start of the pool; 0 while it is idle.
+    /// Start time of each thread's job, in milliseconds since the start of the pool; 0 while it is idle.
     busy_since: Vec<AtomicU64>,
 }
 
@@ -56,7 +56,7 @@ struct Queue {
     waiting: BTreeMap<String, VecDeque<Job>>,
     /// Machines with jobs, in the order of their turns.
     turns: VecDeque<String>,
-    /// Machines of which a job runs.
+    /// Machines with a running job.
     running: BTreeSet<String>,
     count: usize,
     is_closed: bool,
@@ -81,7 +81,7 @@ impl Planner {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The kernel's.
+    /// A thread cannot be started.
     pub fn start() -> io::Result<Planner> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Planner::with(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
@@ -104,11 +104,11 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Computes something about a machine on one of the threads. `machine` is the one that pays for it: the id of a machine with a file, or
-    /// the address of an unknown client.
+    /// Runs a computation about a machine on one of the threads. It counts against the limits of `machine`: the id of a machine with a
+    /// file, or the address of an unknown client.
     ///
     /// # Errors
-    /// 503: the machine's jobs or all jobs are too many, or the answer takes too long. 500: the computation failed.
+    /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
     pub async fn compute<T: Send + 'static>(
         &self,
         machine: &str,
@@ -145,17 +145,17 @@ impl Planner {
         }
     }
 
-    /// Returns whether a thread is idle, or has begun its job lately. A watchdog restarts a server whose planner is stuck.
+    /// Returns whether at least one thread is idle, or has started its job recently. A watchdog restarts a server whose planner is stuck.
     pub fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.now())
     }
 }
 
 impl App {
-    /// Inventory of the machine's last registration, if this version understands and supports it.
+    /// Returns the inventory of the machine's last registration, if this version supports it.
     ///
     /// # Errors
-    /// The database's, and those of [`Planner::compute`].
+    /// The database cannot be read, or as [`Planner::compute`].
     pub async fn inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
         let Some(registered) = self.state.registered(machine).await? else { return Ok(None) };
         self.planner.compute(machine, move || registered.inventory()).await
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     fn now(&self) -> u64 {
-        // 0 is for an idle thread.
+        // 0 means idle.
         self.started.elapsed().as_millis() as u64 + 1
     }
 
@@ -219,14 +219,14 @@ impl Shared {
                 self.busy_since[thread].store(0, Ordering::Relaxed);
             }
             self.queue().running.remove(&machine);
-            // Another job of the machine may have waited for that.
+            // Another job of the machine may be waiting for this.
             self.has_work.notify_one();
         }
     }
 }
 
 impl Queue {
-    /// The next job of the first machine of which none runs. The machine's next turn comes after all others'.
+    /// Returns the next job of the first machine that has none running. The machine is then queued after all others.
     fn next(&mut self) -> Option<(String, Job)> {
         let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
         let machine = self.turns.remove(at)?;
@@ -241,7 +241,7 @@ impl Queue {
         Some((machine, job))
     }
 
-    /// Drops jobs of a machine whose clients have gone.
+    /// Drops jobs of a machine whose clients have disconnected.
     fn forget_abandoned(&mut self, machine: &str) {
         let Some(jobs) = self.waiting.get_mut(machine) else { return };
         let before = jobs.len();

@@ -1,5 +1,5 @@
-//! What `drophammer rack plan` needs of a server's directory: each machine with what it would be told after a change, without a server.
-//! Files and database are read and nothing is written, whether a server runs or not.
+//! Predictions for `drophammer rack plan`: what each machine in a server's directory would receive after a change, without a server. Files
+//! and database are only read, whether a server is running or not.
 
 use super::api::told::on_the_wire;
 use super::approved;
@@ -25,16 +25,17 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Nobody is asked.
+/// Base URL in the predicted responses; never contacted.
 const URL: &str = "http://server";
 
-/// What is asked: machines that are installed would be reinstalled so, others installed so. Without anything, as the files say.
+/// Requested change: installed machines would be reinstalled with it, and others installed with it. Without a change, the files apply.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
-    /// Ids.
+    /// Id of the image.
     pub image: Option<String>,
+    /// Id of the layout.
     pub layout: Option<String>,
-    /// Installed machines are reinstalled with the image that their file names.
+    /// True if installed machines are reinstalled with the image in their file.
     pub reinstall: bool,
 }
 
@@ -44,34 +45,35 @@ impl Change {
     }
 }
 
-/// A directory as it is now.
+/// Directory as it is now.
 pub struct Rack {
-    /// Where the approvals are written.
+    /// Directory to which approvals are written.
     dir: PathBuf,
     directory: Directory,
     state: State,
-    /// What is wrong with the files, a line each: a machine may be missing here for that reason.
+    /// Problems of the files. A machine may be missing because of one.
     pub problems: Vec<String>,
-    /// What is not wrong, but worth saying.
+    /// Remarks that are not problems.
     pub notes: Vec<String>,
-    /// Seconds that the last installation took, by machine; and those of each size.
+    /// Duration of the last installation in seconds, by machine.
     took: HashMap<String, f64>,
+    /// Durations of the last installations in seconds, by size.
     by_size: HashMap<String, Vec<f64>>,
 }
 
-/// What a machine would be told.
+/// Predicted response to a machine.
 #[derive(Debug, Clone)]
 pub enum Outlook {
-    /// Nothing is to be done, for this reason.
+    /// Nothing would be done, for this reason.
     Nothing(String),
-    /// It would be given nothing, for this reason.
+    /// The machine would get nothing, for this reason.
     Refused(String),
-    /// Nobody knows yet, for this reason.
+    /// Not predictable yet, for this reason.
     Unknown(String),
     Told(Box<allocation::Machine>),
 }
 
-/// A machine, before it happens.
+/// Machine with its prediction.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub id: String,
@@ -79,13 +81,13 @@ pub struct Seen {
     pub size: Option<String>,
     pub outlook: Outlook,
     pub registered: Option<Registered>,
-    /// What an approval is for; see [`approved::installed`].
+    /// Installation to which an approval applies; see [`approved::installed`].
     pub installed: String,
-    /// Seconds that it will take, by what it took before, or by what machines of its size took.
+    /// Expected duration in seconds: that of its last installation, or the median of machines of its size.
     pub seconds: Option<f64>,
 }
 
-/// As much of a report as is needed here.
+/// Fields of a report that are needed here.
 #[derive(Deserialize)]
 struct Took {
     success: bool,
@@ -94,17 +96,17 @@ struct Took {
 }
 
 impl Rack {
-    /// The state of `dir`, with the files of `new` in place of its own.
+    /// Opens the state of `dir`, with the files of `new` in place of its own.
     ///
     /// # Errors
-    /// There is no such directory, or no server has run in it.
+    /// The directory does not exist, or no server has run in it.
     pub fn open(dir: &Path, new: Option<&Path>) -> Result<Rack> {
         let files = new.unwrap_or(dir);
         if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
             return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
         }
         if !folder::has_machines(files) {
-            let message = format!("{}/machines has no file of a machine", files.display());
+            let message = format!("{}/machines does not contain a machine file", files.display());
             return Err(Error::refusal(Phase::Serve, message));
         }
         let state = State::open_to_read(&dir.join(DATABASE))?;
@@ -115,7 +117,7 @@ impl Rack {
         let (mut directory, mut notes) = (seen.directory, Vec::new());
         for (id, image) in &mut directory.known.images {
             if image.is_none() {
-                notes.push(format!("image {id} has no digest yet: what its manifest says is not judged"));
+                notes.push(format!("the digest of image {id} is not known yet: its manifest is not checked"));
                 *image = Some(nowhere(id.clone()));
             }
         }
@@ -132,10 +134,10 @@ impl Rack {
         Ok(rack)
     }
 
-    /// What installs took so far.
+    /// Reads the durations of past installations.
     fn remember(&mut self) -> Result<()> {
         for (machine, report) in self.state.reports_blocking()? {
-            // One that a newer version has written may have another shape.
+            // A report of a newer version may have another format.
             let Ok(Took { success: true, timings }) = serde_json::from_str(&report) else { continue };
             let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
             if seconds > 0.0 && seconds.is_finite() {
@@ -148,7 +150,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Ids of all machines with a file, and their names.
+    /// Returns ids and names of all machines with a file, sorted by name.
     pub fn machines(&self) -> Vec<(String, String)> {
         let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
         let mut all: Vec<_> = all.collect();
@@ -156,10 +158,10 @@ impl Rack {
         all
     }
 
-    /// Is there such a layout and such an image?
+    /// Checks that the layout and the image of a change exist.
     ///
     /// # Errors
-    /// There is not.
+    /// One of them does not exist.
     pub fn check(&self, change: &Change) -> Result<()> {
         let known = &self.directory.known;
         let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
@@ -173,24 +175,24 @@ impl Rack {
         match layout.or(image) {
             None => Ok(()),
             Some((what, id, folder, others)) => {
-                Err(Error::refusal(Phase::Serve, format!("there is no {what} {id:?} in {folder}/{others}")))
+                Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
             }
         }
     }
 
-    /// The machine after the change.
+    /// Returns the machine with its prediction after the change.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn see(&self, id: &str, change: &Change) -> Result<Seen> {
         let Some(machine) = self.directory.machine(id) else {
-            return Err(Error::new(Phase::Serve, format!("there is no machine {id} in machines/")));
+            return Err(Error::new(Phase::Serve, format!("machine {id} not found in machines/")));
         };
         let mut seen = Seen {
             id: id.to_owned(),
             name: machine.name.clone(),
             size: machine.size.clone(),
-            outlook: Outlook::Nothing("its file gives it no allocation".to_owned()),
+            outlook: Outlook::Nothing("its file contains no allocation".to_owned()),
             registered: None,
             installed: String::new(),
             seconds: self.seconds(id, machine.size.as_deref()),
@@ -207,7 +209,7 @@ impl Rack {
         Ok(seen)
     }
 
-    /// Has a move a say in what becomes of the machine? Then no change is asked for.
+    /// Sets the prediction if a migration determines it, and returns whether one does. The change then does not apply.
     fn see_move(&self, machine: &Machine, seen: &mut Seen) -> Result<bool> {
         let Some(is) = self.state.live_move_blocking(&machine.id)? else { return Ok(false) };
         let of = handing::sender(&self.directory, &is);
@@ -269,19 +271,21 @@ impl Rack {
         if standing.is_installed() {
             if standing.adopted {
                 return Outlook::Unknown(
-                    "it is installed by the operator's word, and has not said so itself yet".to_owned(),
+                    "the operator reported it as installed, but it has not confirmed that yet".to_owned(),
                 );
             }
             match &standing.order {
                 Some(order) if order.begun && !order.given_up => {}
                 Some(order) if order.given_up && !change.reinstalls() => {
                     let image = &order.image;
-                    return Outlook::Unknown(format!("its reinstall with {image} was given up: it waits for a person"));
+                    return Outlook::Unknown(format!(
+                        "its reinstall with {image} was abandoned: it waits for the operator"
+                    ));
                 }
                 Some(_) if !change.reinstalls() => {}
                 None if !change.reinstalls() => {
-                    let runs = standing.image.as_deref().unwrap_or("what it has");
-                    let why = format!("installed with {runs}, and nothing is ordered");
+                    let runs = standing.image.as_deref().unwrap_or("an unknown image");
+                    let why = format!("installed with {runs}; no reinstall is ordered");
                     let notes = notes(&machine, &standing, known);
                     return Outlook::Nothing([vec![why], notes].concat().join("\n"));
                 }
@@ -317,15 +321,15 @@ impl Rack {
         self.took.get(id).copied().or_else(of_size)
     }
 
-    /// Writes the approval where the server reads it, whole or not at all.
+    /// Writes the approval atomically to the file that the server reads.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn approve(&self, seen: &Seen, verdicts: &Verdicts) -> Result<()> {
         let path = approved::path(&self.dir, &seen.id);
         let text = approved::text(verdicts, seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
-        // It holds no secret, and the server may run as another user.
+        // It contains no secrets, and the server may run as another user.
         let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
         writing::put(&path, &text)
             .and_then(|()| readable())
@@ -333,7 +337,7 @@ impl Rack {
     }
 }
 
-/// As the server would note it.
+/// Returns the order as the server would store it.
 pub fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
     let Words { without_marker, change_promise, give_up, replace_newer } = words;
     Order {

@@ -1,5 +1,5 @@
-//! Checks of a request's head that hold for every path, before anything else reads the request: which host it addresses, and which site made a browser send
-//! it. Also the headers that keep answers out of caches.
+//! Checks of a request's head that apply to every path, before anything else reads the request: which host it addresses, and which site
+//! made a browser send it. Also the headers that keep responses out of caches.
 
 use super::api_error::ApiError;
 use super::peers::Connected;
@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
-/// Probes of load balancers and Kubernetes, which name the server as they like. The answers contain nothing about machines.
+/// Probes of load balancers and Kubernetes, which may use any name for the server. The responses contain nothing about machines.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
 /// Paths whose GET changes the state: it creates a token, and may count an attempt of an order.
@@ -23,7 +23,7 @@ const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
 /// Length of a host name in a message, in bytes. DNS names are at most 253 bytes long.
 const HOST_BYTES: usize = 253;
 
-/// Answers a request, or rejects it by its head.
+/// Handles a request, or rejects it by its head.
 pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match rejection(&app, &request) {
@@ -45,11 +45,13 @@ fn rejection(app: &App, request: &Request) -> Option<ApiError> {
     Some(ApiError::new(StatusCode::FORBIDDEN, format!("{path}: {cause}")))
 }
 
+/// Checks the host that a request addresses.
+///
 /// # Errors
-/// The request addresses another host than this server.
+/// It is not this server.
 fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
-    // An absolute request target counts in place of the header (RFC 9112, 3.2.2).
+    // An absolute request target takes precedence over the header (RFC 9112, 3.2.2), and must pass as well.
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
         let why = "the Host header is missing; send one with a name or an address of this server";
@@ -74,7 +76,8 @@ fn misdirected(app: &App, request: &Request, name: &str) -> ApiError {
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns why a GET that a browser sends is rejected. Forms carry a token of their session instead, and calls the operator's token.
+/// Returns why a GET of a browser is rejected. Other methods need no check: forms contain a token of their session, and API calls the
+/// operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;

@@ -1,5 +1,5 @@
-//! Finds the image, the layout and the steps of an allocation. Before the installation its file counts, afterwards what is installed or
-//! ordered.
+//! Resolution of an allocation to its image, layout and steps. Before the installation these follow the machine's file, and afterwards what
+//! is installed or ordered.
 
 use super::approved::Approvals;
 use super::definitions::Settled;
@@ -18,65 +18,65 @@ use crate::steps::Wanted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What allocations can refer to.
+/// Objects that allocations can refer to.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// By id.
+    /// Layouts by id.
     pub layouts: BTreeMap<String, Layout>,
     pub set: Set,
-    /// By id; `None` while there is no digest yet.
+    /// Images by id; `None` while the digest is not known.
     pub images: BTreeMap<String, Option<Image>>,
     pub templates: Templates,
-    /// What is hidden, and what is blacklisted.
+    /// Ids that are hidden or blacklisted.
     pub states: States,
     pub approvals: Approvals,
-    /// By id.
+    /// Sizes by id.
     pub sizes: BTreeMap<String, Size>,
 }
 
 impl Known {
-    /// Ids of the images that people are shown.
+    /// Returns the ids of the images to show, without those that are hidden or blacklisted.
     pub fn listed_images(&self) -> impl Iterator<Item = &str> {
         let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
         self.images.keys().map(String::as_str).filter(is_listed)
     }
 }
 
-/// An allocation that can be carried out.
+/// Allocation with everything that it refers to.
 #[derive(Debug, Clone)]
 pub struct Assigned {
     pub allocation: Allocation,
     pub image: Image,
     pub layout_id: String,
-    /// In metal-api's spelling.
+    /// Layout in metal-api's spelling.
     pub layout: Value,
-    /// What runs, where templates have a word in it; else none.
+    /// Steps to run, if templates change them; otherwise empty.
     pub steps: Vec<Wanted>,
-    /// The allocation was never installed, or a reinstall is ordered. If false, the machine only learns what is installed.
+    /// True if the allocation was never installed, or a reinstall is ordered. If not, the machine only learns what is installed.
     pub installs: bool,
-    /// Another plan than this is refused by the agent.
+    /// Approval in force: the agent refuses any other plan.
     pub approved: Option<Approved>,
 }
 
-/// The machine's allocation, image and layout. `None`: it has no allocation, its image has no digest yet, its definition is not
-/// verified yet, or its layout is made of what it has not registered yet, so that it waits.
+/// Resolves the machine's allocation. Returns `None` if the machine has no allocation, or must wait: the digest of its image is not known,
+/// its definition is not verified, or its layout depends on an inventory that it has not registered yet.
 ///
 /// # Errors
-/// Everything that is missing, one line each, with its place in the machine's file.
+/// Everything that is missing, one line each, with its position in the machine's file.
 pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
     if standing.barred {
         let message = format!(
-            "allocation {} was moved to another machine, or something was copied over it: machine {} must not have it from its disks; \
-             give it an allocation id of its own",
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
+            give the machine a new allocation id",
             *allocation.id, machine.id
         );
         return Err(at(&allocation.id, &message));
     }
     if let Some(other) = &standing.elsewhere {
         let message = format!(
-            "allocation {} is installed under machine {other}, and is for no other. If this is that machine with another id, \
-             `drophammer machine rename {other} {}`; else give it an allocation id of its own",
+            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
+            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
             *allocation.id, machine.id
         );
         return Err(at(&allocation.id, &message));
@@ -89,7 +89,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         return Err(at(&allocation.id, &confirmed::explain(&machine.id)));
     }
     match &allocation.definition {
-        // What is installed boots whatever became of its definition.
+        // An installed system boots whatever the state of its definition.
         Settled::Bad(why) if installs => return Err(why.clone()),
         Settled::Waits if installs => return Ok(None),
         _ => {}
@@ -103,7 +103,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         Ok(merged) => (merged, None),
         Err(why) => (Merged::default(), Some(why)),
     };
-    // Without the templates nobody knows where the layout comes from.
+    // Without the templates it is unknown which layout applies.
     let layout = match unmerged.filter(|_| installs) {
         None => layout(machine, &allocation, standing, known, &merged),
         Some(why) => Err(why),
@@ -112,11 +112,14 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
         (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
-            let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
+            let gone = format!(
+                "a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits",
+                order.image
+            );
             match order.begun {
-                true => format!("{gone}; it has begun, so put the image back"),
+                true => format!("{gone}; the reinstall has started, so put the image back"),
                 false => format!(
-                    "{gone}; put it back, or order one that is there with `drophammer machine reinstall {} --image IMAGE`",
+                    "{gone}; put it back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
                     machine.id
                 ),
             }
@@ -124,7 +127,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = nearest(&allocation.image, known.listed_images());
-            at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
+            at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image))
         }),
     };
     match (image, layout) {
@@ -138,8 +141,8 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
     }
 }
 
-/// An installation that has begun goes on with the layout that it began with. An installed machine keeps its layout, until an
-/// order says that the file counts (`--change-promise`). Another layout would erase other disks.
+/// Returns the layout. An installation that has started continues with its layout. An installed machine keeps its layout, unless the order
+/// applies that of the file (`--change-promise`). Another layout would erase other disks.
 fn layout(
     machine: &Machine,
     allocation: &Allocation,
@@ -167,26 +170,27 @@ fn layout(
     }
 }
 
-/// Why an installed machine has no layout in the database: the layout of the files is not what its marker promises.
+/// Returns why the database lacks the layout of an installed machine: that of the files contradicts its install marker.
 pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> Option<String> {
     let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
     let layout = by_the_files(machine, allocation, standing, known).ok()?;
     let why = promise::contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
     Some(at(
         &allocation.id,
-        &format!("{why}: nothing is reinstalled before this is settled; {}", promise::remedy(&machine.id)),
+        &format!("{why}: the machine cannot be reinstalled until this is resolved; {}", promise::remedy(&machine.id)),
     ))
 }
 
-/// The differences between the machine's file and what is installed, which counts.
+/// Returns the differences between the machine's file and what is installed, which takes precedence.
 pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
     if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
-        let message =
-            format!("the file says {says}, the machine runs {runs}; `drophammer machine reinstall` changes it");
+        let message = format!(
+            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` changes it"
+        );
         notes.push(at(&allocation.image, &message));
     }
     if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
@@ -194,10 +198,12 @@ pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<Strin
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same(now, installed));
         if **layout != id {
             let says = &**layout;
-            let message = format!("the file says layout {says}, the machine is installed with {id} and keeps it");
+            let message =
+                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
             notes.push(at(layout, &message));
         } else if is_other {
-            let message = format!("layout {id} has changed since the machine was installed, which keeps the old one");
+            let message =
+                format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
             notes.push(at(layout, &message));
         }
     }
@@ -208,32 +214,32 @@ pub fn id_of(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Compares the meaning: a newer version of this program may write the same layout with other fields.
+/// Compares parsed layouts: a newer version of this program may store the same layout with other fields.
 fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// What the allocation's definition makes itself, in place of the image with this id.
+/// Returns the image of a definition that creates the OS itself, in place of the one with this id.
 ///
 /// # Errors
-/// It makes something else.
+/// The definition creates another OS.
 pub fn created(allocation: &Allocation, os: &Os, id: &str) -> Result<Image, String> {
     match os.to_string() == id {
         true => Ok(nowhere(id.to_owned())),
         false => {
             let why =
-                format!("{os} makes the system itself, in place of image {id}: a reinstall names {os} as its image");
+                format!("{os} creates the system itself, without image {id}: order the reinstall with image {os}");
             Err(at(&allocation.image, &why))
         }
     }
 }
 
-/// The image that the machine runs. Nothing is fetched, so only its id counts.
+/// Returns the image that the machine runs. Only its id is set, since it is not fetched.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
     nowhere(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
 }
 
-/// There is no place to fetch it from.
+/// Returns an image without a location, which cannot be fetched.
 pub fn nowhere(id: String) -> Image {
     Image {
         id,
@@ -248,8 +254,8 @@ pub fn nowhere(id: String) -> Image {
     }
 }
 
-/// The layout that the machine's file names. Otherwise, for an installed machine, the one with the stored id (earlier versions
-/// stored no layouts); for others, the one that size and image choose.
+/// Returns the layout that the machine's file names. Otherwise, for an installed machine, returns the one with the stored id (earlier
+/// versions stored no layouts); for others, the one that size and image select.
 fn by_the_files<'a>(
     machine: &Machine,
     allocation: &Allocation,
@@ -259,21 +265,22 @@ fn by_the_files<'a>(
     if let Some(id) = &allocation.filesystemlayout {
         return known.layouts.get(id.as_str()).ok_or_else(|| {
             let others = nearest(id, known.layouts.keys().map(String::as_str));
-            at(id, &format!("there is no layout {:?} in layouts/{others}", **id))
+            at(id, &format!("layout {:?} not found in layouts/{others}", **id))
         });
     }
     if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
         return known.layouts.get(id).ok_or_else(|| {
-            let message = format!("this allocation is installed with layout {id:?}, which is gone");
+            let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
             at(&allocation.id, &format!("{message}: put it back, or name one in filesystemlayout"))
         });
     }
     let Some(size) = &machine.size else {
-        let message = "the allocation names no filesystemlayout, and the machine has no size to choose one by";
+        let message =
+            "the allocation names no filesystemlayout, and the size of the machine, which would select one, is not set";
         return Err(at(&allocation.id, message));
     };
     let chosen = known.set.select(size, &allocation.image).map_err(|why| at(&allocation.image, &why.to_string()))?;
-    known.layouts.get(&chosen.id).ok_or_else(|| at(&allocation.image, "the chosen layout has just gone"))
+    known.layouts.get(&chosen.id).ok_or_else(|| at(&allocation.image, "the selected layout was just removed"))
 }
 
 #[cfg(test)]

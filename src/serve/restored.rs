@@ -1,4 +1,4 @@
-//! A database that was restored from a backup: its mark, and what the operator has to confirm.
+//! Databases that were restored from a backup: how they are marked, and what the operator must confirm.
 
 use super::state::{epoch, now, schema};
 use crate::text;
@@ -7,7 +7,7 @@ use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The record of one allocation in a restored database.
+/// Record of one allocation in a restored database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoredRecord {
     pub machine: String,
@@ -15,11 +15,11 @@ pub struct RestoredRecord {
     pub allocation: String,
     /// State of the allocation on record, for the operator.
     pub record: String,
-    /// Work that is withheld until the machine is confirmed; empty if nothing is open.
+    /// Pending work that is withheld until the machine is confirmed; empty if there is none.
     pub withheld: String,
 }
 
-/// Brings the database up to date, starts a new epoch, and returns all records with the time of the newest entry.
+/// Upgrades the database to the current schema, starts a new epoch, and returns all records with the time of the newest entry.
 pub fn mark(connection: &mut Connection) -> rusqlite::Result<(Vec<RestoredRecord>, Option<String>)> {
     schema::bring_up_to_date(connection)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -46,12 +46,12 @@ fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>
         let record = match (succeeded, adopted, begun) {
             (true, ..) => format!("installed: {}", if image.is_empty() { "unknown image" } else { &image }),
             (false, true, _) => "adopted".to_owned(),
-            (false, false, true) => "first installation begun".to_owned(),
+            (false, false, true) => "first installation started".to_owned(),
             (false, false, false) => "not installed".to_owned(),
         };
         let withheld = match (succeeded || adopted, is_ordered, migration.is_empty()) {
             (_, _, false) => format!("migration ({migration})"),
-            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered}, begun"),
+            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered}, started"),
             (true, true, true) => format!("reinstall with {ordered}"),
             (true, false, true) => String::new(),
             (false, _, true) => "first installation".to_owned(),
@@ -70,7 +70,7 @@ fn newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>> {
     connection.query_row(select, [], |row| row.get(0))
 }
 
-/// Prints age and records of a restored database, and how they are confirmed.
+/// Describes the age and the records of a restored database, and how to confirm them.
 pub fn describe(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
     let age = newest.map_or_else(|| "The age of the backup is unknown".to_owned(), describe_age);
     let mut rows = vec![["machine", "name", "allocation", "on record", "withheld"].map(str::to_owned)];
@@ -79,8 +79,8 @@ pub fn describe(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) ->
         [&record.machine, &record.name, &record.allocation, &record.record, &record.withheld].map(|cell| or_dash(cell))
     }));
     format!(
-        "{age}. What happened later is not on record, so every machine needs confirmation: until then no first installation, reinstall or \
-         migration of it is carried out, and what is installed boots.\n\n{}\n\
+        "{age}. Later changes are not on record, so every machine needs confirmation: until then no first installation, reinstall or \
+        migration of it is carried out, and installed systems boot.\n\n{}\n\
          Compare each record with the machine. Then start the server for {}, and confirm the records that are correct:\n  \
          drophammer machine confirm ID...\n\
          Correct the others first: `machine reinstall ID --cancel` if the order was carried out or is obsolete, `machine adopt ID` if the machine \
@@ -95,7 +95,7 @@ fn describe_age(newest: &str) -> String {
     let time = OffsetDateTime::parse(newest, &Rfc3339).ok();
     let seconds = time.map(|time| (OffsetDateTime::now_utc() - time).whole_seconds().max(0));
     let ago = seconds.map(|seconds| format!(", {} ago", text::seconds(seconds as f64))).unwrap_or_default();
-    format!("The newest entry of the backup is of {}{ago}", text::clean(newest))
+    format!("The newest entry of the backup is from {}{ago}", text::clean(newest))
 }
 
 #[cfg(test)]
@@ -128,9 +128,9 @@ mod tests {
         assert_eq!(
             short,
             [
-                ("m2", "installed: unknown image", "reinstall with debian-13, begun"),
+                ("m2", "installed: unknown image", "reinstall with debian-13, started"),
                 ("m3", "not installed", "first installation"),
-                ("m4", "first installation begun", "first installation"),
+                ("m4", "first installation started", "first installation"),
                 ("m5", "installed: debian-11", "migration (copying)"),
                 ("m1", "installed: debian-12", "reinstall with debian-13"),
             ]

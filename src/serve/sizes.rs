@@ -1,4 +1,4 @@
-//! `sizes/*.yaml`: what machines are called by what they have, in metal-api's form.
+//! `sizes/*.yaml`: names for classes of hardware, in metal-api's format.
 
 use super::input::nearest;
 use super::input::node::{at, parse, read};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 pub const FOLDER: &str = "sizes";
 
-/// A size as its file says it.
+/// Size as defined in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
@@ -39,13 +39,13 @@ pub struct Constraint {
 #[derive(schemars::JsonSchema)]
 pub enum Kind {
     Cores,
-    /// Bytes.
+    /// Memory in bytes.
     Memory,
-    /// Bytes of all disks.
+    /// Total size of all disks in bytes.
     Storage,
 }
 
-/// The same with its places.
+/// Size with the positions of its values in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -68,6 +68,8 @@ struct RawConstraint {
 }
 
 impl Size {
+    /// Parses and validates a file.
+    ///
     /// # Errors
     /// As [`super::input::image`].
     pub fn read(text: &str) -> Result<Size, String> {
@@ -76,7 +78,7 @@ impl Size {
             return Err(at(&raw.id, "the size's id is empty"));
         }
         if raw.constraints.is_empty() {
-            return Err(at(&raw.id, "a size without constraints would take every machine"));
+            return Err(at(&raw.id, "a size without constraints would match every machine"));
         }
         let backwards = raw.constraints.iter().find(|one| one.min > one.max);
         if let Some(RawConstraint { kind, min, max }) = backwards {
@@ -104,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// How much of it a machine has.
+    /// Returns how much of it a machine has.
     pub fn of(self, hardware: &Hardware) -> u64 {
         match self {
             Kind::Cores => u64::from(hardware.cpu_cores),
@@ -114,15 +116,15 @@ impl Kind {
     }
 }
 
-/// What a machine reports may be anything.
+/// Returns the total size of all disks. Saturates, since a machine may report any sizes.
 fn storage(hardware: &Hardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// The size of a machine: the one that takes it, or the one that is named.
+/// Returns the size of a machine: the given one, or the one that matches.
 ///
 /// # Errors
-/// None does, several do, or there is none of that name.
+/// No size or more than one matches, or the given one does not exist.
 pub fn choose(
     sizes: &BTreeMap<String, Size>,
     hardware: &Hardware,
@@ -132,7 +134,7 @@ pub fn choose(
         return match sizes.is_empty() || sizes.contains_key(name) {
             true => Ok(Some(name.to_owned())),
             false => {
-                Err(format!("there is no size {name:?} in sizes/{}", nearest(name, sizes.keys().map(String::as_str))))
+                Err(format!("size {name:?} not found in sizes/{}", nearest(name, sizes.keys().map(String::as_str))))
             }
         };
     }
@@ -147,10 +149,10 @@ pub fn choose(
         _ if sizes.is_empty() => Ok(None),
         [size] => Ok(Some(size.to_owned())),
         [] => Err(format!(
-            "no size in sizes/ takes this machine, which has {has}: name one with --size, or correct its constraints"
+            "no size in sizes/ matches this machine, which has {has}: select one with --size, or correct its constraints"
         )),
         _ => Err(format!(
-            "{} sizes take this machine, which has {has}: {}. Name one with --size",
+            "{} sizes match this machine, which has {has}: {}. Select one with --size",
             found.len(),
             found.join(", ")
         )),
@@ -181,12 +183,12 @@ mod tests {
         assert_eq!(size(&hardware(2, 1500, &[])), Ok(Some("small".to_owned())));
         assert_eq!(size(&hardware(16, 1500, &[60, 60])), Ok(Some("large".to_owned())));
         let why = size(&hardware(4, 1500, &[120])).unwrap_err();
-        assert!(why.starts_with("2 sizes take this machine, which has 4 cores, 1500 bytes of memory"), "{why}");
+        assert!(why.starts_with("2 sizes match this machine, which has 4 cores, 1500 bytes of memory"), "{why}");
         let why = size(&hardware(16, 1, &[u64::MAX, 1])).unwrap_err();
-        assert!(why.starts_with("no size in sizes/ takes this machine"), "{why}");
+        assert!(why.starts_with("no size in sizes/ matches this machine"), "{why}");
         assert_eq!(choose(&sizes, &hardware(1, 1, &[]), Some("large")), Ok(Some("large".to_owned())));
         let why = choose(&sizes, &hardware(1, 1, &[]), Some("larg")).unwrap_err();
-        assert_eq!(why, "there is no size \"larg\" in sizes/; did you mean \"large\"?");
+        assert_eq!(why, "size \"larg\" not found in sizes/; did you mean \"large\"?");
         let none = BTreeMap::new();
         assert_eq!(choose(&none, &hardware(1, 1, &[]), None), Ok(None));
         assert_eq!(choose(&none, &hardware(1, 1, &[]), Some("any")), Ok(Some("any".to_owned())));
@@ -196,12 +198,12 @@ mod tests {
     fn a_wrong_size_is_told_where_it_is() {
         for (text, expected) in [
             ("id: a\n", "missing field `constraints`"),
-            ("id: a\nconstraints: []\n", "1:5: a size without constraints would take every machine"),
+            ("id: a\nconstraints: []\n", "1:5: a size without constraints would match every machine"),
             ("id: ''\nconstraints: [{type: cores, max: 1}]\n", "1:5: the size's id is empty"),
             ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: min 2 is more than max 1"),
             ("id: a\nconstraints: [{type: gpu, max: 1}]\n", "2:22: "),
             ("id: a\nconstraints: [{type: cores, min: x, max: 1}]\n", "2:34: "),
-            ("id: a\nconstraint: []\n", "there is no field \"constraint\"; did you mean \"constraints\"?"),
+            ("id: a\nconstraint: []\n", "unknown field \"constraint\"; did you mean \"constraints\"?"),
         ] {
             let why = Size::read(text).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");

@@ -1,10 +1,12 @@
-//! State of the server in SQLite. One thread owns the connection; all others send it work, which `jobs` queues fairly.
+//! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `jobs` queues fairly.
 //!
-//! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
-//! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
-//! `registered` what a machine has reported about itself, `machine_identities` by which UUID and MACs it is known, `next` what it boots. `strangers` are machines without a file,
-//! `renamed` those with a new id, `moves` those that move to other hardware. `freed` are machines of a previous tenant, `first` is the beginning of a first installation, `orders` what becomes of an order, `proof` which success of either counts, `adopted`
-//! what the operator reports as installed. `epoch` issues fencing tokens, `confirmed` holds what was restored until it is confirmed.
+//! This file contains machines, digests, and what the other modules share. `store` opens the database file, `identity` distinguishes it
+//! from others, and `schema` defines its tables. `history` and `log` store events and logs of machines, `standing` the state of an
+//! allocation, `boots` the boots that may act for a machine, `registered` its hardware, `machine_identities` its UUID and MACs, and `next`
+//! what it boots. `strangers` are machines without a file, `renamed` those with a new id, `moves` migrations, and `freed` machines of a
+//! previous tenant. `first` handles the start of a first installation, `orders` reinstalls, `proof` decides which success of either is
+//! valid, and `adopted` stores installations that the operator reports. `epoch` issues fencing tokens, and `confirmed` withholds work of a
+//! restored database until it is confirmed.
 
 mod adopted;
 pub mod boots;
@@ -60,18 +62,18 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
 
-/// Number of events that are kept of a machine. One installation makes a few hundred.
+/// Number of events stored per machine. One installation creates a few hundred.
 const EVENTS_KEPT: u32 = 5000;
-/// Older events are deleted each time that so many have come in.
+/// Number of events after which older ones are deleted.
 const TRIM_EVERY: i64 = 64;
 
 enum Job {
     Work(Box<dyn FnOnce(&mut Store) + Send>),
-    /// Closes the file, then answers.
+    /// Closes the file, then responds.
     End(oneshot::Sender<()>),
 }
 
-/// A handle on the database; cheap to clone. The thread ends with the last handle, or with [`State::end`].
+/// Handle on the database; cheap to clone. The thread ends with the last handle, or with [`State::end`].
 #[derive(Clone)]
 pub struct State {
     jobs: JobSender<Job>,
@@ -80,18 +82,18 @@ pub struct State {
     gone: watch::Receiver<Option<String>>,
 }
 
-/// A file as it was when its digest was computed.
+/// Identity of a file's content at the time its digest was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     pub path: String,
-    /// Bytes; signed as SQLite's integers are.
+    /// Size in bytes; signed like SQLite's integers.
     pub size: i64,
     /// Modification time in nanoseconds since 1970.
     pub mtime: String,
 }
 
 impl State {
-    /// Opens or creates the database at `path`. A boot that has not called for `quiet` is not heard any more.
+    /// Opens or creates the database at `path`. A boot that has not called for `quiet` no longer counts as active.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -100,7 +102,7 @@ impl State {
         State::start(Store::open(path, say_gone)?, quiet, gone)
     }
 
-    /// Opens the database of a server, which may run, to read what it says.
+    /// Opens the database of a server, which may be running, for reading.
     ///
     /// # Errors
     /// As [`Store::open_to_read`].
@@ -124,12 +126,12 @@ impl State {
                 }
             }
         };
-        let what = || "start the state file's thread";
+        let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
         Ok(State { jobs, heard: Heard::new(quiet), metrics: Arc::default(), gone })
     }
 
-    /// Finishes the waiting work, and closes the file, which is whole then.
+    /// Completes the waiting jobs, and closes the file.
     pub async fn end(&self) {
         let (done, ended) = oneshot::channel();
         self.jobs.send_last(Job::End(done));
@@ -137,18 +139,18 @@ impl State {
         let _ = ended.await;
     }
 
-    /// Returns when the server has to stop, with the reason.
+    /// Waits until the server must stop, and returns the reason.
     pub async fn gone(&self) -> String {
         let mut gone = self.gone.clone();
         let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         match why {
             Some(why) => why,
-            // The thread has ended as it should: there will be no reason.
+            // The thread has ended normally: there will be no reason.
             None => std::future::pending().await,
         }
     }
 
-    /// Checks that the file is still in its place. If it is not, [`State::gone`] returns.
+    /// Checks that the file still exists at its path. If it does not, [`State::gone`] returns.
     pub fn look(&self) {
         self.jobs.send(None, Job::Work(Box::new(|store| drop(store.must_be_there()))));
     }
@@ -158,7 +160,7 @@ impl State {
         work: impl FnOnce(&mut Store) -> Result<T> + Send + 'static,
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
-        // The receiver is gone if the caller has hung up; the work is done all the same.
+        // The receiver is gone if the caller has disconnected; the work is done anyway.
         let (began, metrics) = (Instant::now(), self.metrics.clone());
         let work = move |store: &mut Store| {
             let done = work(store);
@@ -184,7 +186,7 @@ impl State {
         settle(self.submit(|store| in_file(work(&mut store.connection))).blocking_recv())
     }
 
-    /// Does the work in [`Store::durably`].
+    /// Runs the work in [`Store::durably`].
     async fn durably<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
@@ -192,7 +194,7 @@ impl State {
         settle(self.submit(|store| store.durably(work)).await)
     }
 
-    /// Does the work in [`Store::as_durable_as_needed`].
+    /// Runs the work in [`Store::as_durable_as_needed`].
     async fn as_durable_as_needed<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
@@ -200,12 +202,12 @@ impl State {
         settle(self.submit(|store| store.as_durable_as_needed(work)).await)
     }
 
-    /// Returns when the database has answered a trivial read and write, or has failed to: then other calls report why.
+    /// Returns once the database has completed a trivial read and write, or has failed to: then other calls report the error.
     pub async fn pulse(&self) {
         let _ = self.submit(Store::pulse).await;
     }
 
-    /// Blocks the database's thread until the other end of the channel is dropped.
+    /// Blocks the database's thread until the sender of the channel is dropped.
     #[cfg(test)]
     pub fn block(&self, until: std::sync::mpsc::Receiver<()>) {
         self.jobs.send(None, Job::Work(Box::new(move |_| until.recv().unwrap_or_default())));
@@ -217,16 +219,16 @@ impl State {
         self.jobs.taken()
     }
 
-    /// Returns how many jobs of that client wait for the database.
+    /// Returns how many jobs of that client are waiting for the database.
     #[cfg(test)]
     pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
         self.jobs.waiting(Some(client))
     }
 
-    /// When the machine was last seen, and the last event that it sent.
+    /// Returns when the machine was last seen, and the last event that it sent.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
         let machine = machine.to_owned();
         self.run(move |connection| {
@@ -236,10 +238,10 @@ impl State {
         .await
     }
 
-    /// Does the database know this allocation of the machine? It was handed out, adopted or reported at some time.
+    /// Returns whether the database has a record of this allocation of the machine: it was served, adopted or reported at some time.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
         let key = [machine.to_owned(), allocation.to_owned()];
         self.run(move |connection| {
@@ -249,21 +251,21 @@ impl State {
         .await
     }
 
-    /// Returns whether the database has a record of the machine: it has asked for a boot, and is known or within the limit of unknown ones.
+    /// Returns whether the database has a record of the machine: it has requested a boot, and is known or within the limit of unknown ones.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
         let machine = machine.to_owned();
         self.run(move |connection| connection.prepare_cached("SELECT 1 FROM machines WHERE id = ?1")?.exists([machine]))
             .await
     }
 
-    /// Keeps an event; of a machine without a file, only the last event. A power failure of the server may lose an event, which
-    /// is harmless.
+    /// Stores an event; for a machine without a file, only the last one. A power failure of the server may lose an event, which is
+    /// harmless.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn event(&self, machine: &str, event: &Event) -> Result<()> {
         let (machine, text) = (machine.to_owned(), json(event)?);
         self.run(move |connection| {
@@ -291,10 +293,10 @@ impl State {
         .await
     }
 
-    /// The digest of a file that has not changed since it was computed.
+    /// Returns the digest of a file that has not changed since it was computed.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn digest(&self, file: &FileStamp) -> Result<Option<String>> {
         let file = file.clone();
         self.run_blocking(move |connection| {
@@ -308,10 +310,10 @@ impl State {
         })
     }
 
-    /// Keeps the digest of a file.
+    /// Stores the digest of a file.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn keep_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
         let (file, digest) = (file.clone(), digest.to_owned());
         self.run_blocking(move |connection| {
@@ -325,20 +327,18 @@ impl State {
 }
 
 fn in_file<T>(result: rusqlite::Result<T>) -> Result<T> {
-    result.context(Phase::Serve, || "the state file")
+    result.context(Phase::Serve, || "the database")
 }
 
 fn settle<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| {
-        Err(Error::new(Phase::Serve, "the state file's thread has ended, or this call has panicked"))
-    })
+    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked")))
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).context(Phase::Serve, || "write JSON for the state file")
+    serde_json::to_string(value).context(Phase::Serve, || "write JSON for the database")
 }
 
-/// The time as RFC 3339 in UTC.
+/// Returns the current time as RFC 3339 in UTC.
 pub fn now() -> String {
     OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
 }

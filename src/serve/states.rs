@@ -84,7 +84,7 @@ mod tests {
         }
         assert_eq!(States::read("# nothing\n"), Ok(States::default()));
         assert!(
-            States::read("hiden: [a]\n").unwrap_err().contains("there is no field \"hiden\"; did you mean \"hidden\"?")
+            States::read("hiden: [a]\n").unwrap_err().contains("unknown field \"hiden\"; did you mean \"hidden\"?")
         );
         assert!(States::read("hidden: a\n").unwrap_err().starts_with("1:9: "));
     }

@@ -1,5 +1,5 @@
-//! The deploy templates of the directory, and the calls that read and change them: `/v1/deploy_templates` as Ironic has it, and
-//! `/v1/deploy-templates` as the proposal for it had.
+//! Deploy templates of the directory, and the requests that read and change them: `/v1/deploy_templates` as in Ironic, and
+//! `/v1/deploy-templates` as in the proposal for it.
 
 mod answer;
 mod calls;
@@ -21,24 +21,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// In the server's directory.
+/// Folder in the server's directory.
 pub const FOLDER: &str = "deploy-templates";
 
-/// A template and its file.
+/// Template with its file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub path: PathBuf,
-    /// Its own, or one made of its name.
+    /// UUID in the file, or one derived from the name.
     pub uuid: String,
     pub template: Template,
 }
 
-/// Those that are in force.
+/// Templates in force.
 #[derive(Debug, Clone, Default)]
 pub struct Templates(BTreeMap<String, Arc<Stored>>);
 
 impl Templates {
-    /// Of two with one name, or one uuid, the first file counts.
+    /// Collects templates. If two have the same name or UUID, the first file takes precedence.
     pub fn new(files: Vec<(PathBuf, Template)>, problems: &mut Vec<String>) -> Templates {
         let mut templates = Templates::default();
         for (path, template) in files {
@@ -46,7 +46,7 @@ impl Templates {
             let taken = templates.by_name(&template.name).map(|first| (&template.name, first));
             match taken.or_else(|| templates.by_uuid(&uuid).map(|first| (&uuid, first))) {
                 Some((what, first)) => problems.push(format!(
-                    "{}: template {what} is in {} already, which counts",
+                    "{}: template {what} is already defined in {}, which takes precedence",
                     path.display(),
                     first.path.display()
                 )),
@@ -67,13 +67,13 @@ impl Templates {
         self.all().find(|stored| stored.uuid == uuid)
     }
 
-    /// By name.
+    /// Returns all templates, sorted by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Stored>> {
         self.0.values()
     }
 }
 
-/// The uuid of a template whose file says none: always the same.
+/// Returns the UUID of a template whose file contains none. It is always the same for a name.
 fn of_name(name: &str) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);
@@ -106,7 +106,10 @@ mod tests {
         let templates = Templates::new(files.to_vec(), &mut problems);
         assert_eq!(
             problems,
-            ["b: template CUSTOM_A is in a already, which counts", "c: template 1 is in a already, which counts"]
+            [
+                "b: template CUSTOM_A is already defined in a, which takes precedence",
+                "c: template 1 is already defined in a, which takes precedence"
+            ]
         );
         assert_eq!(
             templates.all().map(|stored| stored.template.name.as_str()).collect::<Vec<_>>(),

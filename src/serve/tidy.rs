@@ -1,29 +1,29 @@
-//! JSON from machines and operators, bounded and made harmless where it comes in. It is rewritten while it is read: no tree of the
-//! document is built before it is known to have a bounded number of values.
+//! Sanitizing of JSON from machines and operators, as soon as it is received. It is rewritten while it is parsed: no tree of the document
+//! is built before it is known to have a bounded number of values.
 
 use crate::text::limits::TextKind;
 use crate::text::{clean, cut};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Values of a document: objects, lists, and what is in them. The largest inventory has some hundred thousand.
+/// Limit of the values in a document: objects, lists, and their contents. The largest inventory has some hundred thousand.
 const MOST_VALUES: usize = 400_000;
-/// A text of an operator's document.
+/// Limit of a text in an operator's document.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;
 
 /// Author of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
-    /// A machine: each text has the length of its kind.
+    /// A machine: the limit of each text depends on its field.
     Machine,
     /// The operator, whose layouts and user data are longer.
     Operator,
 }
 
-/// Returns the same JSON with bounded, harmless texts.
+/// Returns the same JSON with bounded, sanitized texts.
 ///
 /// # Errors
-/// It is not JSON, nests too deeply, or has too many values.
+/// The input is not JSON, nests too deeply, or has too many values.
 pub fn tidied(json: &[u8], author: Author) -> serde_json::Result<Vec<u8>> {
     let mut output = Output { json: Vec::with_capacity(json.len()), author, values: 0 };
     let mut input = serde_json::Deserializer::from_slice(json);
@@ -44,7 +44,7 @@ struct Copy<'o> {
     kind: TextKind,
 }
 
-/// Returns the kind of a field's texts.
+/// Returns the kind of text in a field.
 fn kind_of(field: &str) -> TextKind {
     match field {
         "message" | "words" => TextKind::Message,

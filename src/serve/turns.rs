@@ -1,7 +1,7 @@
-//! Requests that are handled at the same time: few of each address, in the order of their arrival. The other requests of that address
-//! wait for their turn, and those of other addresses do not.
+//! Limit of the requests of each address that are handled at the same time, in the order of their arrival. Further requests of that address
+//! wait for their turn; those of other addresses do not.
 //!
-//! A request that waits for something outside of the server (its own body, an allocation, a controller) gives its turn back meanwhile:
+//! A request that waits for something outside of the server (its own body, an allocation, a controller) releases its turn in the meantime:
 //! see [`RequestTurn::rest`].
 
 use std::collections::HashMap;
@@ -9,17 +9,17 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests of one address that are handled at the same time. A browser opens six connections.
+/// Number of requests of one address that are handled at the same time. A browser opens six connections.
 pub const OF_ONE_ADDRESS: usize = 8;
 
-/// Requests that are handled or wait, by address; cheap to clone.
+/// Requests that are being handled or are waiting, by address; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Turns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
 
 struct AddressQueue {
-    /// Gives turns in the order in which they were asked for.
+    /// Grants turns in the order of the requests.
     turns: Arc<Semaphore>,
-    /// Requests that are handled or wait.
+    /// Number of requests that are being handled or are waiting.
     requests: usize,
 }
 
@@ -57,7 +57,7 @@ impl Turns {
         PlaceInQueue { turns: self.clone(), address, queue: queue.turns.clone() }
     }
 
-    /// Returns how many requests of the address are handled or wait.
+    /// Returns how many requests of the address are being handled or are waiting.
     #[cfg(test)]
     pub fn requests(&self, address: IpAddr) -> usize {
         self.queues().get(&address).map_or(0, |queue| queue.requests)
@@ -65,7 +65,7 @@ impl Turns {
 }
 
 impl PlaceInQueue {
-    /// The semaphore is never closed.
+    /// Waits for a permit. The semaphore is never closed.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         self.queue.clone().acquire_owned().await.ok()
     }
@@ -88,7 +88,7 @@ impl RequestTurn {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the turn back until the work is done, and then waits for the next one.
+    /// Releases the turn until the work is done, and then waits for the next one.
     pub async fn rest<T>(&self, work: impl Future<Output = T>) -> T {
         drop(self.permit().take());
         let done = work.await;

@@ -1,5 +1,4 @@
-//! The steps of an allocation: the templates that its requested traits name, merged. What cannot be merged is said here, before the
-//! machine boots.
+//! Steps of an allocation: the templates that its requested traits name, merged. Conflicts are reported here, before the machine boots.
 
 use super::App;
 use super::api_error::ApiError;
@@ -16,25 +15,25 @@ use crate::steps::{CATALOGUE, MAKE_THE_LAYOUT, Step, Steps, Wanted, merge};
 use marked_yaml::Spanned;
 use std::sync::Arc;
 
-/// What templates make of an allocation.
+/// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
 pub struct Merged {
-    /// All that runs; empty where no template has a word in it.
+    /// All steps to run; empty if no template changes them.
     pub steps: Vec<Wanted>,
-    /// What the layout is made of.
+    /// Arrays from which the layout is generated.
     pub arrays: Option<Arrays>,
 }
 
-/// Arrays that a template asks for.
+/// Arrays that a template requests.
 #[derive(Debug)]
 pub struct Arrays {
     config: Config,
     asked: Asked,
-    /// Of the step in its template.
+    /// Path of the step in its template.
     place: String,
 }
 
-/// A template and the trait that asks for it.
+/// Template, and the trait that requests it.
 #[derive(Debug, Clone)]
 struct Asked {
     by: Spanned<String>,
@@ -42,7 +41,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// With the places in both files.
+    /// Formats a problem with its positions in both files.
     fn says(&self, problem: Problem) -> String {
         let Stored { path, template, .. } = &*self.stored;
         let located = template.located(problem);
@@ -54,7 +53,7 @@ impl Asked {
 }
 
 impl Arrays {
-    /// The layout on a machine with this inventory.
+    /// Generates the layout for a machine with this inventory.
     ///
     /// # Errors
     /// The arrays are not possible there.
@@ -70,32 +69,32 @@ impl Arrays {
     }
 }
 
-/// The templates of the allocation, in the order of its traits.
+/// Returns the templates of the allocation, in the order of its traits.
 fn asked(allocation: &Allocation, known: &Known) -> Vec<Asked> {
     let of = |by: &Spanned<String>| Some(Asked { by: by.clone(), stored: known.templates.by_name(by)?.clone() });
     allocation.requested_traits.iter().filter_map(of).collect()
 }
 
-/// Does a template make the layout of what the machine has registered?
+/// Returns whether a template generates the layout from the machine's registered hardware.
 pub fn needs_inventory(allocation: &Allocation, known: &Known) -> bool {
     let named = |wanted: &Wanted| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
     asked(allocation, known).iter().any(|asked| asked.stored.template.wanted().iter().any(named))
 }
 
-/// How far the allocation has come, with all that its layout may be made of.
+/// Returns the state of the allocation, with everything from which its layout may be generated.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn standing(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Standing, ApiError> {
     let standing = app.state.standing(machine, &allocation.id).await?;
     let generated = generate(app, machine, allocation, known).await?;
     approved(app, machine, &allocation.id, Standing { generated, ..standing }, known).await
 }
 
-/// The layout that the templates of the allocation make of what the machine has registered, if both are there.
+/// Generates the layout from the templates of the allocation and the machine's registered hardware, if both exist.
 ///
 /// # Errors
-/// The database's, and those of the planner.
+/// The database cannot be read, or the planner fails.
 pub async fn generate(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Generated, ApiError> {
     let Some(arrays) = requested_arrays(allocation, known) else { return Ok(None) };
     let Some(registered) = app.state.registered(machine).await? else { return Ok(None) };
@@ -103,10 +102,10 @@ pub async fn generate(app: &App, machine: &str, allocation: &Allocation, known: 
     app.planner.compute(machine, generate).await
 }
 
-/// The same for threads.
+/// Blocking variant of [`generate`].
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub fn generate_blocking(
     state: &State,
     machine: &str,
@@ -117,17 +116,17 @@ pub fn generate_blocking(
     Ok(state.inventory_blocking(machine)?.map(|inventory| arrays.layout(&inventory)))
 }
 
-/// A layout, or why there is none. `None`: no template makes one, or the machine has not registered.
+/// Generated layout, or why it cannot be generated. `None`: no template generates one, or the machine has not registered.
 pub type Generated = Option<Result<Layout, String>>;
 
 fn requested_arrays(allocation: &Allocation, known: &Known) -> Option<Arrays> {
     needs_inventory(allocation, known).then(|| merged(allocation, known).ok()?.arrays).flatten()
 }
 
-/// The standing with the approval that is in force for the machine.
+/// Returns the standing with the approval in force for the machine.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn approved(
     app: &App,
     machine: &str,
@@ -142,10 +141,10 @@ pub async fn approved(
     Ok(Standing { approved, ..standing })
 }
 
-/// What runs with the templates of the allocation.
+/// Merges the templates of the allocation with its default steps.
 ///
 /// # Errors
-/// All that is wrong, a line each, with the places in the machine's file and in the template's.
+/// All problems, one per line, with their positions in the machine's file and in the template's.
 pub fn merged(allocation: &Allocation, known: &Known) -> Result<Merged, String> {
     let asked = asked(allocation, known);
     if asked.is_empty() {
@@ -162,8 +161,10 @@ pub fn merged(allocation: &Allocation, known: &Known) -> Result<Merged, String> 
     let arrays = arrays(&steps, &asked, &mut problems);
     if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
         let name = &arrays.asked.stored.template.name;
-        problems
-            .push(at(layout, &format!("the template {name} makes the layout: name none, or do not request {name}")));
+        problems.push(at(
+            layout,
+            &format!("the template {name} generates the layout: remove filesystemlayout, or do not request {name}"),
+        ));
     }
     let list = steps.iter().map(Step::wanted).collect();
     let by = &asked[0].by;
@@ -174,7 +175,7 @@ pub fn merged(allocation: &Allocation, known: &Known) -> Result<Merged, String> 
     }
 }
 
-/// The one step that makes the layout.
+/// Returns the arrays of the only step that generates the layout.
 fn arrays(steps: &[Step], asked: &[Asked], problems: &mut Vec<String>) -> Option<Arrays> {
     let mut all = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name)).filter_map(|step| {
         let asked = asked.get(*step.from.first()?)?.clone();
@@ -186,7 +187,7 @@ fn arrays(steps: &[Step], asked: &[Asked], problems: &mut Vec<String>) -> Option
     let (step, asked, index) = all.next()?;
     for (other, again, index) in all {
         let message =
-            format!("{} makes the layout, and so does {}: only one step can", other.entry.name, step.entry.name);
+            format!("{} generates the layout, and so does {}: only one step can", other.entry.name, step.entry.name);
         problems.push(again.says(Problem::new(format!("steps[{index}]"), message)));
     }
     let place = format!("steps[{index}].args");
@@ -203,7 +204,8 @@ fn arrays(steps: &[Step], asked: &[Asked], problems: &mut Vec<String>) -> Option
     }
 }
 
-/// Templates that no allocation can request, each with its places. They are kept: another conductor may know their steps.
+/// Returns remarks on templates that no allocation can request, with their positions. Such templates are kept: another conductor may
+/// support their steps.
 pub fn unusable(templates: &Templates) -> Vec<String> {
     let mut said = Vec::new();
     for stored in templates.all() {

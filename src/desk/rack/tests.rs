@@ -144,7 +144,7 @@ fn a_pipeline_stops_where_somebody_must_look() {
 
 #[test]
 fn the_table_in_the_docs_is_the_one_that_is_printed() {
-    let runs = Outlook::Nothing("installed with debian-12, and nothing is ordered".to_owned());
+    let runs = Outlook::Nothing("installed with debian-12; no reinstall is ordered".to_owned());
     let rows = [
         Row {
             foreseen: false,

@@ -85,7 +85,7 @@ mod tests {
     /// What the reader says that there is, when it is asked for something that nothing is like.
     fn known(text: &str) -> BTreeSet<String> {
         let said = input::image(text).unwrap_err();
-        let (_, known) = said.split_once("; there is ").unwrap();
+        let (_, known) = said.split_once("; available: ").unwrap();
         known.lines().next().unwrap().split(", ").map(str::to_owned).collect()
     }
 

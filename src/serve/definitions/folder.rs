@@ -1,4 +1,4 @@
-//! The files of one OS definition, within bounds.
+//! Files of one OS definition, with limits on their size and number.
 
 use crate::definition::{File, Files};
 use std::fs::{self, Metadata};
@@ -6,16 +6,18 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Scripts and lists are small. The agent gets all of them.
+/// Limit of all files together. Scripts and lists are small, and the agent receives all of them.
 const MOST_BYTES: u64 = 512 << 10;
 const MOST_FILES: usize = 200;
 const MOST_DEEP: usize = 4;
 
-/// Changes when a file does: path, size, time, mode.
+/// Path, size, modification time and mode of each file: changes when a file does.
 pub type Stamp = Vec<(String, u64, i64, i64, u32)>;
 
+/// Returns the stamp of a definition's folder.
+///
 /// # Errors
-/// Something cannot be read, or is too much.
+/// A file cannot be read, or a limit is exceeded.
 pub fn stamp(folder: &Path) -> io::Result<Stamp> {
     let mut stamp = Stamp::new();
     walk(folder, "", 0, &mut |path, is, _| {
@@ -30,8 +32,10 @@ pub fn stamp(folder: &Path) -> io::Result<Stamp> {
     Ok(stamp)
 }
 
+/// Reads all files of a definition.
+///
 /// # Errors
-/// As [`stamp`], or a file is no text.
+/// As [`stamp`], or a file is not UTF-8 text.
 pub fn read(folder: &Path) -> io::Result<Files> {
     let (mut files, mut bytes) = (Files::new(), 0);
     walk(folder, "", 0, &mut |path, is, file| {
@@ -43,7 +47,7 @@ pub fn read(folder: &Path) -> io::Result<Files> {
         let text = fs::read_to_string(file).map_err(|error| {
             io::Error::other(match error.kind() {
                 io::ErrorKind::InvalidData => {
-                    format!("{path} is no text in UTF-8: a definition is made of scripts and lists")
+                    format!("{path} is not UTF-8 text: a definition consists of scripts and lists")
                 }
                 _ => format!("{path}: {error}"),
             })
@@ -54,8 +58,8 @@ pub fn read(folder: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// Every file, with its path in the definition. Links are followed, as Debian's `variants.list` is one; one that leads nowhere is no
-/// file.
+/// Visits every file, with its path in the definition. Symbolic links are followed, since Debian's `variants.list` is one; dangling links
+/// are skipped.
 fn walk(
     folder: &Path,
     within: &str,
@@ -63,12 +67,12 @@ fn walk(
     see: &mut dyn FnMut(String, &Metadata, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
     if depth > MOST_DEEP {
-        return Err(io::Error::other(format!("it has folders more than {MOST_DEEP} deep")));
+        return Err(io::Error::other(format!("its folders are nested more than {MOST_DEEP} levels deep")));
     }
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| io::Error::other(format!("{} has a name that is no text", path.display())))?;
+        let name = name.ok_or_else(|| io::Error::other(format!("the name of {} is not UTF-8", path.display())))?;
         if name.starts_with('.') {
             continue;
         }
@@ -119,12 +123,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path();
         fs::write(own.join("verify"), [0x7f, b'E', b'L', b'F', 0xff]).unwrap();
-        assert!(read(own).unwrap_err().to_string().starts_with("verify is no text"));
+        assert!(read(own).unwrap_err().to_string().starts_with("verify is not UTF-8 text"));
         fs::write(own.join("verify"), "x".repeat(600 << 10)).unwrap();
         assert!(read(own).unwrap_err().to_string().contains("512 KiB"));
         fs::remove_file(own.join("verify")).unwrap();
         symlink(own, own.join("again")).unwrap();
-        assert!(stamp(own).unwrap_err().to_string().contains("more than 4 deep"));
+        assert!(stamp(own).unwrap_err().to_string().contains("more than 4 levels deep"));
         fs::remove_file(own.join("again")).unwrap();
         symlink("/dev/null", own.join("null")).unwrap();
         assert_eq!(stamp(own).unwrap_err().to_string(), "null is not a regular file");

@@ -101,10 +101,10 @@ fn what_is_said_for_all_machines_counts_where_nobody_says_more() {
 #[test]
 fn what_there_is_not_is_told_with_what_there_is() {
     let mut desk = Desk::new();
-    assert_eq!(desk.bad("  os: web"), "5:7: there is no OS definition \"web\" in os/; there is none");
+    assert_eq!(desk.bad("  os: web"), "5:7: OS definition \"web\" not found in os/; none is available");
     desk.web(YES);
     assert_eq!(desk.problems(), [""; 0]);
-    assert_eq!(desk.bad("  os: wep"), "5:7: there is no OS definition \"wep\" in os/; did you mean \"web\"?");
+    assert_eq!(desk.bad("  os: wep"), "5:7: OS definition \"wep\" not found in os/; did you mean \"web\"?");
     assert_eq!(desk.bad("  os: web+huge"), "5:7: web has no variant \"huge\": there is small, large");
     assert_eq!(
         desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
@@ -124,7 +124,8 @@ fn what_there_is_not_is_told_with_what_there_is() {
     desk.write("second.yml", "web: [ns1=2]\n");
     let twice = desk.problems();
     assert!(
-        twice[0].starts_with("os/second.yml:1:1: web is in ") && twice[0].ends_with(" already, which counts"),
+        twice[0].starts_with("os/second.yml:1:1: web is already configured in ")
+            && twice[0].ends_with(", which takes precedence"),
         "{twice:?}"
     );
     assert_eq!(desk.good("  os: web").1, pairs(&[("ns1", "1")]));
@@ -143,7 +144,7 @@ fn definitions_are_read_again_when_they_change() {
     assert_eq!(desk.problems(), [""; 0]);
     fs::remove_dir_all(desk.dir.path().join("os")).unwrap();
     assert!(desk.definitions.look() && !desk.definitions.look());
-    assert!(desk.bad("  os: web").contains("there is no OS definition"));
+    assert!(desk.bad("  os: web").contains("not found in os/"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `verify` of OS definitions has said: run once for each definition and set of parameters, in a thread of their own.
+//! Verdicts of the `verify` programs of OS definitions. Each runs once per definition and set of parameters, in a separate thread.
 
 use crate::definition::Chosen;
 use crate::verify::{Verdict, verify};
@@ -7,31 +7,31 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// On the server somebody waits at a desk.
+/// Timeout of a `verify`. It is short, since the operator waits for the result.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Of the definition with its parameters.
+/// Digest of a definition with its parameters.
 type Key = [u8; 32];
 
-/// One that has come to an end.
+/// Result of a completed `verify`.
 pub struct Done {
     key: Key,
     verdict: Verdict,
 }
 
-/// The verdicts that are known, and those that are awaited.
+/// Known and pending verdicts.
 pub struct Verified {
-    /// `None` while it runs.
+    /// `None` while `verify` runs.
     known: HashMap<Key, Option<Verdict>>,
-    /// `None`: nothing is run here.
+    /// `None` if this process does not run `verify`.
     queue: Option<mpsc::Sender<(Key, Chosen)>>,
 }
 
 impl Verified {
-    /// Starts the thread; `done` is called from it, and its answer goes to [`Verified::keep`].
+    /// Starts the thread. It calls `done` with each result, which must be passed to [`Verified::keep`].
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     pub fn start(done: impl Fn(Done) + Send + 'static) -> std::io::Result<Verified> {
         let (queue, asked) = mpsc::channel::<(Key, Chosen)>();
         let answer = move || {
@@ -43,26 +43,26 @@ impl Verified {
         Ok(Verified { known: HashMap::new(), queue: Some(queue) })
     }
 
-    /// Runs nothing: the machine does, before it writes anything.
+    /// Leaves `verify` to the machine, which runs it before it writes anything.
     pub fn left_to_the_machine() -> Verified {
         Verified { known: HashMap::new(), queue: None }
     }
 
-    /// What it says; `None` when it has to be run first.
+    /// Returns the verdict; `None` if `verify` must run first.
     pub fn of(&mut self, chosen: &Chosen) -> Option<Verdict> {
         if !chosen.has_verify() {
             return Some(Verdict::Good);
         }
         let Some(queue) = &self.queue else {
-            return Some(Verdict::NotRun("this command runs none".to_owned()));
+            return Some(Verdict::NotRun("this command does not run verify programs".to_owned()));
         };
-        // Text and numbers always are JSON.
+        // Cannot fail: text and numbers are always valid JSON.
         let key = Sha256::digest(serde_json::to_vec(chosen).unwrap_or_default()).into();
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
         self.known.insert(key, None);
-        // Without the thread nobody is told, and machines wait.
+        // Without the thread no verdict arrives, and machines keep waiting.
         let _ = queue.send((key, chosen.clone()));
         None
     }

@@ -1,11 +1,11 @@
-//! Ids and MAC addresses that several machine files have. They identify none of the machines.
+//! Ids and MAC addresses that several machine files list, and that therefore identify none of the machines.
 
 use crate::serve::input::Machine;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Returns machines by id, without ids that are in several files: a copy that was not edited must not get what the original gets, and
-/// which of them is the original is not known.
+/// Returns machines by id, without ids that several files have: an unedited copy must not get what the original gets, and it is unknown
+/// which file is the original.
 pub fn without_shared_ids(
     all: Vec<(PathBuf, Machine)>,
     problems: &mut Vec<String>,
@@ -19,7 +19,7 @@ pub fn without_shared_ids(
         let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
         problems.extend(files.iter().skip(1).map(|(path, _)| {
             let path = path.display();
-            format!("{path}: machine {id} is in {first} too: neither file counts; give each machine an id of its own")
+            format!("{path}: machine {id} is also in {first}: both files are ignored; give each machine its own id")
         }));
         if let (1, Some(file)) = (files.len(), files.pop()) {
             unshared.insert(id, file);
@@ -28,7 +28,7 @@ pub fn without_shared_ids(
     unshared
 }
 
-/// Adds the MACs of a machine to those that files list, by MAC, and reports those that another file lists.
+/// Adds the MACs of a machine to `listed`, and reports those that another file lists too.
 pub fn list_macs(
     listed: &mut HashMap<String, Vec<String>>,
     path: &Path,

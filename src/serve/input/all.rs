@@ -1,4 +1,4 @@
-//! All that is wrong with a file at once: what cannot be read is noted and left out, and the rest read again.
+//! Reading of a YAML document with all its errors at once: an erroneous field is reported and removed, and the rest is read again.
 
 use super::node::reading_error;
 use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
@@ -6,11 +6,11 @@ use marked_yaml::{Marker, Node, Span, Spanned, from_node};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
-/// More errors than a person reads at once.
+/// More errors than an operator reads at once.
 const MOST: usize = 100;
 
-/// What could be read, with stand-ins for what is missing, and what was wrong, each with its place. Of a file that is none at all
-/// there is nothing.
+/// Returns the value, with placeholders for missing fields, and all errors with their positions. There is no value if the document as a
+/// whole has the wrong form.
 pub fn read<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
     while wrong.len() < MOST {
@@ -28,7 +28,7 @@ pub fn read<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
             (None, Some(mark)) => leave_out(&mut node, &mark, &mut gone),
             (None, None) => false,
         };
-        // A field that could not be read was spoken of.
+        // A field that was removed has already been reported.
         if missing.is_none_or(|name| !gone.contains(&name)) {
             wrong.push(message);
         }
@@ -39,12 +39,12 @@ pub fn read<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     (None, wrong)
 }
 
-/// Is it in the file, and no stand-in?
+/// Returns whether the value is from the file, not a placeholder.
 pub fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }
 
-/// Something in the place of a field that must be there, in the first mapping that lacks it: the file's own, or the allocation's.
+/// Inserts a placeholder for a required field into the first mapping that lacks it: the document, or its allocation.
 fn stand_in(node: &mut Node, name: &str) -> bool {
     let Node::Mapping(mapping) = node else { return false };
     let is_own = name == "id" && mapping.get_node(name).is_none();
@@ -67,7 +67,7 @@ fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
     }
 }
 
-/// Takes out what begins at that place: a field, by its name or its value, or an item of a list.
+/// Removes the node at that position: a field, by its name or its value, or an item of a list.
 fn leave_out(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
     let begins = |span: &Span| span.start() == Some(mark);
     match node {

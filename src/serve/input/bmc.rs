@@ -1,4 +1,4 @@
-//! How a machine is switched, as its file has it.
+//! Access to a machine's BMC, as given in its file.
 
 use super::at;
 use super::node::place;
@@ -19,25 +19,27 @@ pub struct Raw {
     insecure: bool,
 }
 
-/// The reader would repeat the word that stands in place of the fields, which may be the password.
+/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
 ///
 /// # Errors
-/// It is one.
+/// The node is not a mapping.
 pub fn refuse_word(given: &Node) -> Result<(), String> {
     let here = place(given.span().start());
-    given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc has a url, a username and a password"))
+    given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc must have a url, a username and a password"))
 }
 
 impl Raw {
+    /// Validates the fields.
+    ///
     /// # Errors
-    /// It is no address, or there is nobody to log in as. The password is not repeated.
+    /// The URL is invalid, or username or password is missing. The message does not contain the password.
     pub fn checked(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
-            return Err(format!("{}bmc has no url: https://HOST or ipmi://HOST", place(given.span().start())));
+            return Err(format!("{}bmc requires a url: https://HOST or ipmi://HOST", place(given.span().start())));
         };
         let address = Address::read(url).map_err(|why| at(url, &why))?;
         if self.username.is_empty() || self.password.is_empty() {
-            return Err(at(url, "bmc has no username or no password"));
+            return Err(at(url, "bmc requires a username and a password"));
         }
         let Raw { username, password, insecure, .. } = self;
         Ok(Bmc { at: address, username, password: Secret::new(password), insecure })
@@ -56,14 +58,14 @@ mod tests {
         assert_eq!((bmc.username.as_str(), bmc.password.reveal(), bmc.insecure), ("admin", "1234", true));
         assert!(!format!("{bmc:?}").contains("1234"));
         for (bmc, says) in [
-            ("hunter2", "2:6: bmc has a url, a username and a password"),
-            ("{username: u, password: hunter2}", "2:6: bmc has no url"),
-            ("{url: 'https://h', username: u}", "2:12: bmc has no username or no password"),
-            ("{url: 'https://h', password: hunter2}", "2:12: bmc has no username or no password"),
+            ("hunter2", "2:6: bmc must have a url, a username and a password"),
+            ("{username: u, password: hunter2}", "2:6: bmc requires a url"),
+            ("{url: 'https://h', username: u}", "2:12: bmc requires a username and a password"),
+            ("{url: 'https://h', password: hunter2}", "2:12: bmc requires a username and a password"),
             ("{url: 'http://10.1.0.7', username: u, password: hunter2}", "2:12: Redfish over plain http"),
             (
                 "{url: 'https://h', user: u, password: hunter2}",
-                "2:25: there is no field \"user\"; did you mean \"username\"?",
+                "2:25: unknown field \"user\"; did you mean \"username\"?",
             ),
         ] {
             let why = read(bmc).unwrap_err();

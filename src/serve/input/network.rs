@@ -1,4 +1,4 @@
-//! What is wrong with the network of an allocation or of the ramdisk, each with its line and column.
+//! Validation of the network configuration of an allocation or a ramdisk. Each problem has its line and column.
 
 use super::node::{json, place};
 use crate::network::Network;
@@ -7,10 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use marked_yaml::{Marker, Node};
 
-/// What base64 makes of a description is longer by a third, and a kernel of x86 reads 2047 bytes of command line.
+/// Limit of a configuration as JSON: base64 makes it longer by a third, and an x86 kernel reads 2047 bytes of command line.
 const LONGEST_BYTES: usize = 768;
 
-/// A line for each problem of the field `name`.
+/// Returns a line for each problem of the field `name`.
 pub fn problems(name: &str, node: &Node) -> Vec<String> {
     Network::read(&json(node)).err().into_iter().flatten().map(|problem| line(name, node, &problem)).collect()
 }
@@ -20,10 +20,10 @@ pub(super) fn line(name: &str, node: &Node, problem: &Problem) -> String {
     format!("{}{name}{within}: {}", place(locate(node, "", &problem.place)), problem.message)
 }
 
-/// As `drophammer.network=` has it.
+/// Encodes the configuration as the value of `drophammer.network=`.
 ///
 /// # Errors
-/// All that is wrong with it, a line each.
+/// All problems of the configuration.
 pub fn argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
     let wrong = problems(name, node);
     if !wrong.is_empty() {
@@ -32,7 +32,7 @@ pub fn argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
     let text = json(node).to_string();
     if text.len() > LONGEST_BYTES {
         let what = format!(
-            "has {} bytes as JSON, and {LONGEST_BYTES} go onto a kernel command line: describe only what the ramdisk needs",
+            "has {} bytes as JSON, but only {LONGEST_BYTES} fit on a kernel command line: configure only what the ramdisk needs",
             text.len()
         );
         return Err(vec![format!("{}{name}: {what}", place(node.span().start()))]);
@@ -40,7 +40,7 @@ pub fn argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
-/// Where the thing begins that the place speaks of: a field by its name. Of one that is missing, what it is missing in.
+/// Finds the position of the value at a path: that of its name if it is a field, and that of the enclosing value if it is missing.
 fn locate<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
     let children: Vec<(String, Option<&Marker>, &Node)> = match node {
         Node::Mapping(mapping) => {
@@ -53,7 +53,7 @@ fn locate<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
         }
         Node::Scalar(_) => Vec::new(),
     };
-    // Names may have dots in them: `bond0` is not on the way to `bond0.100`, if both are there.
+    // Names may contain dots: `bond0` is not a parent of `bond0.100` if both exist.
     let is_on_the_way =
         |place: &str| wanted.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     let nearest = children.into_iter().filter(|(place, ..)| is_on_the_way(place)).max_by_key(|(place, ..)| place.len());

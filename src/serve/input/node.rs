@@ -1,4 +1,4 @@
-//! A YAML document of the operator, with the place of each value: read, taken apart, and what is said of a misspelt name.
+//! YAML documents of the operator, with the position of each value: parsing, access to fields, and messages.
 
 use crate::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
@@ -6,16 +6,16 @@ use serde::de::DeserializeOwned;
 
 pub use crate::yaml::json;
 
-/// The document of a file.
+/// Parses the document of a file.
 pub fn parse(text: &str) -> Result<Node, String> {
-    // Coercion is prevented for what is in quotes only: "10" is a word, 10 a number.
+    // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let mut node = yaml::read(text, options)?;
     drop_nulls(&mut node);
     Ok(node)
 }
 
-/// `name:` and `name: null` say nothing about `name`; serde would take them for the words.
+/// Removes null fields. `name:` and `name: null` leave `name` unset; serde would read them as strings.
 fn drop_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {
@@ -30,44 +30,44 @@ fn drop_nulls(node: &mut Node) {
     }
 }
 
-/// The document as a type; an error has its place in front.
+/// Deserializes the document. An error has its position in front.
 pub fn read<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
     from_node(node).map_err(reading_error)
 }
 
-/// The error with its place in front.
+/// Formats an error with its position in front.
 pub fn reading_error(error: spanned_serde::FromNodeError) -> String {
     let place = place(error.start_mark().as_ref());
     match error.into_inner() {
         spanned_serde::Error::UnknownFieldError(field, known, _) => {
-            format!("{place}there is no field {field:?}{}", nearest(&field, known.iter().copied()))
+            format!("{place}unknown field {field:?}{}", nearest(&field, known.iter().copied()))
         }
         other => format!("{place}{other}"),
     }
 }
 
-/// `; did you mean "x"?`, or all there is when nothing is near.
+/// Returns `; did you mean "x"?`, or the list of all known names if none is similar.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     let scored = known.iter().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), &name.to_lowercase()), *name));
     match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
         Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
-        Some(_) => format!("; there is {}", known.join(", ")),
-        None => "; there is none".to_owned(),
+        Some(_) => format!("; available: {}", known.join(", ")),
+        None => "; none is available".to_owned(),
     }
 }
 
-/// `3:7: `, to stand before a message.
+/// Returns `3:7: ` to put in front of a message.
 pub(super) fn place(mark: Option<&Marker>) -> String {
     mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
 }
 
-/// A message with the place of the value that it is about.
+/// Formats a message with the position of its value in front.
 pub fn at(value: &Spanned<String>, message: &str) -> String {
     format!("{}{message}", place(value.span().start()))
 }
 
-/// The value of a field.
+/// Returns the value of a field.
 pub fn field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
 }

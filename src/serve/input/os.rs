@@ -4,16 +4,16 @@ use super::node::{at, parse, place, read};
 use crate::definition::{Change, Os};
 use marked_yaml::{Node, Spanned};
 
-/// A change with its place in the file.
+/// Change of a parameter, with its position in the file.
 pub type Said = Spanned<Change>;
 
-/// A file of `os/`: what is said for all machines, by definition or by its variant.
+/// Content of a file in `os/`: parameters for all machines, by definition or variant.
 pub type Site = Vec<(Spanned<String>, Os, Vec<Said>)>;
 
-/// Reads and checks a file of `os/`. Whether there is such a definition is not asked.
+/// Parses and validates a file in `os/`. Whether the definition exists is not checked.
 ///
 /// # Errors
-/// All that is wrong, a line each, with line and column in front.
+/// All problems, one per line, with line and column in front.
 pub fn site(text: &str) -> Result<Site, String> {
     let Node::Mapping(mapping) = parse(text)? else {
         return Err("1:1: this must be a mapping from OS definitions to lists of KEY=VALUE and -KEY".to_owned());
@@ -33,7 +33,7 @@ pub fn site(text: &str) -> Result<Site, String> {
     if wrong.is_empty() { Ok(site) } else { Err(wrong.join("\n")) }
 }
 
-/// What is said, and what of it cannot be.
+/// Parses changes of parameters. Returns the valid ones, and the problems of the others.
 pub fn changes(given: &[Spanned<String>]) -> (Vec<Said>, Vec<String>) {
     let (mut said, mut wrong) = (Vec::<Said>::new(), Vec::new());
     for one in given {
@@ -48,7 +48,7 @@ pub fn changes(given: &[Spanned<String>]) -> (Vec<Said>, Vec<String>) {
     (said, wrong)
 }
 
-/// The message with the place of the change that it is about.
+/// Formats a message with the position of its change in front.
 pub fn at_change(said: &Said, message: &str) -> String {
     format!("{}{message}", place(said.span().start()))
 }
@@ -79,7 +79,10 @@ mod tests {
             ("  os: we b", "5:7: \"we b\" is no name of an OS definition"),
             ("  os: web+", "5:7: \"web+\" names no variant"),
             ("  os: web\n  image: debian-12", "5:7: an allocation has an os or an image, not both"),
-            ("  image: i\n  os_parameters: [a=b]", "6:19: parameters are for an os, and the allocation names none"),
+            (
+                "  image: i\n  os_parameters: [a=b]",
+                "6:19: os_parameters require an os, which the allocation does not name",
+            ),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),
             ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is in this list twice"),
             ("  os: web\n  os_parameters: [a=1, -a]", "6:24: \"a\" is in this list twice"),

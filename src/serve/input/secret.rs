@@ -1,4 +1,4 @@
-//! What opens the registry of an image, as the image's file has it.
+//! Registry credentials of an image, as given in its file.
 
 use super::at;
 use super::node::place;
@@ -18,47 +18,52 @@ pub struct Raw {
     token_service: Option<Spanned<String>>,
 }
 
-/// A key is not thought up: it is drawn.
+/// Minimum length of a disk key. Such keys are generated rather than chosen.
 const DISK_KEY_BYTES: usize = 20;
 
-/// Why this is no key for encrypted filesystems. It is not repeated.
+/// Returns why a value is unsuitable as a key of encrypted filesystems, without repeating it.
 pub fn wrong_disk_key(given: &Spanned<Secret>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
         let place = place(given.span().start());
-        format!("{place}the disk_key has less than {DISK_KEY_BYTES} characters: `openssl rand -base64 32` makes one")
+        format!(
+            "{place}the disk_key has less than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
+        )
     })
 }
 
-/// The reader would repeat the word that stands in place of the fields, which may be the password.
+/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
 ///
 /// # Errors
-/// It is one.
+/// The node is not a mapping.
 pub fn refuse_word(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
-        None => {
-            Err(format!("{}a pull_secret has username and password, or an identitytoken", place(given.span().start())))
-        }
+        None => Err(format!(
+            "{}a pull_secret must have username and password, or an identitytoken",
+            place(given.span().start())
+        )),
     }
 }
 
 impl Raw {
+    /// Validates the credentials for the image at `url`.
+    ///
     /// # Errors
-    /// It opens nothing, or nothing that is at this URL. The secrets themselves are not repeated.
+    /// The credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
     pub fn checked(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
         let Raw { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {
-            return Err("a pull_secret is for an image with a url in a registry".to_owned());
+            return Err("a pull_secret requires a url in a registry".to_owned());
         };
         let Some(registry) = registry_of(url) else {
             return Err(at(
                 url,
-                "a pull_secret is for an image in a registry, and this is none: oci://HOST/REPOSITORY:TAG",
+                "a pull_secret requires an image in a registry, with a url such as oci://HOST/REPOSITORY:TAG",
             ));
         };
         if url.starts_with("oci+http://") {
-            return Err(at(url, "a pull_secret goes over https alone, oci://: everybody on the way could read it"));
+            return Err(at(url, "a pull_secret requires https (oci://): it could be intercepted over http"));
         }
         let wrong = |why: &str| match &username {
             Some(given) => Err(at(given, why)),
@@ -69,12 +74,12 @@ impl Raw {
             (true, true, true) => return wrong("the pull_secret has a username and no password"),
             (false, false, _) => return wrong("the pull_secret has a password and no username"),
             (false, true, true) => {
-                return wrong("the pull_secret is empty: it has username and password, or an identitytoken");
+                return wrong("the pull_secret is empty: it must have username and password, or an identitytoken");
             }
             _ => {}
         }
         if username.as_ref().is_some_and(|name| name.contains(':')) {
-            return wrong("the username in the pull_secret has a colon in it, which ends it (RFC 7617)");
+            return wrong("the username in the pull_secret contains a colon, which would end it (RFC 7617)");
         }
         if let Some(given) = token_service.as_ref().filter(|given| ipxe::host(given).is_err()) {
             return Err(at(
@@ -111,25 +116,25 @@ mod tests {
     fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
         let oci = "url: oci://r.example/debian:12";
         for (url, secret, says) in [
-            ("file: i.tar", "{username: u, password: hunter2}", "with a url in a registry"),
+            ("file: i.tar", "{username: u, password: hunter2}", "requires a url in a registry"),
             (
                 "url: https://h/i.tar",
                 "{username: u, password: hunter2}",
-                "2:6: a pull_secret is for an image in a registry",
+                "2:6: a pull_secret requires an image in a registry",
             ),
-            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret goes over https alone"),
+            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret requires https"),
             (oci, "{username: u}", "3:25: the pull_secret has a username and no password"),
             (oci, "{password: hunter2}", "2:6: the pull_secret has a password and no username"),
             (oci, "{}", "2:6: the pull_secret is empty"),
-            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret has a colon"),
-            (oci, "{user: u, password: hunter2}", "3:15: there is no field \"user\"; did you mean \"username\"?"),
+            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret contains a colon"),
+            (oci, "{user: u, password: hunter2}", "3:15: unknown field \"user\"; did you mean \"username\"?"),
             (oci, "{username: u, password: [hunter2]}", "3:38: "),
             (
                 oci,
                 "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
                 "3:62: the token_service of the pull_secret is not a host",
             ),
-            (oci, "hunter2", "3:14: a pull_secret has username and password"),
+            (oci, "hunter2", "3:14: a pull_secret must have username and password"),
         ] {
             let error = image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
             assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");

@@ -48,7 +48,7 @@ fn a_machine_without_allocation() {
 #[test]
 fn a_machine_is_locked_with_a_reason_or_without() {
     let lock = |given: &str| machine(&format!("id: {ID}\n{given}\n")).unwrap().locked;
-    assert_eq!(lock("locked: true").unwrap(), "its file says so, without a reason");
+    assert_eq!(lock("locked: true").unwrap(), "its file gives no reason");
     assert_eq!(lock("locked: \"holds the only copy\"").unwrap(), "holds the only copy");
     for given in ["", "locked: false", "locked:", "locked: ~"] {
         assert_eq!(lock(given), None, "{given}");
@@ -71,9 +71,9 @@ fn traits_are_requested_of_a_machine_that_has_them() {
         (
             "CUSTOM_RAID",
             "CUSTOM_RAIO",
-            "3:63: CUSTOM_RAIO is none of the traits of this machine; did you mean \"CUSTOM_RAID\"?",
+            "3:63: CUSTOM_RAIO is not a trait of this machine; did you mean \"CUSTOM_RAID\"?",
         ),
-        ("", "CUSTOM_A", "3:63: CUSTOM_A is none of the traits of this machine; there is none"),
+        ("", "CUSTOM_A", "3:63: CUSTOM_A is not a trait of this machine; none is available"),
     ] {
         let error = file(traits, requested).unwrap_err();
         assert!(error.starts_with(says), "{error}");
@@ -85,31 +85,28 @@ fn a_bad_machine_is_told_where_and_why() {
     let cases = [
         ("name: x\n", "missing field `id`"),
         ("id: 7\n", "1:5: \"7\" is not a UUID"),
-        (
-            "id: 00000000-0000-0000-0000-000000000000\n",
-            "1:5: 00000000-0000-0000-0000-000000000000 is what firmware reports that has no UUID of its own",
-        ),
-        ("id: 03000200-0400-0500-0006-000700080009\n", "make up a UUID and list macs"),
+        ("id: 00000000-0000-0000-0000-000000000000\n", "1:5: 00000000-0000-0000-0000-000000000000 is a vendor default"),
+        ("id: 03000200-0400-0500-0006-000700080009\n", "choose a new UUID and list macs"),
         (
             &format!("id: {ID}\nsmbios_uuid: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE\n"),
             "2:14: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE is what",
         ),
-        (&format!("id: {ID}\nmac: [x]\n"), "2:1: there is no field \"mac\"; did you mean \"macs\"?"),
+        (&format!("id: {ID}\nmac: [x]\n"), "2:1: unknown field \"mac\"; did you mean \"macs\"?"),
         (&format!("id: {ID}\nmacs: [52:54:00:aa:00]\n"), "2:8: \"52:54:00:aa:00\" is not a MAC"),
         (&format!("id: {ID}\nconsoles: ['tty0 init=/bin/sh']\n"), "2:12: \"tty0 init=/bin/sh\" is not a console"),
         (&format!("id: {ID}\nid: {ID}\n"), "Duplicate key \"id\""),
-        (&format!("id: {ID}\nzzz: 1\n"), "2:1: there is no field \"zzz\"; there is id, name, macs"),
+        (&format!("id: {ID}\nzzz: 1\n"), "2:1: unknown field \"zzz\"; available: id, name, macs"),
         (&format!("id: {ID}\nallocation: {{id: a, hostnam: h}}\n"), "did you mean \"hostname\"?"),
         (&format!("id: {ID}\nallocation: {{id: a, hostname: h, filesystemlayout: l}}\n"), "missing field `image`"),
         (&format!("id: {ID}\nallocation: {{id: ' ', hostname: h, image: i, filesystemlayout: l}}\n"), "id is empty"),
         (
             &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i}}\nlocked: no\n"),
-            "3:9: locked is true, false, or the reason",
+            "3:9: locked must be true, false, or the reason",
         ),
         (
             &format!("id: {ID}\nallocation:\n  id: a\n  hostname: h\n  image: i\n  reinstall: true\n"),
             &format!(
-                "6:14: a file orders no reinstall any more: take this line out, and use `drophammer machine reinstall {ID} --image IMAGE`"
+                "6:14: reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {ID} --image IMAGE`"
             ),
         ),
         (
@@ -150,13 +147,13 @@ allocation:
     let expected = [
         "10:10: ",
         "1:5: \"7\" is not a UUID",
-        "2:1: there is no field \"mac\"; did you mean \"macs\"?",
+        "2:1: unknown field \"mac\"; did you mean \"macs\"?",
         "3:8: \"52:54:00:aa:00\" is not a MAC",
         "4:12: \"tty0 init=/bin/sh\" is not a console",
-        "5:9: locked is true, false, or the reason in words",
+        "5:9: locked must be true, false, or the reason",
         "7:13: ",
-        "8:3: there is no field \"hostnam\"; did you mean \"hostname\"?",
-        "9:14: a file orders no reinstall any more",
+        "8:3: unknown field \"hostnam\"; did you mean \"hostname\"?",
+        "9:14: reinstalls can no longer be ordered in a file",
     ];
     let places: Vec<&str> = lines.iter().copied().filter(|line| !line.contains("missing field")).collect();
     assert_eq!(places.len(), expected.len(), "{error}");
@@ -198,9 +195,15 @@ fn images() {
     let cases = [
         ("id: i\nurl: file://h/i\n", "2:6: the url is neither http"),
         ("id: i\nfile: i\nmirrors: [http://h/i, i.tar]\n", "3:23: the mirror is neither http"),
-        ("id: i\nurl: http://h/i\nmirrors: [oci://h/i:1]\n", "3:11: an image in a registry has mirrors"),
-        ("id: i\nurl: oci://h/i:1\nmirrors: [http://h/i]\n", "3:11: an image in a registry has mirrors"),
-        ("id: i\nfile: i\nmirrors: [oci://h/i:1]\n", "3:11: an image in a registry has mirrors"),
+        (
+            "id: i\nurl: http://h/i\nmirrors: [oci://h/i:1]\n",
+            "3:11: mirrors of an image in a registry must be in registries",
+        ),
+        (
+            "id: i\nurl: oci://h/i:1\nmirrors: [http://h/i]\n",
+            "3:11: mirrors of an image in a registry must be in registries",
+        ),
+        ("id: i\nfile: i\nmirrors: [oci://h/i:1]\n", "3:11: mirrors of an image in a registry must be in registries"),
         ("id: i\nfile: i\nmirrors: http://h/i\n", "3:10: "),
         ("id: i\n", "neither a url nor a file"),
         ("id: i\nurl: ftp://h/i\n", "2:6: the url is neither http"),
@@ -210,7 +213,7 @@ fn images() {
         ("id: i\nfile: a\nurl: http://h/a\n", "not both"),
         ("id: i\nfile: a\ndigest: md5:00\n", "3:9: the digest is neither"),
         ("id: i\nfile: a\ndigest: sha256:00\n", "the digest is neither"),
-        ("id: i\nurl: http://h/a\nsha: 1\n", "there is no field \"sha\""),
+        ("id: i\nurl: http://h/a\nsha: 1\n", "unknown field \"sha\""),
     ];
     for (text, expected) in cases {
         let error = image(text).unwrap_err();

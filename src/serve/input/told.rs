@@ -1,10 +1,10 @@
-//! What the file of a machine says of its allocation, in the words that the agent is told.
+//! Conversion of an allocation in a machine file to the form that the agent receives.
 
 use super::Allocation;
 use crate::allocation;
 
 impl Allocation {
-    /// Only the file's own words: nothing of the image but its id, no layout, and nothing of what has happened to the machine.
+    /// Converts the fields of the file only: without the image (except its id), the layout, and the machine's history.
     pub fn told(&self) -> allocation::Allocation {
         let passed_on = |name: &str| self.passed_on.get(name).cloned().unwrap_or_default();
         allocation::Allocation {

@@ -1,10 +1,10 @@
-//! The volumes of Kubernetes in a machine's file, each problem with the line of its resource.
+//! Kubernetes volumes in a machine file. Each problem has the position of its resource.
 
 use super::node::{json, place};
 use crate::volume;
 use marked_yaml::Node;
 
-/// All that is wrong, a line each.
+/// Returns all problems, with line and column in front.
 pub fn problems(given: &Node) -> Vec<String> {
     let problems = volume::read(&json(given)).err().unwrap_or_default();
     let line = |problem: &crate::problem::Problem| {
@@ -14,7 +14,7 @@ pub fn problems(given: &Node) -> Vec<String> {
     problems.iter().map(line).collect()
 }
 
-/// `volumes[2].spec.mode` is about the third resource.
+/// Returns the index in a path: 2 for `volumes[2].spec.mode`.
 fn index(place: &str) -> Option<usize> {
     let (number, _) = place.strip_prefix("volumes[")?.split_once(']')?;
     number.parse().ok()

@@ -1,4 +1,4 @@
-//! What the two machines of a move say and are told, each by its own agent.
+//! Requests of the two machines of a migration, and the responses to them.
 
 use super::approval::CertificateTrust;
 use super::handing::{self, Foreseen, Given};
@@ -30,12 +30,12 @@ use std::sync::Arc;
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
 const WORDS_BYTES: usize = 4 << 10;
-/// Both as strings of JSON.
+/// Limit of a request. Escaping in JSON strings can double the length.
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
-/// What a move makes of that.
+/// Effect of a migration on the response to a machine.
 pub enum Told {
-    /// It has no say in it.
+    /// The migration does not affect this.
     AsEver,
     Nothing,
     Something(Box<Given>),
@@ -50,7 +50,7 @@ impl Told {
     }
 }
 
-/// `POST /v1/machine/{id}/moving`.
+/// Handles `POST /v1/machine/{id}/moving`: the machine waits in its ramdisk.
 pub async fn stands(
     State(app): State<Arc<App>>,
     Caller { id, boot, peer }: Caller,
@@ -61,24 +61,24 @@ pub async fn stands(
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
-            "the certificate has {} bytes of at most {CERTIFICATE_BYTES}, and what is carried {carried_bytes} of {CARRIED_BYTES}",
+            "the certificate has {} bytes and carried has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES}",
             certificate.len()
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
     if order.is_empty() || certificate.trim().is_empty() {
-        return Err(ApiError::bad("a machine of a move stands with the id of its order and with a certificate"));
+        return Err(ApiError::bad("a machine in a migration must send the id of its order and a certificate"));
     }
     if carried::fingerprint(&certificate).is_none() {
         return Err(ApiError::bad("the certificate of a machine in a migration is not in PEM"));
     }
-    let none = || conflict(format!("machine {id} is part of no open move with the id {order:?}"));
+    let none = || conflict(format!("machine {id} is not part of an open migration with id {order:?}"));
     let is = app.state.live_move(&id).await?.filter(|is| is.id == order).ok_or_else(none)?;
     let part = is.part(&id);
     let address = match (part, port) {
         (Part::Send, _) => String::new(),
         (Part::Receive, Some(port)) => address(peer, port),
-        (Part::Receive, None) => return Err(ApiError::bad("the machine that receives says on which port")),
+        (Part::Receive, None) => return Err(ApiError::bad("the target machine must send its port")),
     };
     let word = Word::Stands(part, End { certificate, address, boot: boot.hash, has_secret }, carried.map(Box::new));
     let heard = app.state.move_hears(&id, &order, word).await?.ok_or_else(none)?;
@@ -89,7 +89,7 @@ pub async fn stands(
     if news {
         let directory = app.directory();
         app.watch.note(format!(
-            "{} stands in its ramdisk for the move {} ({peer})",
+            "{} waits in its ramdisk for the migration {} ({peer})",
             directory.name(&id),
             in_words(&directory, &is)
         ));
@@ -99,7 +99,7 @@ pub async fn stands(
     Ok(Json(json!({})))
 }
 
-/// Logs the fingerprint of a machine whose certificate the operator has to approve.
+/// Logs the fingerprint of a machine whose certificate the operator must approve.
 fn note_approval(app: &App, is: &Move, part: Part) {
     let Some(shown) = is.certificate(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else { return };
     let directory = app.directory();
@@ -112,14 +112,14 @@ fn note_approval(app: &App, is: &Move, part: Part) {
     ));
 }
 
-/// What goes wrong there is shown with the move.
+/// Stores the current problem of a machine, which is shown with the migration.
 async fn says(app: &App, is: &Move, part: Part, (boot, words): (Hash, &str)) -> Result<(), ApiError> {
     let machine = if part == Part::Send { &is.a } else { &is.b };
     let word = Word::Says(part, boot, words.to_owned());
     if let Some(Ok(MoveHeard { is, news: true })) = app.state.move_hears(machine, &is.id, word).await? {
         let directory = app.directory();
-        let words = if words.is_empty() { "what went wrong is over" } else { words };
-        app.watch.note(format!("{}: {words}; the move {}", directory.name(machine), in_words(&directory, &is)));
+        let words = if words.is_empty() { "the problem is solved" } else { words };
+        app.watch.note(format!("{}: {words}; the migration {}", directory.name(machine), in_words(&directory, &is)));
         app.state_has_changed();
     }
     Ok(())
@@ -136,15 +136,15 @@ fn conflict(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// `of one to two (copying)`.
+/// Describes a migration: `of one to two (copying)`.
 pub fn in_words(directory: &Directory, is: &Move) -> String {
     format!("of {} to {} ({})", directory.name(&is.a), directory.name(&is.b), is.state)
 }
 
-/// What the machine is told of an allocation. A move goes before all else.
+/// Returns what the machine receives of an allocation. A migration takes precedence over everything else.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<Given>, ApiError> {
     let moved = told(app, directory, id).await?;
     let Told::AsEver = moved else { return Ok(moved.given()) };
@@ -152,10 +152,10 @@ pub async fn given(app: &App, directory: &Directory, id: &str) -> Result<Option<
     Ok(assigned.map(|(assigned, standing)| Given { assigned, standing, moving: None }))
 }
 
-/// What the machine is told because of a move.
+/// Returns what the machine receives because of a migration.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn told(app: &App, directory: &Directory, id: &str) -> Result<Told, ApiError> {
     let Some(is) = app.state.live_move(id).await? else { return Ok(Told::AsEver) };
     if is.state.is_open() && app.state.unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
@@ -184,23 +184,23 @@ async fn moved(app: &App, directory: &Directory, is: &Move) -> Result<Option<(As
     Ok(handing::installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
-/// How the allocation stands at the machine that is moved, where its file can be read.
+/// Returns the state of the allocation on the source machine, if that machine's file can be read.
 async fn of_sender(app: &App, directory: &Directory, is: &Move) -> Result<Option<Standing>, ApiError> {
     let machine = handing::sender(directory, is);
     let Some(allocation) = machine.and_then(|machine| machine.allocation.as_ref()) else { return Ok(None) };
     wanted::standing(app, &is.a, allocation, &directory.known).await.map(Some)
 }
 
-/// The approval that is in force for the plan of the machine that receives. The inner error is why it may be given nothing.
+/// Returns the approval in force for the target's plan. The inner error is the reason why the target gets nothing.
 async fn approved(app: &App, directory: &Directory, is: &Move) -> Result<Result<Option<Approved>, String>, ApiError> {
     let own = wanted::approved(app, &is.b, &is.allocation, Standing::default(), &directory.known).await?;
     Ok(directory.known.approvals.told(&is.b, &own))
 }
 
-/// What a move makes of the machine that has not asked yet.
+/// Predicts the effect of a migration on a machine that has not called yet.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn foreseen(app: &App, directory: &Directory, id: &str) -> Result<Foreseen, ApiError> {
     let Some(is) = app.state.live_move(id).await? else { return Ok(Foreseen::AsEver) };
     let standing = of_sender(app, directory, &is).await?.unwrap_or_default();
@@ -211,10 +211,11 @@ pub async fn foreseen(app: &App, directory: &Directory, id: &str) -> Result<Fore
     })
 }
 
-/// The receiving machine asks to pass its point of no return. None: the machine receives nothing. The inner error is why it may not.
+/// Handles the target's request to pass its point of no return. `None` if the machine is not a target. The inner error is the reason of a
+/// refusal.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn begins(
     app: &App,
     directory: &Directory,
@@ -239,7 +240,7 @@ pub async fn begins(
         return Ok(Some(Err(why)));
     }
     let Some(heard) = app.state.move_begins(id, start.clone()).await? else {
-        return Ok(Some(Err("the move has ended".to_owned())));
+        return Ok(Some(Err("the migration has ended".to_owned())));
     };
     let MoveHeard { is, news } = match heard {
         Ok(heard) => heard,
@@ -248,7 +249,7 @@ pub async fn begins(
     app.state.boot_begins(boot.hash).await?;
     if news {
         app.watch.note(format!(
-            "{} begins to receive: its disks are erased; the move {} ({peer})",
+            "{} starts to receive: its disks are erased; the migration {} ({peer})",
             directory.name(id),
             in_words(directory, &is)
         ));
@@ -257,10 +258,10 @@ pub async fn begins(
     Ok(Some(Ok(())))
 }
 
-/// Before anything is erased the machine that is moved has looked at the certificate of the one that receives, and lives.
+/// Checks, before anything is erased, that the source machine has fetched the target's certificate and is alive.
 ///
 /// # Errors
-/// It is to be asked again: it may come to that soon.
+/// The target must ask again: this may change soon.
 async fn look_is_awaited(app: &App, is: &Move, boot: &Boot) -> Result<(), ApiError> {
     let is_own = |end: &&End| is.state == MoveState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
@@ -270,17 +271,17 @@ async fn look_is_awaited(app: &App, is: &Move, boot: &Boot) -> Result<(), ApiErr
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "machine {}, which is moved, has not looked at this machine's certificate yet, or has not asked for half a minute: see to it that it stands in its ramdisk",
+                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that it waits in its ramdisk",
                 is.a
             ),
         )),
     }
 }
 
-/// A report of a machine in a move. None: it is about something else.
+/// Handles a report of a machine in a migration; `None` if the report is about something else.
 ///
 /// # Errors
-/// The database's; its success does not count, so that it must not boot what it has.
+/// The database cannot be read or written, or the success is not valid: the machine must not boot what it received.
 pub async fn reports(app: &App, who: &Who, boot: &Boot, report: &Report) -> Result<Option<Acknowledged>, ApiError> {
     if boot.address.is_none() {
         return Ok(None);
@@ -295,31 +296,31 @@ pub async fn reports(app: &App, who: &Who, boot: &Boot, report: &Report) -> Resu
     if news {
         app.state.metrics.reported(report);
         app.watch.report(who.clone(), report);
-        app.watch.note(format!("the move {}", in_words(&app.directory(), &is)));
+        app.watch.note(format!("the migration {}", in_words(&app.directory(), &is)));
         note_silence(app, &is);
         app.state_has_changed();
     }
     Ok(Some(Acknowledged { retry }))
 }
 
-/// A machine that is moved, and that nobody hears of when all was received, is off, or its own system runs.
+/// Logs if the source machine is silent when everything was received: it is off, or its own system runs.
 fn note_silence(app: &App, is: &Move) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MoveState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_looked(&is.a, &receiver.certificate)) {
         app.watch.note(format!(
-            "{} has not asked for half a minute: see to it that it is off, or stands in its ramdisk. What its own system writes now is not moved",
+            "{} has not called for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
             app.directory().name(&is.a)
         ));
     }
 }
 
-/// The system runs, by the word of the boot that has received it.
+/// Records that the system runs on the target, as reported by the boot that received it.
 ///
 /// # Errors
-/// The database's.
+/// The database cannot be read or written.
 pub async fn phoned_home(app: &App, id: &str, boot: Hash) -> Result<(), ApiError> {
     if let Some(Ok(MoveHeard { is, news: true })) = app.state.move_hears(id, "", Word::PhonedHome(boot)).await? {
-        app.watch.note(format!("the move {}: {} is released", in_words(&app.directory(), &is), is.a));
+        app.watch.note(format!("the migration {}: {} is released", in_words(&app.directory(), &is), is.a));
         app.state_has_changed();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Release of the two certificates of a migration. The server passes the receiver's certificate to the sender, and lets the receiver begin,
+//! Release of the two certificates of a migration. The server passes the target's certificate to the source, and lets the target start,
 //! only once each certificate is vouched for by the operator, by a secret that the peer has, or by an order that requires no approval. Pure.
 
 use super::{End, Move, MoveState, Present};
@@ -37,7 +37,7 @@ impl CertificateTrust {
             CertificateTrust::Unapproved => "not approved",
             CertificateTrust::Operator => "approved",
             CertificateTrust::Secret => "verified by the other machine, whose ramdisk has the secret",
-            CertificateTrust::Order => "not verified: the move was ordered with --allow-unapproved",
+            CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
         }
     }
 }
@@ -58,21 +58,22 @@ impl Move {
         }
     }
 
-    /// Returns the certificate of the machine with that part, if the migration may still copy.
+    /// Returns the certificate of the machine with that role, if the migration may still copy.
     pub fn certificate(&self, part: Part) -> Option<CertificateShown> {
         let copies = matches!(self.state, MoveState::Ordered | MoveState::Planned | MoveState::Copying);
         let end = self.end(part).filter(|_| copies)?;
         Some(CertificateShown { fingerprint: carried::fingerprint(&end.certificate)?, trust: self.trust(part) })
     }
 
-    /// Returns who vouches for the certificate of the machine with that part.
+    /// Returns who vouches for the certificate of the machine with that role.
     pub fn trust(&self, part: Part) -> CertificateTrust {
         let approved = match part {
             Part::Send => &self.approved.sender,
             Part::Receive => &self.approved.receiver,
         };
         let own = self.end(part).and_then(|end| carried::fingerprint(&end.certificate));
-        // A machine that claims the secret verifies its peer by itself. An impostor that claims it has nothing to lose by that.
+        // A machine that claims the secret verifies its peer itself. An impostor gains no trust by that: the claim
+        // releases the certificate of the peer, not its own.
         let peer_verifies = self.end(peer(part)).is_some_and(|end| end.has_secret);
         match own {
             Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
@@ -91,8 +92,8 @@ impl Move {
         [Part::Send, Part::Receive].into_iter().any(|part| self.end(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether the receiver must not begin: it would erase its disks, and receive the secrets of the allocation. Once it copies, only a
-    /// new boot of the receiver itself counts, since another boot of the sender is waited for.
+    /// Returns whether the target must not start, since it would erase its disks and receive the secrets of the allocation. While it
+    /// copies, only a new boot of the target itself matters, since another boot of the source is awaited.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MoveState::Planned => self.awaits_approval(),
@@ -101,7 +102,7 @@ impl Move {
         }
     }
 
-    /// Returns why the receiver must not begin, with the remedy.
+    /// Returns why the target must not start, with the remedy.
     pub fn missing_approval(&self) -> String {
         format!(
             "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with the consoles of the \
@@ -111,7 +112,7 @@ impl Move {
         )
     }
 
-    /// Returns the peer of the machine with that part, for that machine. The sender receives a released certificate only.
+    /// Returns the peer of the machine with that role, for that machine. The source receives only a released certificate.
     pub fn peer_of(&self, part: Part, now: Present) -> Option<Peer> {
         let other = peer(part);
         let end = self.peer(other, now)?;
@@ -122,11 +123,13 @@ impl Move {
         (!is_withheld).then(peer)
     }
 
+    /// Approves the certificates with these fingerprints.
+    ///
     /// # Errors
-    /// A fingerprint is none of the two that count now.
+    /// A fingerprint matches neither of the current certificates.
     pub fn approve(&self, fingerprints: &[String], now: Present) -> Result<Move, String> {
         if !matches!(self.state, MoveState::Ordered | MoveState::Planned | MoveState::Copying) {
-            return Err(format!("the move is {}: no certificate of it is used any longer", self.state));
+            return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }
         if fingerprints.is_empty() {
             return Err("no fingerprint is given: `--approve FINGERPRINT`".to_owned());
@@ -151,11 +154,11 @@ impl Move {
         let shown =
             |part, machine: &str| match self.peer(part, now).and_then(|end| carried::fingerprint(&end.certificate)) {
                 Some(own) => format!("machine {machine} has {own}"),
-                None => format!("machine {machine} does not stand in its ramdisk"),
+                None => format!("machine {machine} is not waiting in its ramdisk"),
             };
         let given = crate::text::clean(crate::text::cut(given, PREFIX.len() + DIGITS));
         format!(
-            "{given} is not the fingerprint of a certificate that counts now: {}, {}. A machine has another certificate after each boot: compare it with the console again",
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine has another certificate after each boot: compare it with the console again",
             shown(Part::Send, &self.a),
             shown(Part::Receive, &self.b)
         )

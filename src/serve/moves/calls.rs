@@ -1,5 +1,5 @@
-//! The operator's side of a move: ordered, shown, taken back, finished. Everything that speaks against it is said at once, before
-//! anything is kept.
+//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported at once,
+//! before anything is stored.
 
 use super::agents::in_words;
 use super::approval::{ApprovedCertificates, CertificateShown};
@@ -25,13 +25,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is to be moved where.
+/// Request body: order of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ask {
-    /// Id of the machine that receives.
+    /// Id of the target machine.
     pub to: String,
-    /// Its disks, by the names of the layout: serial numbers, or names of its own.
+    /// Disks of the target by the disk names of the layout: serial numbers, or device names of the target.
     #[serde(default)]
     pub disks: BTreeMap<String, String>,
     /// Copy without the operator's approval of the certificates: any machine that impersonates one of the two takes part.
@@ -47,38 +47,41 @@ pub struct Approve {
     pub fingerprints: Vec<String>,
 }
 
-/// A move as people are shown it.
+/// Migration as shown to the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MoveShown {
     /// Id of the order.
     pub id: String,
-    /// Id of the machine that is moved.
+    /// Id of the source machine.
     pub from: String,
-    /// Id of the machine that receives.
+    /// Id of the target machine.
     pub to: String,
     /// Id of the allocation.
     pub allocation: String,
     pub state: MoveState,
-    /// RFC 3339, UTC.
+    /// Time of the order, RFC 3339 in UTC.
     pub created: String,
-    /// Which disk of the machine that receives each name of the layout means.
+    /// Disk of the target for each disk name of the layout.
     pub disks: Vec<MarkedDisk>,
-    /// Each of them stands in its ramdisk now, and has called lately.
+    /// True if the source waits in its ramdisk, and has called recently.
     pub from_stands: bool,
+    /// True if the target waits in its ramdisk, and has called recently.
     pub to_stands: bool,
-    /// Number of boots that have begun to receive and failed.
+    /// Number of boots that started to receive and failed.
     pub failures: u32,
-    /// What each of them has said last of what went wrong.
+    /// Last problem that the source reported.
     pub from_says: String,
+    /// Last problem that the target reported.
     pub to_says: String,
-    /// Certificate of each machine that stands in its ramdisk now.
+    /// Certificate of the source, if it waits in its ramdisk.
     #[serde(default)]
     pub from_certificate: Option<CertificateShown>,
+    /// Certificate of the target, if it waits in its ramdisk.
     #[serde(default)]
     pub to_certificate: Option<CertificateShown>,
 }
 
-/// A machine's part in a move.
+/// Role of a machine in a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PartOfMove {
     /// Id of the order.
@@ -99,7 +102,7 @@ impl PartOfMove {
         PartOfMove { part, other: is.other(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
-    /// In a few words. `name` is that of the other machine.
+    /// Describes the role in a few words. `name` is that of the other machine.
     pub fn in_words(&self, name: &str) -> String {
         let way = match self.part {
             Part::Send => "moves to",
@@ -133,10 +136,10 @@ async fn shown(app: &App, is: Move) -> Result<MoveShown, ApiError> {
 }
 
 fn no_move(id: &str) -> ApiError {
-    ApiError::not_found(format!("machine {id} is part of no move"))
+    ApiError::not_found(format!("machine {id} is not part of a migration"))
 }
 
-/// `GET /v1/machine/{id}/move`: the open one, else the newest.
+/// Handles `GET /v1/machine/{id}/move`: returns the open migration, or else the newest one.
 pub async fn show(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -147,7 +150,7 @@ pub async fn show(
     shown(&app, is).await.map(Json)
 }
 
-/// `POST /v1/machine/{id}/move`.
+/// Handles `POST /v1/machine/{id}/move`.
 pub async fn place(
     Path(id): Path<String>,
     Change { asked, turn }: Change<Ask, EVENT_BYTES>,
@@ -156,22 +159,22 @@ pub async fn place(
     let new = judged(&turn, &id.to_lowercase(), &asked).await.map_err(Refused::from)?;
     match app.state.place_move(new.clone()).await? {
         Placed::Yes => {}
-        Placed::No(why) => return Err(Refused::taken(format!("not moved: {why}"))),
+        Placed::No(why) => return Err(Refused::taken(format!("not migrated: {why}"))),
     }
-    app.watch.note(format!("{peer} has ordered the move {}", in_words(&app.directory(), &new)));
+    app.watch.note(format!("{peer} ordered the migration {}", in_words(&app.directory(), &new)));
     app.state_has_changed();
     Ok(Json(shown(app, new).await?))
 }
 
-/// The order, when nothing speaks against it.
+/// Returns the order, unless there are objections.
 async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
     let Turn { app, directory, .. } = turn;
     let (to, mut problems) = (asked.to.to_lowercase(), Vec::new());
-    let unknown = |id: &str| ApiError::not_found(format!("there is no machine {id} in machines/"));
+    let unknown = |id: &str| ApiError::not_found(format!("machine {id} not found in machines/"));
     let a = directory.machine(id).ok_or_else(|| unknown(id))?;
     let b = directory.machine(&to).ok_or_else(|| unknown(&to))?;
     if a.id == b.id {
-        return Err(ApiError::bad("not moved: a machine cannot be moved to itself"));
+        return Err(ApiError::bad("not migrated: source and target are the same machine"));
     }
     for machine in [a, b] {
         problems.extend(machine.locked.as_ref().map(|why| format!("machine {} is locked: {why}", machine.id)));
@@ -179,32 +182,32 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
             .extend(app.state.live_move(&machine.id).await?.map(|is| crate::serve::state::in_a_move(&machine.id, &is)));
     }
     if let Some(allocation) = &b.allocation {
-        problems.push(format!("the file of machine {to} gives it allocation {}: take it out first", *allocation.id));
+        problems.push(format!("the file of machine {to} contains allocation {}: remove it first", *allocation.id));
     }
     let inventory = app.inventory(&to).await?;
     if inventory.is_none() {
-        problems.push(format!("machine {to} has not registered what it has: boot it over PXE once"));
+        problems.push(format!("machine {to} has not registered its hardware: boot it over PXE once"));
     }
     let Some(allocation) = &a.allocation else {
-        problems.push(format!("machine {id} has no allocation in its file"));
+        problems.push(format!("the file of machine {id} does not contain an allocation"));
         return Err(refused(&problems));
     };
     let standing = app.state.standing(id, &allocation.id).await?;
     if !standing.succeeded {
-        problems.push(format!(
-            "allocation {} of machine {id} is not installed, as far as this server knows",
-            *allocation.id
-        ));
+        problems
+            .push(format!("allocation {} of machine {id} is not installed according to this server", *allocation.id));
     }
     if standing.order.is_some() {
         problems.push(format!("a reinstall of machine {id} is ordered"));
     }
     if has_volumes(a) || !standing.volumes.is_empty() {
-        problems.push(format!("allocation {} has volumes of Kubernetes, which stay on their machine", *allocation.id));
+        problems.push(format!("allocation {} has Kubernetes volumes, which cannot be migrated", *allocation.id));
     }
     let marker = standing.marker.clone();
     if standing.succeeded && marker.is_none() {
-        problems.push(format!("this server has no marker of machine {id}: it reports one with its next installation"));
+        problems.push(format!(
+            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
+        ));
     }
     let disks = match (&standing.layout, inventory) {
         (Some(layout), Some(inventory)) => {
@@ -215,13 +218,13 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
                     let raw = parsed.layout.disks.iter().filter(|disk| disk.image);
                     problems.extend(raw.map(|disk| {
                         format!(
-                            "the layout {} writes a raw image onto {}, whose parts are not known",
+                            "layout {} writes a raw image to {}, whose partitions are not known",
                             parsed.layout.id, disk.device
                         )
                     }));
                     if parsed.layout.encrypted().next().is_some() {
                         problems.push(format!(
-                            "the layout {} has encrypted filesystems or groups, whose keys would not come along: decrypt them first",
+                            "layout {} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first",
                             parsed.layout.id
                         ));
                     }
@@ -231,7 +234,7 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
                     })
                 }
                 Err(wrong) => {
-                    problems.push(format!("the layout of machine {id} is not understood: {}", problem::lines(&wrong)));
+                    problems.push(format!("the layout of machine {id} is invalid: {}", problem::lines(&wrong)));
                     Vec::new()
                 }
             }
@@ -240,7 +243,7 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
             problems.extend(
                 standing
                     .succeeded
-                    .then(|| format!("this server has not the layout that machine {id} was installed with")),
+                    .then(|| format!("this server lacks the layout with which machine {id} was installed")),
             );
             Vec::new()
         }
@@ -274,11 +277,11 @@ async fn judged(turn: &Turn, id: &str, asked: &Ask) -> Result<Move, ApiError> {
     })
 }
 
-/// Why the disk of the machine that receives is one of the machine that is moved.
+/// Returns a problem if a disk of the target is also a disk of the source.
 fn its_own(disk: &MarkedDisk, of_sender: &Marker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.is_one_with(disk)?)))?;
     Some(format!(
-        "machine {to}: its disk for {} has the {by} of {} of machine {from}: both reach that disk, or it was put in there. Put it back, or choose another one",
+        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or it was moved. Put it back, or choose another disk",
         disk.device, there.device
     ))
 }
@@ -299,8 +302,8 @@ pub struct Cancelling {
     off: Option<String>,
 }
 
-/// `DELETE /v1/machine/{id}/move`. Once the machine that receives may run the system, `off` names it: it is switched off, by the
-/// operator's word.
+/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, `off` must name it: the operator confirms that it is
+/// switched off.
 pub async fn cancel(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -313,12 +316,12 @@ pub async fn cancel(
     let is = app.state.live_move(&id).await?.ok_or_else(|| no_move(&id))?;
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
-        return Err(ApiError::bad(format!("it is machine {} that must be off, and not {other}", is.b)));
+        return Err(ApiError::bad(format!("machine {} must be switched off, not {other}", is.b)));
     }
     hears(&app, &is, Word::Cancel { off: off.is_some() }, peer).await
 }
 
-/// `POST /v1/machine/{id}/move/finish`: the system runs on the machine that has received it, by the operator's word.
+/// Handles `POST /v1/machine/{id}/move/finish`: the operator confirms that the system runs on the target.
 pub async fn finish(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -333,7 +336,7 @@ pub async fn finish(
     hears(&app, &is, Word::Finish, peer).await
 }
 
-/// `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
+/// Handles `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
 pub async fn approve(
     Path(id): Path<String>,
     Change { asked, turn }: Change<Approve, EVENT_BYTES>,
@@ -351,7 +354,7 @@ async fn hears(app: &App, is: &Move, word: Word, peer: Peer) -> Result<Json<Move
     let conflict = |why| ApiError::new(axum::http::StatusCode::CONFLICT, why);
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if news {
-        app.watch.note(format!("the move {}, by the word of {peer}", in_words(&app.directory(), &is)));
+        app.watch.note(format!("the migration {}, on request of {peer}", in_words(&app.directory(), &is)));
         app.state_has_changed();
     }
     shown(app, is).await.map(Json)

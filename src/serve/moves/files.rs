@@ -1,5 +1,6 @@
-//! The operator's files after a move: the allocation goes from one machine's file into the other's. The database has said it before,
-//! and is believed until the files do; what a crash or a person's edit leaves half done is done at the next look.
+//! Update of the operator's files after a migration: the allocation is moved from one machine's file to the other's. The database has
+//! recorded the new owner before, and takes precedence until the files agree. An update that was interrupted by a crash or an edit is
+//! completed at the next scan.
 
 use super::Move;
 use crate::carried::Part;
@@ -13,15 +14,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Brings the files to say what the moves have come to, at the start and whenever the picture of the directory changes. Returns when
-/// the server ends.
+/// Updates the files with the results of migrations, at the start and whenever the snapshot of the directory changes. Returns when the
+/// server ends.
 pub async fn keep_right(app: Arc<App>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
         directory.mark_unchanged();
         let behind = app.state.live_moves().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
-            // A restored record may be outdated, and the files right.
+            // A restored record may be outdated, and the files correct.
             let unconfirmed = app.state.unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;
@@ -29,7 +30,7 @@ pub async fn keep_right(app: Arc<App>) {
             let _turn = app.templates.turn().await;
             match settle(&app, &is).await {
                 Ok(()) => {
-                    // An error comes again with the next call, which is answered.
+                    // The error will recur in the next request, which reports it.
                     let _ = app.state.move_files_are_right(&is.id, is.state).await;
                     app.state_has_changed();
                 }
@@ -43,7 +44,7 @@ pub async fn keep_right(app: Arc<App>) {
     }
 }
 
-/// A machine's file as it is now.
+/// File of a machine as it is now.
 struct File {
     path: PathBuf,
     text: String,
@@ -57,7 +58,7 @@ impl File {
         let wrong = |why: String| format!("{}: {why}", path.display());
         let machine = input::machine(&text).map_err(wrong)?;
         if machine.id != id {
-            return Err(wrong(format!("it is about machine {} now, and not about {id}", machine.id)));
+            return Err(wrong(format!("it now describes machine {}, not {id}", machine.id)));
         }
         Ok(Some(File { path, text, machine }))
     }
@@ -75,13 +76,13 @@ impl File {
             true => Ok(()),
             false => {
                 app.state_has_changed();
-                Err(format!("{} has just been changed", self.path.display()))
+                Err(format!("{} was changed in the meantime", self.path.display()))
             }
         }
     }
 }
 
-/// First the machine that has the allocation gets it, then the other one loses it: at no moment it is in no file.
+/// Moves the allocation to its owner's file. It is added there before it is removed from the other file, so that some file always has it.
 async fn settle(app: &App, is: &Move) -> Result<(), String> {
     let (owner, other) = match is.state.owner() {
         Part::Send => (&is.a, &is.b),
@@ -89,26 +90,26 @@ async fn settle(app: &App, is: &Move) -> Result<(), String> {
     };
     let said = |why: &str| {
         format!(
-            "allocation {} of the move of {} to {} belongs to machine {owner} now: {why}",
+            "allocation {} of the migration of {} to {} now belongs to machine {owner}: {why}",
             is.allocation, is.a, is.b
         )
     };
-    let to = File::read(app, owner).await?.ok_or_else(|| said("give that machine a file"))?;
+    let to = File::read(app, owner).await?.ok_or_else(|| said("create a file for that machine"))?;
     let from = File::read(app, other).await?.filter(|file| file.allocation() == Some(&is.allocation));
     let now = match (to.allocation(), &from) {
         (Some(own), _) if own == is.allocation => to.text.clone(),
-        (Some(own), _) => return Err(said(&format!("take allocation {own} out of its file"))),
+        (Some(own), _) => return Err(said(&format!("remove allocation {own} from its file"))),
         (None, Some(from)) => {
             let text = with_allocation(&to, from).map_err(|why| said(&why))?;
             to.put(app, &text).await?;
             text
         }
-        (None, None) => return Err(said("no file has it any more, write it into that machine's")),
+        (None, None) => return Err(said("no file contains it; add it to that machine's file")),
     };
     if let Some(from) = from {
         let edited = without_allocation(&from).map_err(|why| said(&why))?;
         from.put(app, &edited.text).await?;
-        // Those that have gone along are where they belong.
+        // Comments that were moved with the allocation are not lost.
         let gone: Vec<String> = edited.gone.into_iter().filter(|comment| !now.contains(comment)).collect();
         kept::note_gone(app, &from.path, &gone);
     }
@@ -121,7 +122,7 @@ fn with_allocation(to: &File, from: &File) -> Result<String, String> {
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(|all| drop(all.insert("allocation".to_owned(), allocation.clone())));
     let is_right = |text: &str| input::written(text).as_ref() == Ok(&new) && input::machine(text).is_ok();
-    // As a person has written it, with its comments.
+    // As the operator wrote it, with its comments.
     if let Some(block) = block(&from.text) {
         let end = if to.text.is_empty() || to.text.ends_with('\n') { "" } else { "\n" };
         let text = format!("{}{end}{block}", to.text);
@@ -151,7 +152,7 @@ fn changed(
     kept::changed_text(path, text, |text| edit::edit(text, old, new), anew, is_right).map_err(Refused::words)
 }
 
-/// The lines of the allocation, with what is below it, where it is written in lines of its own.
+/// Returns the lines of the allocation and everything below it, if these are separate lines.
 fn block(text: &str) -> Option<&str> {
     let mut at = 0;
     let mut begin = None;

@@ -1,4 +1,4 @@
-//! What the two machines of a move are told of the allocation, and what can be said of that before they ask. Pure.
+//! Responses to the two machines of a migration about the allocation, and predictions of these before the machines call. Pure.
 
 use super::{Move, MoveState, Present};
 use crate::allocation::{Allocation, Approved};
@@ -10,20 +10,20 @@ use crate::serve::input::Machine;
 use crate::serve::resolve::{Assigned, resolve};
 use crate::serve::state::{First, Standing};
 
-/// What a machine is told of an allocation.
+/// Response to a machine about an allocation.
 pub struct Given {
     pub assigned: Assigned,
     pub standing: Standing,
     pub moving: Option<Moving>,
 }
 
-/// The machine that is moved, where its file can be read and has what is moved.
+/// Returns the source machine, if its file can be read and has the migrated allocation.
 pub fn sender<'d>(directory: &'d Directory, is: &Move) -> Option<&'d Machine> {
     let has_it = |machine: &&Machine| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
     directory.machine(&is.a).filter(has_it)
 }
 
-/// The allocation as the machine that is moved has it: only what is installed is moved, and nothing of it is to be installed.
+/// Returns the allocation of the source machine. It is migrated only if it is installed, and no installation of it is pending.
 pub fn installed(directory: &Directory, is: &Move, standing: &Standing) -> Option<Assigned> {
     let machine = sender(directory, is)?;
     if !standing.succeeded || standing.order.is_some() {
@@ -32,13 +32,13 @@ pub fn installed(directory: &Directory, is: &Move, standing: &Standing) -> Optio
     resolve(machine, standing, &directory.known).ok().flatten().filter(|assigned| !assigned.installs)
 }
 
-/// What the machine that is moved is told.
+/// Returns the response to the source machine.
 pub fn to_sender(is: Move, now: Present, assigned: Assigned, standing: Standing) -> Given {
     let moving = Moving { carried: None, disks: Vec::new(), ..moving(is, Part::Send, now) };
     Given { assigned, standing, moving: Some(moving) }
 }
 
-/// What the machine that receives is told, with the approval of its plan that is in force. To it, it is a first installation.
+/// Returns the response to the target machine, with the approval in force for its plan. For the target, this is a first installation.
 pub fn to_receiver(
     is: Move,
     now: Present,
@@ -60,7 +60,7 @@ fn moving(is: Move, part: Part, now: Present) -> Moving {
     Moving { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the allocation as a first installation of the receiving machine. The image of the migrated system is not checked.
+/// Returns the allocation as a first installation of the target machine. The image of the migrated system is not checked.
 fn received(is: &Move, of_sender: Standing) -> Standing {
     let begun = is.begun.as_ref();
     let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
@@ -74,7 +74,7 @@ fn received(is: &Move, of_sender: Standing) -> Standing {
 }
 
 impl Given {
-    /// As an agent is told it. The machine that is moved needs no secret, and who has begun has them.
+    /// Returns the allocation as it is sent to an agent. The source needs no secrets, and a target that has started already has them.
     pub fn on_the_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Given { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == Part::Receive);
@@ -82,19 +82,19 @@ impl Given {
     }
 }
 
-/// What a move makes of a machine that has not asked yet.
+/// Predicted effect of a migration on a machine that has not called yet.
 pub enum Foreseen {
-    /// It has no say in it.
+    /// The migration does not affect the machine.
     AsEver,
-    /// Nothing is written, for this reason.
+    /// The disks are not written, for this reason.
     Nothing(String),
-    /// Nobody can say yet, for this reason.
+    /// Not predictable yet, for this reason.
     Unknown(String),
-    /// It makes a plan of this, as soon as the other one stands in its ramdisk.
+    /// The machine plans with this response as soon as the source waits in its ramdisk.
     Told(Box<Given>),
 }
 
-/// What the move makes of one of its machines, before it asks. `of_sender` is how the allocation stands at the machine that is moved.
+/// Predicts the effect of a migration on one of its machines. `of_sender` is the state of the allocation on the source machine.
 pub fn foreseen(
     is: Move,
     machine: &str,
@@ -107,15 +107,15 @@ pub fn foreseen(
         (_, MoveState::Done | MoveState::Cancelled | MoveState::Refused) | (Part::Receive, MoveState::Booting) => {
             Foreseen::AsEver
         }
-        (Part::Send, state) => Foreseen::Nothing(format!(
-            "its system moves to {b} ({state}): its disks are read, and no byte of them changes"
-        )),
+        (Part::Send, state) => {
+            Foreseen::Nothing(format!("its system is migrated to {b} ({state}): its disks are read, and not written"))
+        }
         (Part::Receive, state) if is.carried.is_none() => Foreseen::Unknown(format!(
-            "it receives the system of {a} ({state}), which has not stood in its ramdisk for that yet: what it carries is not known before"
+            "it receives the system of {a} ({state}), which has not waited in its ramdisk for that yet: its contents are not known before that"
         )),
         (Part::Receive, state) => match installed(directory, &is, &of_sender) {
             None => Foreseen::Unknown(format!(
-                "it receives the system of {a} ({state}), whose file cannot be read now, or has not what is moved"
+                "it receives the system of {a} ({state}), whose file cannot be read, or lacks the migrated allocation"
             )),
             Some(assigned) => {
                 let given = to_receiver(is, Present::default(), assigned, of_sender, approved, directory);

@@ -1,14 +1,15 @@
-//! Has the machine that is moved looked at the certificate of the one that receives? It does so when it is told of it, and says what is
-//! wrong before it asks again. So it has once it has asked again, and it lives. Nothing of that outlives the server: it is asked every few seconds.
+//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, and reports
+//! any problem with it before it calls again. Its next call therefore shows that it has checked the certificate, and is alive. Nothing is
+//! stored on disk, since it calls every few seconds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// It asks every three seconds. One that has not for so long is not taken for one that lives.
+/// Time after its last call for which the source counts as alive. It calls every three seconds.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// By the machine that is moved.
+/// Last certificate that each source machine received, by machine.
 #[derive(Default)]
 pub struct Looks(Mutex<HashMap<String, Look>>);
 
@@ -19,7 +20,7 @@ struct Look {
 }
 
 impl Looks {
-    /// The machine that is moved has asked, and is told of this certificate, or of none.
+    /// Notes that the source machine has called, and receives this certificate, or none.
     pub fn told(&self, machine: &str, certificate: Option<&str>) {
         let mut looks = self.looks();
         let Some(certificate) = certificate else {
@@ -31,6 +32,7 @@ impl Looks {
         looks.insert(machine.to_owned(), look);
     }
 
+    /// Returns whether the machine has checked this certificate, and is alive.
     pub fn has_looked(&self, machine: &str, certificate: &str) -> bool {
         let is_it = |look: &Look| look.certificate == certificate && look.asked_again && look.at.elapsed() < RECENT;
         self.looks().get(machine).is_some_and(is_it)

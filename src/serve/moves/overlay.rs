@@ -1,13 +1,13 @@
-//! Which machine's file gives an allocation that moves: the database says it, whatever the files say in between. Pure.
+//! Effective allocations of machines in a migration: the database determines them, whatever the files contain in between. Pure.
 
 use super::Move;
 use crate::carried::Part;
 use crate::serve::input::{Allocation, Machine};
 
-/// A machine's file as it counts while moves are open, or the files are behind them.
+/// Effective allocations while migrations are open, or not yet applied to the files.
 pub struct Overlay<'a> {
     moves: &'a [Move],
-    /// The files as they are.
+    /// Machines as described in their files.
     files: Vec<Machine>,
 }
 
@@ -17,7 +17,7 @@ impl<'a> Overlay<'a> {
         Overlay { moves, files }
     }
 
-    /// The machine as it counts, and what has to be said of its file.
+    /// Returns the machine with its effective allocation, and a warning if its file disagrees.
     pub fn of(&self, machine: &Machine) -> (Machine, Option<String>) {
         let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
             return (machine.clone(), None);
@@ -28,7 +28,7 @@ impl<'a> Overlay<'a> {
         let other = own.filter(|_| !has_it);
         let said = other.map(|other| {
             format!(
-                "its allocation {} does not count: the machine is part of a move of {} to {} ({})",
+                "its allocation {} is ignored: the machine is part of a migration of {} to {} ({})",
                 *other.id, is.a, is.b, is.state
             )
         });
@@ -36,7 +36,7 @@ impl<'a> Overlay<'a> {
             (true, ..) if has_it => own.cloned(),
             (true, Part::Send, true) => own.cloned(),
             (true, ..) => self.of_file(is.other(&machine.id), &is.allocation),
-            // What has ended says nothing of other allocations.
+            // A migration that has ended does not affect other allocations.
             (false, _, false) => other.cloned(),
             (false, ..) => None,
         };

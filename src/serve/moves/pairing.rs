@@ -1,5 +1,5 @@
-//! Which disk of the receiving machine each name of the layout means: as the operator says, by the same names, or as many as there are
-//! in the order of their names. Pure.
+//! Assignment of the target machine's disks to the disk names of the layout: as ordered, by equal names, or in the order of their names if
+//! there are equally many. Pure.
 
 use crate::inventory::Disk as Found;
 use crate::layout::hints::{candidates, differs};
@@ -8,14 +8,14 @@ use crate::marker::MarkedDisk;
 use crate::text::{by_numbers, bytes};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The disks of the machine, by the names of the layout.
+/// Returns the disks of the machine, by the disk names of the layout.
 ///
 /// # Errors
-/// All that is wrong, a line each.
+/// All problems.
 pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -> Result<Vec<MarkedDisk>, Vec<String>> {
     let names: BTreeSet<&str> = layout.disks.iter().map(|disk| disk.device.as_str()).collect();
     let unknown = said.keys().filter(|name| !names.contains(name.as_str()));
-    let unknown = unknown.map(|name| format!("the layout {} has no disk {name}", layout.id));
+    let unknown = unknown.map(|name| format!("layout {} does not list disk {name}", layout.id));
     let mut problems: Vec<String> = unknown.collect();
     let by_rule = if said.is_empty() { by_rule(&layout.disks, found) } else { BTreeMap::new() };
     let mut pairs: Vec<(&str, &Found)> = Vec::new();
@@ -27,13 +27,13 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
         match disk {
             Some(disk) => pairs.push((name, disk)),
             None if said.contains_key(name) => {}
-            None => problems.push(format!("nothing says which of its disks is to be {name}")),
+            None => problems.push(format!("none of its disks is assigned to {name}")),
         }
     }
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, disk) in &pairs {
         if let Some(other) = taken.insert(disk.device.as_str(), name) {
-            problems.push(format!("{} cannot be {other} and {name}", disk.device.as_str()));
+            problems.push(format!("{} cannot be both {other} and {name}", disk.device.as_str()));
         }
         let hints = layout.disks.iter().find(|listed| listed.device.as_str() == *name).map(|listed| &listed.hints);
         let hints = hints.filter(|hints| !hints.is_empty());
@@ -41,7 +41,7 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
         if !differs.is_empty() {
             let device = disk.device.as_str();
             problems.push(format!(
-                "the layout finds {name} by its hints, and {device} does not fit them ({}): each later reinstall would be refused",
+                "the layout identifies {name} by hints, which {device} does not match ({}): every later reinstall would be refused",
                 differs.join(", ")
             ));
         }
@@ -56,7 +56,7 @@ pub fn pair(layout: &Layout, found: &[Found], said: &BTreeMap<String, String>) -
     Err(problems)
 }
 
-/// By the very names, or as many as the layout has.
+/// Assigns disks by equal names or hints, or else in order if there are as many as in the layout.
 fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a Disk| {
         let name = disk.device.as_str();
@@ -80,7 +80,7 @@ fn by_rule<'a>(listed: &'a [Disk], found: &'a [Found]) -> BTreeMap<&'a str, &'a 
     names.into_iter().zip(fixed).collect()
 }
 
-/// The disk with that serial number or that name.
+/// Returns the disk with that serial number or name.
 fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
     let is_it = |disk: &&Found| {
         let is_serial = disk.serial == wanted && disk.comparable_serial().is_some();
@@ -89,11 +89,11 @@ fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
     let all: Vec<&Found> = found.iter().filter(is_it).collect();
     match all[..] {
         [one] => Ok(one),
-        [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => Err(format!(
-            "the serial number {wanted:?} is a placeholder, which identifies no disk: name the disk by its device"
-        )),
-        [] => Err(format!("it has no disk {wanted:?}")),
-        _ => Err(format!("{wanted:?} is more than one of its disks: say it by its name")),
+        [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => {
+            Err(format!("the serial number {wanted:?} is a placeholder, which identifies no disk: use its device name"))
+        }
+        [] => Err(format!("disk {wanted:?} not found")),
+        _ => Err(format!("{wanted:?} matches several of its disks: use a device name")),
     }
 }
 
@@ -110,7 +110,7 @@ fn marked(name: &str, disk: &Found) -> MarkedDisk {
     }
 }
 
-/// What it has, and how it is said.
+/// Lists the disks of the machine, and the options that select them.
 fn choices(layout: &Layout, found: &[Found]) -> String {
     let serial = |disk: &Found| if disk.serial.is_empty() { String::new() } else { format!(" serial {}", disk.serial) };
     let has = found.iter().map(|disk| {
@@ -120,20 +120,20 @@ fn choices(layout: &Layout, found: &[Found]) -> String {
     let has = has.collect::<Vec<_>>().join(", ");
     let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
     format!(
-        "its disks: {}. Say it with: {}",
+        "its disks: {}. Select them with: {}",
         if has.is_empty() { "none" } else { &has },
         flags.collect::<Vec<_>>().join(" ")
     )
 }
 
-/// The first disk that is not the one that it was.
+/// Describes the first disk that is not the same as before.
 pub fn other_disks(then: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;
         then.is_another_than(now).then(|| {
             let words = |disk: &MarkedDisk| format!("serial {:?}, {}", disk.serial, bytes(disk.size_bytes));
             format!(
-                "{} is to be the disk with {}, and is that with {} now: put the disk back, or cancel the move and order it anew",
+                "{} must be the disk with {}, but is now the one with {}: put the disk back, or cancel the migration and order it again",
                 now.device,
                 words(then),
                 words(now)
@@ -196,7 +196,7 @@ filesystems:
         assert_eq!(pair(&layout, &fits, &words).unwrap()[0].serial, "A");
         let other = [disk("nvme0n1", "C", false), disk("nvme1n1", "B", false)];
         let why = pair(&layout, &other, &BTreeMap::new()).unwrap_err().join("\n");
-        assert!(why.contains("by its hints, and /dev/nvme0n1 does not fit them"), "{why}");
+        assert!(why.contains("by hints, which /dev/nvme0n1 does not match"), "{why}");
     }
 
     #[test]
@@ -204,12 +204,12 @@ filesystems:
         let layout = read_yaml(TWO).unwrap().layout;
         let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
         for (words, wrong) in [
-            (vec![], vec!["nothing says which of its disks is to be /dev/sda", "to be /dev/sdb"]),
-            (vec![("/dev/sda", "C")], vec!["to be /dev/sdb"]),
-            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be /dev/sda and /dev/sdb"]),
-            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" is more than one of its disks"]),
-            (vec![("/dev/sdz", "C")], vec!["the layout two has no disk /dev/sdz", "to be /dev/sda"]),
-            (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["it has no disk \"X\"", "it has no disk \"\""]),
+            (vec![], vec!["none of its disks is assigned to /dev/sda", "assigned to /dev/sdb"]),
+            (vec![("/dev/sda", "C")], vec!["assigned to /dev/sdb"]),
+            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be both /dev/sda and /dev/sdb"]),
+            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several of its disks"]),
+            (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
+            (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),
         ] {
             let problems = pair(&layout, &three, &said(&words)).unwrap_err();
             let text = problems.join("\n");

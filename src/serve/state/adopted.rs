@@ -1,8 +1,8 @@
-//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent boots the installation whose
+//! Adoption of an installation that the server has no record of: the operator reports it. The agent then boots the installation whose
 //! install marker is on the machine's disks, and reports it.
 //!
-//! If the machine has shown a marker before, the success counts only with that marker. What a marker contains stays a claim of the disk,
-//! and is shown as such until a reinstall has completed.
+//! If the machine has reported a marker before, the success is valid only with that marker. The content of a marker remains a claim of the
+//! disk, and is shown as such until a reinstall has completed.
 
 use super::orders::column;
 use super::standing::read;
@@ -19,10 +19,10 @@ pub enum Adopted {
 }
 
 impl State {
-    /// Notes that the allocation is installed on this machine, by the operator's word.
+    /// Records that the allocation is installed on this machine, as reported by the operator.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn adopt(&self, machine: &str, allocation: &str) -> Result<Adopted> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| {
@@ -31,12 +31,12 @@ impl State {
                 return Ok(Adopted::No(why));
             }
             if standing.barred {
-                let why = format!("allocation {allocation} was moved, and is not for machine {machine} any more");
+                let why = format!("allocation {allocation} was migrated, and no longer belongs to machine {machine}");
                 return Ok(Adopted::No(why));
             }
             if standing.succeeded {
                 return Ok(Adopted::No(format!(
-                    "allocation {allocation} of machine {machine} is known to be installed"
+                    "allocation {allocation} of machine {machine} is already known to be installed"
                 )));
             }
             if let Some(other) = standing.elsewhere {
@@ -53,7 +53,8 @@ impl State {
     }
 }
 
-/// Withdraws an adoption because the machine has shown another marker of the allocation, which then waits for the operator's word.
+/// Withdraws an adoption because the machine has reported another marker of the allocation, which then waits for the operator's
+/// confirmation.
 pub fn withdraw(
     transaction: &Transaction,
     machine: &str,

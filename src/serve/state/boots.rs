@@ -15,26 +15,26 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time after its last call in which a boot is active. Machines call each minute.
+/// Time after its last call during which a boot counts as active. Machines call each minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// The same if the next boot registers from the same address: most likely the machine has restarted, and one missed call suffices.
+/// The same if the next boot registers from the same address: most likely the machine has restarted, so that one missed call suffices.
 const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
-/// A boot that has not begun to install by then ends, and the machine has to boot again.
+/// Lifetime of a boot that does not start to install. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
 
-/// One boot of a machine.
+/// Boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Boot {
     pub machine: String,
     pub hash: Hash,
     created: String,
-    /// Another boot of the machine was active when this one was requested.
+    /// True if another boot of the machine was active when this one was requested.
     while_active: bool,
-    /// The address from which it has registered.
+    /// Address from which it has registered.
     pub address: Option<String>,
-    /// It has passed its point of no return.
+    /// True if it has passed its point of no return.
     pub begun: bool,
-    /// Whether the installation succeeded, if the boot has reported its end.
+    /// True if the installation succeeded; `None` unless the boot has reported its end.
     pub over: Option<bool>,
 }
 
@@ -52,22 +52,22 @@ impl Boot {
         time(&self.created) > time(other)
     }
 
-    /// A boot that installs does not expire: how long it takes depends on its disks.
+    /// Returns whether the boot has expired. A boot that installs does not: how long it takes depends on its disks.
     pub fn is_expired(&self) -> bool {
         !self.begun && is_older(&self.created, LASTS)
     }
 }
 
-/// Is this time longer ago? A time that cannot be read counts as longer ago.
+/// Returns whether a time is longer ago than a duration. A time that cannot be parsed counts as longer ago.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }
 
-/// When each boot has called last.
+/// Times at which boots have called last.
 #[derive(Clone)]
 pub struct Heard {
     at: Arc<Mutex<HashMap<Hash, Instant>>>,
-    /// Start of the server. Earlier calls are not known, so every boot counts as heard then.
+    /// Start of the server. Earlier calls are not known, so every boot counts as having called then.
     started: Instant,
     pub quiet: Duration,
 }
@@ -90,7 +90,7 @@ impl Heard {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Returns whether the boot has not ended and has called lately.
+    /// Returns whether the boot has not ended and has called recently.
     pub fn is(&self, boot: &Boot) -> bool {
         self.is_active(boot, self.quiet)
     }
@@ -112,7 +112,7 @@ pub struct Enrollment {
     pub address: String,
     /// Allocation in the machine's file.
     pub allocation: Option<String>,
-    /// A file in `machines/` describes the machine.
+    /// True if a file in `machines/` describes the machine.
     pub has_file: bool,
 }
 
@@ -120,7 +120,7 @@ pub struct Enrollment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each registration")]
 pub enum Enrolled {
-    /// The boot is now the machine's. Contains what it boots if another boot was active when this one was requested.
+    /// The boot is now the machine's current one. Contains what it boots if another boot was active when this one was requested.
     Yes(Option<NextBoot>),
     /// The boot has registered before, from this other address.
     Moved(String),
@@ -134,7 +134,7 @@ impl State {
     /// Returns the registered boot with this token, or the requested one if nothing has revoked its token.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn boot(&self, hash: Hash, requested: Option<Boot>) -> Result<Option<Boot>> {
         self.run(move |connection| {
             let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
@@ -147,10 +147,11 @@ impl State {
         .await
     }
 
-    /// Makes this boot the machine's, unless another one is active. The caller has verified that a privileged process registers.
+    /// Makes this boot the machine's current one, unless another one is active. The caller has verified that a privileged process
+    /// registers.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn enroll(&self, boot: Boot, by: Enrollment) -> Result<Enrolled> {
         let heard = self.heard.clone();
         self.as_durable_as_needed(move |transaction| {
@@ -185,10 +186,10 @@ impl State {
         .await
     }
 
-    /// Notes that the boot has passed its point of no return.
+    /// Records that the boot has passed its point of no return.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn boot_begins(&self, hash: Hash) -> Result<()> {
         self.durably(move |transaction| {
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [hash])?;
@@ -197,17 +198,17 @@ impl State {
         .await
     }
 
-    /// Notes that the boot has reported its end.
+    /// Records that the boot has reported its end.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn boot_ends(&self, hash: Hash, success: bool) -> Result<()> {
         let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS NOT 1";
         self.durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await
     }
 }
 
-/// Returns whether another boot of the machine, requested later, has registered, or the machine was freed, since this one was requested.
+/// Returns whether the boot is revoked: since it was requested, a later boot of the machine has registered, or the machine was freed.
 fn is_revoked(connection: &Connection, boot: &Boot) -> rusqlite::Result<bool> {
     let current = current(connection, &boot.machine)?;
     let freed = freed::last(connection, &boot.machine)?;
@@ -215,7 +216,7 @@ fn is_revoked(connection: &Connection, boot: &Boot) -> rusqlite::Result<bool> {
     Ok(times.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
 }
 
-/// Registers the machine's boot once more. Its address may have changed.
+/// Registers the machine's current boot again. Its address may have changed.
 fn enroll_again(transaction: &Transaction, boot: &Boot, address: &str, heard: &Heard) -> rusqlite::Result<Enrolled> {
     let before = boot.address.clone().filter(|before| before != address);
     let Some(before) = before else { return Ok(Enrolled::Yes(None)) };
@@ -226,7 +227,7 @@ fn enroll_again(transaction: &Transaction, boot: &Boot, address: &str, heard: &H
     Ok(Enrolled::Moved(before))
 }
 
-/// Replaces the machine's boot by this one, which registers from the address.
+/// Replaces the machine's boot with this one, which registers from the address.
 pub fn store(transaction: &Transaction, boot: &Boot, address: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM boots WHERE machine = ?1", [&boot.machine])?;
     let Boot { machine, hash, created, while_active, .. } = boot;

@@ -25,7 +25,7 @@ impl ConfirmedBy {
     }
 }
 
-/// The answer to an operator who confirms.
+/// Result of a confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfirmOutcome {
     Confirmed,
@@ -37,7 +37,7 @@ impl State {
     /// Confirms that the database's record of the machine is up to date.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn confirm(&self, machine: &str) -> Result<ConfirmOutcome> {
         let machine = machine.to_owned();
         self.durably(move |transaction| {
@@ -53,7 +53,7 @@ impl State {
     /// Confirms the records of all machines, also of those that are added later.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn confirm_all(&self) -> Result<ConfirmOutcome> {
         self.durably(|transaction| {
             if epoch::read(transaction)?.restored.is_none() {
@@ -69,7 +69,7 @@ impl State {
     /// Returns why nothing may be carried out for one of these machines, if it still needs confirmation.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn unconfirmed(&self, machines: Vec<String>) -> Result<Option<String>> {
         self.run(move |connection| first_unconfirmed(connection, machines.iter().map(String::as_str))).await
     }

@@ -16,11 +16,11 @@ use uuid::Uuid;
 pub struct Epoch {
     /// UUID of the epoch.
     pub id: String,
-    /// Time of the restore, as RFC 3339 in UTC; none if no machine needs confirmation.
+    /// Time of the restore, as RFC 3339 in UTC; `None` if no machine needs confirmation.
     pub restored: Option<String>,
 }
 
-/// Reads the epoch. A database without one is an error, and never passes for one that was not restored.
+/// Reads the epoch. Fails if there is none, so that the database does not pass for one that was not restored.
 pub fn read(connection: &Connection) -> rusqlite::Result<Epoch> {
     let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
@@ -29,7 +29,7 @@ pub fn read(connection: &Connection) -> rusqlite::Result<Epoch> {
 /// Issues the next fencing token.
 ///
 /// # Errors
-/// The database's, or every number of the epoch is issued.
+/// The database cannot be written, or all numbers of the epoch are used.
 pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
     let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
     transaction.query_row(update, [i64::MAX], |row| {
@@ -39,8 +39,8 @@ pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> 
     })
 }
 
-/// Starts the first epoch of a database that has none, and issues tokens for open orders that have none. Both are missing in
-/// databases of earlier versions.
+/// Starts the first epoch of a database without one, and issues tokens for open orders without one. Both are missing in databases of
+/// earlier versions.
 pub fn complete(transaction: &Transaction) -> rusqlite::Result<()> {
     let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;

@@ -1,5 +1,5 @@
-//! A first installation asks to pass its point of no return. It may, if nothing has changed since it was handed out. From then
-//! on it goes on only with the disks that it has begun with.
+//! Start of a first installation, at its point of no return. It may start if nothing has changed since the allocation was served. From then
+//! on it continues only with the same disks.
 
 use super::orders::column;
 use super::proof::{AttemptStart, BegunAttempt};
@@ -10,20 +10,20 @@ use crate::error::Result;
 use crate::marker::MarkedDisk;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// The answer to the boot that asks.
+/// Response to a boot that requests to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunFirst {
-    /// It may destroy. True: no boot of this installation has begun before.
+    /// The boot may erase. True if no boot of this installation has started before.
     Yes(bool),
-    /// It must not destroy, for this reason.
+    /// The boot must not erase, for this reason.
     No(String),
 }
 
 impl State {
-    /// Notes that the boot with this token passes the point of no return of a first installation.
+    /// Records that the boot with this token passes the point of no return of a first installation, if it may.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn begin_first(&self, machine: &str, allocation: &str, start: AttemptStart) -> Result<BegunFirst> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| {
@@ -36,24 +36,24 @@ impl State {
                 return no(confirmed::explain(&machine));
             }
             if standing.barred {
-                return no(format!("allocation {allocation} was moved, and is not for this machine any more"));
+                return no(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
             }
             if standing.succeeded {
-                return no(format!("allocation {allocation} is installed: only an order reinstalls it"));
+                return no(format!("allocation {allocation} is installed: a reinstall must be ordered"));
             }
             if standing.adopted {
                 return no(format!(
-                    "allocation {allocation} is installed, by the operator's word (`drophammer machine adopt`)"
+                    "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
                 ));
             }
             if let Some(other) = &standing.elsewhere {
                 return no(format!("allocation {allocation} is installed under machine {other}"));
             }
             if standing.handed_out.is_none() {
-                return no(format!("allocation {allocation} was not handed out to this machine"));
+                return no(format!("allocation {allocation} was not served to this machine"));
             }
             if current_token(transaction, &machine)? != Some(start.by) {
-                return no("the machine has booted again meanwhile".to_owned());
+                return no("the machine has booted again in the meantime".to_owned());
             }
             if let Some(why) = standing.first.as_ref().and_then(|first| other_disks(&first.disks, &start.disks)) {
                 return no(why);
@@ -72,8 +72,8 @@ impl State {
     }
 }
 
-/// Notes the failure of an installation that has begun. A boot's report that nothing was touched counts only if no earlier boot
-/// has begun: what that one has begun stays begun.
+/// Records the failure of an installation that has started. A report that nothing was written is valid only if no earlier boot has started:
+/// its changes would remain.
 pub fn failed(
     transaction: &Transaction,
     machine: &str,
@@ -91,7 +91,7 @@ pub fn failed(
     transaction.execute(update, params![machine, allocation, begun]).map(drop)
 }
 
-/// Returns the image of the allocation as it was handed out last.
+/// Returns the image of the allocation as it was served last.
 fn handed_out_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
@@ -101,13 +101,13 @@ pub fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Resu
     Ok(boots::current(transaction, machine)?.map(|boot| boot.hash))
 }
 
-/// Describes the first disk that is not the one that the installation has begun with.
+/// Describes the first disk that is not the one with which the installation started.
 fn other_disks(begun: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;
         then.is_another_than(now).then(|| {
             format!(
-                "the installation has begun on {} with {}, and that is {} now: put the disk back, or give the machine a new \
+                "the installation started on {} with {}, which is now {}: put the disk back, or give the machine a new \
                  allocation id",
                 now.device,
                 in_words(then),

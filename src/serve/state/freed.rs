@@ -4,8 +4,8 @@ use super::{State, now};
 use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// An installation of another allocation than the one in the machine's file, which no installation of that one has replaced, and after
-/// which no boot of the machine has registered.
+/// Selects an installation of another allocation than the one in the machine's file. No installation of that one has replaced it, and no
+/// boot of the machine has registered after it.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
@@ -13,20 +13,20 @@ const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl State {
-    /// Notes that the operator frees the machine. Boots that were requested before can no longer register.
+    /// Records that the operator frees the machine. Boots that were requested before can no longer register.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn free(&self, machine: &str) -> Result<()> {
         let machine = machine.to_owned();
         self.durably(move |transaction| note(transaction, &machine)).await
     }
 
-    /// Returns whether the system of a previous tenant may still run on the machine: it has not been through the ramdisk since it was
-    /// freed. `allocation` is in the machine's file.
+    /// Returns whether the system of a previous tenant may still run on the machine: it has not booted the ramdisk since it was freed.
+    /// `allocation` is the one in the machine's file.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn is_not_clean(&self, machine: &str, allocation: Option<&str>) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
         self.run(move |connection| connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])).await

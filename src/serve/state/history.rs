@@ -1,14 +1,14 @@
-//! What a machine has said so far, for people.
+//! Events and reports of machines, for the operator.
 
 use super::State;
 use crate::error::Result;
 use rusqlite::{OptionalExtension, params};
 
 impl State {
-    /// The last events of the machine, each with its time, the oldest first. An event is JSON.
+    /// Returns the last events of the machine with their times, the oldest first. An event is JSON.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn events(&self, machine: &str, most: u32) -> Result<Vec<(String, String)>> {
         let machine = machine.to_owned();
         self.run(move |connection| {
@@ -22,10 +22,10 @@ impl State {
         .await
     }
 
-    /// The last report of the allocation, as JSON.
+    /// Returns the last report of the allocation, as JSON.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn last_report(&self, machine: &str, allocation: &str) -> Result<Option<String>> {
         let key = [machine.to_owned(), allocation.to_owned()];
         self.run(move |connection| {

@@ -1,5 +1,5 @@
-//! The small file beside the database: its random id, and the number of its durable transactions. By these, another database or
-//! an older copy is recognized.
+//! Id file next to the database, with its random id and the number of its durable transactions. These distinguish it from other databases
+//! and from older copies.
 
 use crate::error::{Context, Error, Phase, Result};
 use std::fs::{self, File, OpenOptions};
@@ -7,11 +7,11 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Which database it is, and how much it knows.
+/// Identity of a database, and how recent its content is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub id: String,
-    /// Durable transactions so far; signed as SQLite's integers are.
+    /// Number of durable transactions; signed like SQLite's integers.
     pub transactions: i64,
 }
 
@@ -20,7 +20,7 @@ impl Identity {
         Identity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
     }
 
-    /// The line always has the same length, so that it can be overwritten in place.
+    /// Formats the content of the file. It always has the same length, so that it can be overwritten in place.
     fn line(&self) -> String {
         format!("{} {:020}\n", self.id, self.transactions)
     }
@@ -31,7 +31,7 @@ impl Identity {
     }
 }
 
-/// Path of this file, beside the database.
+/// Returns the path of the file, next to the database.
 pub fn path(database: &Path) -> PathBuf {
     database.with_extension("id")
 }
@@ -39,7 +39,7 @@ pub fn path(database: &Path) -> PathBuf {
 /// Reads the file; `None` if there is none.
 ///
 /// # Errors
-/// It cannot be read, or is not understood.
+/// The file cannot be read, or its content is invalid.
 pub fn read(path: &Path) -> Result<Option<Identity>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -50,23 +50,23 @@ pub fn read(path: &Path) -> Result<Option<Identity>> {
         None => Err(Error::new(
             Phase::Serve,
             format!(
-                "{} does not hold an id and a number: put it back from a backup of the directory, or restore the database \
-                 with `drophammer serve restore`, which writes it anew",
+                "{} does not contain an id and a number: restore it from a backup of the directory, or restore the database \
+                with `drophammer serve restore`, which recreates it",
                 path.display()
             ),
         )),
     }
 }
 
-/// Returns whether a database has been here that knew something: its id file counts transactions, or cannot be read.
+/// Returns whether there was a database with content here: its id file counts transactions, or cannot be read.
 pub fn was_counting(database: &Path) -> bool {
     read(&path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }
 
-/// Writes the file anew, whole or not at all. It replaces an older one.
+/// Writes the file atomically. Replaces an older one.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn make(path: &Path, identity: &Identity) -> Result<()> {
     let what = || format!("write {}", path.display());
     let new = path.with_extension("id.new");
@@ -79,14 +79,14 @@ pub fn make(path: &Path, identity: &Identity) -> Result<()> {
     sync_folder(path)
 }
 
-/// Writes the number into the file, which must exist and belong to this database. The line lies in one sector: a power cut
-/// leaves the old number or the new one.
+/// Writes the number into the file, which must exist and belong to this database. The line lies in one sector: a power failure leaves the
+/// old number or the new one.
 ///
 /// # Errors
-/// The file is gone, is of another database, or cannot be written.
+/// The file is missing, belongs to another database, or cannot be written.
 pub fn count(path: &Path, identity: &Identity) -> Result<()> {
     if read(path)?.is_none_or(|is| is.id != identity.id) {
-        let message = format!("{} is gone, or is of another database", path.display());
+        let message = format!("{} is missing, or belongs to another database", path.display());
         return Err(Error::new(Phase::Serve, message));
     }
     let opened = OpenOptions::new().write(true).open(path);
@@ -97,7 +97,7 @@ pub fn count(path: &Path, identity: &Identity) -> Result<()> {
     written.context(Phase::Serve, || format!("write {}", path.display()))
 }
 
-/// Makes a rename in this file's folder survive a power cut.
+/// Makes a rename in this file's folder durable.
 ///
 /// # Errors
 /// The folder cannot be opened or synced.
@@ -117,13 +117,13 @@ mod tests {
         let path = path(&dir.path().join("drophammer.sqlite"));
         assert_eq!(read(&path).unwrap(), None);
         let mut identity = Identity::fresh();
-        assert!(count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is gone"));
+        assert!(count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is missing"));
         make(&path, &identity).unwrap();
         identity.transactions = 1234;
         count(&path, &identity).unwrap();
         assert_eq!(read(&path).unwrap().unwrap(), identity);
         assert!(count(&path, &Identity::fresh()).is_err());
         fs::write(&path, "nonsense\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("drophammer.id does not hold an id"));
+        assert!(read(&path).unwrap_err().to_string().contains("drophammer.id does not contain an id"));
     }
 }

@@ -1,5 +1,5 @@
-//! Queue of the database's thread: a queue for each address that causes the work, served in turn. So a client waits for at most one job
-//! of each other address, however many of them wait.
+//! Queue of the database's thread: one queue for each client address, served in turn. A client waits for at most one job of each other
+//! address, however many of them are waiting.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ impl<T> Jobs<T> {
 }
 
 impl<T> JobSender<T> {
-    /// Appends a job to the queue of its origin. A job that comes after the last one is dropped.
+    /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
     pub fn send(&self, origin: Origin, job: T) {
         let mut waiting = self.0.waiting();
         if !waiting.is_closed {
@@ -105,7 +105,7 @@ impl<T> JobSender<T> {
         self.0.waiting().taken.clone()
     }
 
-    /// Returns how many jobs of that origin wait.
+    /// Returns how many jobs of that origin are waiting.
     #[cfg(test)]
     pub fn waiting(&self, origin: Origin) -> usize {
         self.0.waiting().queues.get(&origin).map_or(0, VecDeque::len)
@@ -143,7 +143,7 @@ impl<T> JobReceiver<T> {
 }
 
 impl<T> Drop for JobReceiver<T> {
-    /// Drops the jobs that wait, so that their callers get an error.
+    /// Drops the waiting jobs, so that their callers get an error.
     fn drop(&mut self) {
         let mut waiting = self.0.waiting();
         let left = std::mem::replace(&mut *waiting, Waiting { is_closed: true, ..Waiting::new() });

@@ -1,24 +1,26 @@
-//! What machines have said on their consoles, in parts.
+//! Console logs of machines, in chunks.
 
 use super::State;
 use crate::error::Result;
 use crate::serve::token::Hash;
 use rusqlite::{Row, params};
 
-/// Kept of a machine, in bytes: of the last installation everything, and the end of the one before. Each part counts for some more, so that
-/// there are not too many of them.
+/// Limit of the stored log of a machine, in bytes: the complete last installation, and the end of the one before. Each chunk counts as
+/// longer than its text, so that there are not too many of them.
 const KEPT: i64 = 256 << 10;
+/// Bytes by which a chunk counts as longer than its text.
 const PART: i64 = 128;
 
-/// A part of what was said.
+/// Chunk of a console log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogKept {
-    /// Of which boot.
+    /// Boot that sent it.
     pub boot: Hash,
-    /// Bytes that were said before it since the boot, and its own, as they were sent.
+    /// Offset in the log of the boot, in bytes as sent.
     pub start: u64,
+    /// Length in bytes as sent.
     pub bytes: u64,
-    /// When it came.
+    /// Time at which it was received.
     pub time: String,
     pub text: String,
 }
@@ -30,11 +32,11 @@ impl LogKept {
 }
 
 impl State {
-    /// Keeps a part, in the place of one that began with the same byte. Of a machine without a file nothing is kept. A power failure of the
-    /// server may lose it.
+    /// Stores a chunk, replacing one with the same offset. Nothing is stored for a machine without a file. A power failure of the server
+    /// may lose the chunk.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn keep_log(&self, machine: &str, part: LogKept) -> Result<()> {
         let machine = machine.to_owned();
         self.run(move |connection| {
@@ -55,10 +57,10 @@ impl State {
         .await
     }
 
-    /// What is kept, the oldest first.
+    /// Returns the stored chunks, the oldest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn log(&self, machine: &str) -> Result<Vec<LogKept>> {
         let machine = machine.to_owned();
         self.run(move |connection| {
@@ -75,7 +77,7 @@ fn read(row: &Row) -> rusqlite::Result<LogKept> {
     Ok(LogKept { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)? })
 }
 
-/// SQLite's integers are signed.
+/// Converts to SQLite's signed integers.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -7,10 +7,10 @@ use crate::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac}
 use rusqlite::{Connection, OptionalExtension};
 
 impl State {
-    /// Reads with which UUID and MACs the machine has registered; nothing if it never has.
+    /// Reads the UUID and the MACs with which the machine has registered; empty if it never has.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn registered_identity(&self, machine: &str) -> Result<RegisteredIdentity> {
         let machine = machine.to_owned();
         self.run(move |connection| read_identity(connection, &machine)).await
@@ -19,7 +19,7 @@ impl State {
     /// Reads the ids of all machines whose last registration has a NIC with this MAC.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run(move |connection| {
@@ -30,8 +30,8 @@ impl State {
     }
 }
 
-/// The UUID column is empty after a rename: what the machine reported under its old id is no longer expected. Databases of earlier
-/// versions have the UUID in the registration alone.
+/// Reads the identity from the last registration. The UUID column is empty after a rename: what the machine reported under its old id is no
+/// longer expected. Databases of earlier versions contain the UUID only in the registration.
 fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.query_row(select, [machine], |row| {

@@ -1,7 +1,7 @@
-//! Moves of whole machines, each a row; what follows from them for allocations; and allocations that a machine must not boot any more.
+//! Migrations of machines, one row each; their effects on allocations; and allocations that a machine must no longer boot.
 //!
-//! Each step is one durable transaction. The allocation's rows go to the machine that receives in the transaction that notes its
-//! success, and the answer comes after it.
+//! Each step is one durable transaction. The allocation's rows are transferred to the target machine in the transaction that records its
+//! success, and the response is sent afterwards.
 
 #[cfg(test)]
 mod safety;
@@ -17,87 +17,88 @@ use crate::error::Result;
 use crate::serve::moves::{Boots, Move, MoveState, Present, Word};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// The answer to an operator who orders a move.
+/// Result of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placed {
     Yes,
-    /// Something has changed since it was judged.
+    /// Something has changed since the order was checked.
     No(String),
 }
 
-/// What has become of a move.
+/// Migration after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     pub is: Move,
+    /// True if the event has changed the migration.
     pub news: bool,
 }
 
 impl State {
-    /// Orders a move, if neither machine has anything else open.
+    /// Orders a migration, unless something else is open for one of the machines.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn place_move(&self, new: Move) -> Result<Placed> {
         self.durably(move |transaction| place(transaction, &new)).await
     }
 
-    /// The move that has a say in what this machine does.
+    /// Returns the migration that currently affects this machine.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn live_move(&self, machine: &str) -> Result<Option<Move>> {
         let machine = machine.to_owned();
         self.run(move |connection| live(connection, &machine)).await
     }
 
-    /// [`State::live_move`] for threads.
+    /// Blocking variant of [`State::live_move`].
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn live_move_blocking(&self, machine: &str) -> Result<Option<Move>> {
         let machine = machine.to_owned();
         self.run_blocking(move |connection| live(connection, &machine))
     }
 
-    /// All that have a say, or where the operator's files are behind.
+    /// Returns all migrations that affect machines, or are not yet applied to the operator's files.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn live_moves(&self) -> Result<Vec<Move>> {
         self.run(|connection| all_live(connection)).await
     }
 
-    /// [`State::live_moves`] for threads.
+    /// Blocking variant of [`State::live_moves`].
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn live_moves_blocking(&self) -> Result<Vec<Move>> {
         self.run_blocking(|connection| all_live(connection))
     }
 
-    /// The newest move of this machine, also one that has ended.
+    /// Returns the newest migration of this machine, even if it has ended.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn last_move(&self, machine: &str) -> Result<Option<Move>> {
         let machine = machine.to_owned();
         self.run(move |connection| last(connection, &machine)).await
     }
 
-    /// The boots that the two machines are in.
+    /// Returns the current boots of the two machines.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn present(&self, of: &Move) -> Result<Present> {
         let (a, b) = (of.a.clone(), of.b.clone());
         self.run(move |connection| present(connection, &a, &b)).await
     }
 
-    /// Notes what is heard of the machine's move, with all that follows from it. None: it has none with this id; any, if the id is
-    /// empty. The inner error is why it does not count.
+    /// Records an event of the machine's migration, with all its effects. Returns `None` if no live migration has this id; an empty id
+    /// matches any. The inner error is the reason why the event is rejected.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn move_hears(&self, machine: &str, id: &str, word: Word) -> Result<Option<Result<Heard, String>>> {
         let (machine, id) = (machine.to_owned(), id.to_owned());
         self.durably(move |transaction| {
@@ -109,10 +110,11 @@ impl State {
         .await
     }
 
-    /// Notes that the receiving machine asks to pass its point of no return. None: it receives nothing of that allocation.
+    /// Records that the target machine passes its point of no return, if it may. Returns `None` if the machine is not the target of a live
+    /// migration.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn move_begins(&self, machine: &str, start: AttemptStart) -> Result<Option<Result<Heard, String>>> {
         let machine = machine.to_owned();
         self.durably(move |transaction| {
@@ -126,10 +128,10 @@ impl State {
         .await
     }
 
-    /// Keeps a report of a machine in a move, and notes what follows from it. None: it is about something else.
+    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is about something else.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn move_report(
         &self,
         machine: &str,
@@ -140,10 +142,10 @@ impl State {
         self.durably(move |transaction| reported(transaction, &machine, boot, &report, &text)).await
     }
 
-    /// Notes that the operator's files say what the move has come to.
+    /// Records that the operator's files reflect the result of the migration.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn move_files_are_right(&self, id: &str, state: MoveState) -> Result<()> {
         let id = id.to_owned();
         self.durably(move |transaction| {
@@ -158,7 +160,7 @@ impl State {
     }
 }
 
-/// `text` is the report as JSON.
+/// Handles a report. `text` is the report as JSON.
 fn reported(
     transaction: &Transaction,
     machine: &str,
@@ -167,7 +169,7 @@ fn reported(
     text: &str,
 ) -> rusqlite::Result<Option<Result<Heard, String>>> {
     let of = live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
-    // What has ended leaves its machines to themselves, but for the success that is repeated.
+    // A migration that has ended no longer affects its machines, except for a repeated report of success.
     let Some(is) = of else { return repeated(transaction, machine, boot, report) };
     let part = is.part(machine);
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
@@ -189,7 +191,7 @@ fn reported(
     Ok(Some(heard))
 }
 
-/// The word of a report of success.
+/// Returns the event of a report of success.
 fn succeeds(
     transaction: &Transaction,
     is: &Move,
@@ -201,7 +203,8 @@ fn succeeds(
     Ok(Word::Succeeds { part, boot, received_from, now: present(transaction, &is.a, &is.b)? })
 }
 
-/// A report about a move that is over: the success of the boot that has ended it, again. Everything else is as it is for any machine.
+/// Handles a report about a migration that has ended: a repeated success of the boot that ended it. Other reports are handled as for any
+/// machine.
 fn repeated(
     transaction: &Transaction,
     machine: &str,
@@ -214,7 +217,7 @@ fn repeated(
     let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
     let is_taken_back = matches!(is.state, MoveState::Cancelled | MoveState::Refused);
     if !report.success && !report.untouched && is_taken_back && is.b == machine {
-        // It has written without having asked: nothing is booted from there.
+        // It has written without permission: nothing may be booted from its disks.
         bar(transaction, machine, &is.allocation, &is.id)?;
     }
     if !report.success {
@@ -252,16 +255,16 @@ pub fn place(transaction: &Transaction, new: &Move) -> rusqlite::Result<Placed> 
     Ok(Placed::Yes)
 }
 
-/// Why something else cannot be ordered.
+/// Returns why nothing else can be ordered for a machine in a migration.
 pub fn in_a_move(machine: &str, is: &Move) -> String {
-    let what = format!("machine {machine} is part of a move of {} to {} ({})", is.a, is.b, is.state);
+    let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {
-        true => format!("{what}: it has to end first, or `drophammer machine move {} --cancel`", is.a),
-        false => format!("{what}, and the files of the two do not say so yet: see the server's output"),
+        true => format!("{what}: wait for its end, or cancel it with `drophammer machine move {} --cancel`", is.a),
+        false => format!("{what}, and the files of the two machines are not updated yet: see the server's output"),
     }
 }
 
-/// Why nothing else may be ordered for this machine now.
+/// Returns why nothing else can be ordered for this machine now.
 pub fn blocked(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(live(connection, machine)?.map(|is| in_a_move(machine, &is)))
 }
@@ -289,7 +292,7 @@ pub fn present(connection: &Connection, a: &str, b: &str) -> rusqlite::Result<Pr
     Ok(Present { a: a.map(|boot| boot.hash), b: b.map(|boot| boot.hash) })
 }
 
-/// The move after that word is kept, with all that follows from it.
+/// Applies an event to the migration, and stores the result with all its effects.
 pub fn hear(transaction: &Transaction, is: &Move, word: &Word) -> rusqlite::Result<Result<Heard, String>> {
     let after = match is.after(word) {
         Ok(after) => after,
@@ -300,14 +303,14 @@ pub fn hear(transaction: &Transaction, is: &Move, word: &Word) -> rusqlite::Resu
         follow(transaction, is, &after)?;
         keep(transaction, &after)?;
         if let (MoveState::Copying, Some(sender)) = (after.state, &after.sender) {
-            // As the boot of an installation that has begun it does not end after a day.
+            // Like the boot of an installation that has started, it does not end after a day.
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
         }
     }
     Ok(Ok(Heard { is: after, news }))
 }
 
-/// What another state means for the rows of the allocation, and for what the machines may boot.
+/// Applies a change of state to the rows of the allocation, and to what the machines may boot.
 fn follow(transaction: &Transaction, before: &Move, after: &Move) -> rusqlite::Result<()> {
     let Move { id, a, b, allocation, .. } = after;
     match (before.state, after.state) {
@@ -323,7 +326,7 @@ fn follow(transaction: &Transaction, before: &Move, after: &Move) -> rusqlite::R
             let marker = after.marker.as_ref().map(column).transpose()?;
             let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![a, allocation, marker])?;
-            // What A was barred from because of this move.
+            // Allocations that the source must not boot because of this migration.
             transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
             bar(transaction, b, allocation, id)
         }
@@ -333,7 +336,7 @@ fn follow(transaction: &Transaction, before: &Move, after: &Move) -> rusqlite::R
     }
 }
 
-/// All that is known of the allocation goes to another machine.
+/// Transfers all rows of the allocation to another machine.
 fn hand_over(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
     for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
         let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");
@@ -344,7 +347,7 @@ fn hand_over(transaction: &Transaction, allocation: &str, from: &str, to: &str) 
     Ok(())
 }
 
-/// The machine's disks hold this allocation's system, or what was begun of it: nothing that it had before is to be booted from there.
+/// Bars the machine from booting anything that it had before: its disks contain this allocation's system, or a part of it.
 fn bar(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> rusqlite::Result<()> {
     transaction.execute(
         "INSERT OR IGNORE INTO barred (machine, allocation, move)
@@ -354,30 +357,30 @@ fn bar(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> 
     Ok(())
 }
 
-/// The machine has this allocation, or has been installed anew.
+/// Lifts the bar: the machine has this allocation, or was reinstalled.
 pub fn free(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)
 }
 
-/// Must the machine not boot this allocation from its disks?
+/// Returns whether the machine must not boot this allocation from its disks.
 pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<bool> {
     let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
     select.exists([machine, allocation])
 }
 
-/// What the files say of a machine, or are about to say: its move has ended, and they are behind.
+/// Returns what the files contain about a machine, or will contain when they are updated after the end of its migration.
 pub fn files(connection: &Connection, machine: &str, files: Files) -> rusqlite::Result<Files> {
     let ended = live(connection, machine)?.filter(|is| !is.state.is_open() && is.part(machine) == is.state.owner());
     Ok(ended.map_or(files, |is| Files::Allocated(is.allocation)))
 }
 
-/// Something is barred, and nothing is installed beside that.
+/// Matches if something is barred, and nothing else is installed.
 const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
-/// What the machine boots because of a move. None: moves have no say in it.
+/// Returns what the machine boots because of a migration; `None` if migrations do not affect it.
 pub fn next(connection: &Connection, machine: &str, files: &Files) -> rusqlite::Result<Option<NextBoot>> {
     if let Some(is) = live(connection, machine)? {
         match is.boots(machine) {

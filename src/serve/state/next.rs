@@ -1,4 +1,4 @@
-//! Decides what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
+//! Decision about what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
@@ -13,37 +13,37 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What the operator's files say about a machine that boots.
+/// Content of the operator's files about a machine that boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Files {
-    /// Its file gives it this allocation.
+    /// The file contains this allocation.
     Allocated(String),
-    /// Its file gives it no allocation.
+    /// The file contains no allocation.
     Free,
-    /// It has no usable file.
+    /// There is no usable file.
     Nothing,
 }
 
-/// What a machine boots.
+/// Boot target of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextBoot {
-    /// The ramdisk: the machine is to be installed, or waits for its file or its allocation.
+    /// The ramdisk: the machine will be installed, or waits for its file or its allocation.
     Install,
     /// The ramdisk, for an attempt at this order.
     Attempt(Order),
-    /// The ramdisk, which boots what is installed: the order needs confirmation, because the database was restored.
+    /// The ramdisk, which boots the installed system: the order needs confirmation, because the database was restored.
     Unconfirmed(Order),
-    /// Its disk: it is installed, and nothing is ordered.
+    /// The disk: the machine is installed, and no reinstall is ordered.
     Disk,
-    /// Its disk: no attempt at this order has begun, and the order is dropped.
+    /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
     Dropped(Order),
-    /// Its disk: its allocation is installed under this other id.
+    /// The disk: the allocation is installed under this other id.
     Elsewhere(String),
-    /// Its disk: it is installed, and has no usable file.
+    /// The disk: the machine is installed, and does not have a usable file.
     NoFile,
-    /// The ramdisk without the agent: this order has begun and is given up. A person has to look.
+    /// The ramdisk without the agent: this order has started and was abandoned. The operator must intervene.
     Stop(Order),
-    /// The ramdisk, for its part in a move.
+    /// The ramdisk, for its role in a migration.
     Moving(Part, MoveState),
     /// The ramdisk, where it waits: its disks contain the system of another machine.
     Released,
@@ -51,23 +51,22 @@ pub enum NextBoot {
     Crowded,
 }
 
-/// Answer to a request for a boot.
+/// Response to a request for a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handed {
     pub next: NextBoot,
-    /// Boot of the machine that is active. The request changes nothing about it.
+    /// Active boot of the machine, which the request does not change.
     pub active: Option<Boot>,
 }
 
 impl State {
-    /// Decides what the machine boots, and counts the attempt. Only a counted attempt
-    /// is synced: the request comes from any client.
+    /// Decides what the machine boots, and counts the attempt. Only a counted attempt is synced, since any client can send the request.
     ///
-    /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is active, nothing is counted:
-    /// what was requested counts when its boot registers.
+    /// A missing file does not make a machine new: see [`NextBoot::NoFile`]. While a boot is active, nothing is counted: the requested boot
+    /// counts when it registers.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn next_boot(&self, machine: &str, files: Files) -> Result<Handed> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
         self.as_durable_as_needed(move |transaction| {
@@ -89,16 +88,17 @@ impl State {
     }
 }
 
-/// Something is barred, and neither what the file gives (nor anything, where none can be read) is installed beside that.
+/// Matches if something is barred, and nothing else is installed: the allocation in the file or, without a usable file, any allocation.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 impl State {
-    /// Must nothing be booted from the machine's disks, because of a move? Whoever asks in its name: nothing is counted or kept.
+    /// Returns whether nothing may be booted from the machine's disks because of a migration. Any client may ask: nothing is counted or
+    /// stored.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn is_held(&self, machine: &str, files: Files) -> Result<bool> {
         let machine = machine.to_owned();
         self.run(move |connection| {
@@ -126,7 +126,7 @@ pub fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     }
 }
 
-/// What the machine boots. While another boot of it is heard, nothing is counted.
+/// Returns what the machine boots. While another of its boots is active, nothing is counted.
 pub fn chosen(
     transaction: &Transaction,
     machine: &str,
@@ -145,7 +145,7 @@ pub fn chosen(
     }
 }
 
-/// What the machine would boot. No attempt is counted, and no order is given up.
+/// Returns what the machine would boot, without counting an attempt or abandoning an order.
 fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
     let standing = read(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
@@ -157,7 +157,8 @@ fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusql
     })
 }
 
-/// Has an attempt been counted lately that no boot has registered for? Then another request, even a stranger's, uses up none.
+/// Returns whether an attempt was counted recently, for which no boot has registered. Another request, even from an unknown client, then
+/// uses up no further one.
 fn is_counted(order: &Order, quiet: Duration) -> bool {
     let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
@@ -198,13 +199,13 @@ pub fn decide(
         return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
     }
     forget(transaction, machine, allocation)?;
-    let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");
+    let message = format!("abandoned after {ATTEMPTS} attempts, none of which reached the point of no return");
     end(transaction, machine, allocation, &Outcome::of(&order, false, message))?;
     Ok(NextBoot::Dropped(order))
 }
 
-/// A machine that was installed once boots its disk until its file is back. A machine whose reinstall has begun has no system
-/// there: it gets the ramdisk and waits for its file. No attempt is counted.
+/// Returns what a machine without a file boots. A machine that was installed boots its disk until its file is back. A machine whose
+/// reinstall has started has no system there: it gets the ramdisk and waits for its file. No attempt is counted.
 fn without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<NextBoot> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

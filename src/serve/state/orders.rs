@@ -1,7 +1,6 @@
-//! An order to reinstall is placed, begun, reported and taken back here. `next` hands it out, and gives it up.
+//! Orders for reinstalls: placed, started, reported and cancelled here. `next` serves and abandons them.
 //!
-//! Each of these is one durable transaction. A crash leaves the order as it was before or as it is after. A repeated call finds
-//! that it was done.
+//! Each of these is one durable transaction: a crash leaves the order as before or as after it. A repeated request finds that it was done.
 
 use super::first::{self, current_token};
 use super::proof::{self, AttemptStart, SuccessEffect, Unproven};
@@ -14,23 +13,23 @@ use crate::plan::{Leaves, StageName};
 use crate::serve::promise::contradiction;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// Number of attempts at one order.
+/// Maximum number of attempts at one order.
 pub const ATTEMPTS: u32 = 3;
 
-/// The answer to an operator who orders.
+/// Response to an operator who orders a reinstall.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ordered {
     /// The order is open. It replaces an older open order.
     Placed(Order),
     /// The machine has not yet reported an installation that a reinstall could renew.
     NotInstalled,
-    /// The older order has passed the point of no return, and stays.
+    /// The older order has passed the point of no return, and remains.
     Begun(Order),
-    /// The machine is part of a move, or needs confirmation after a restore.
+    /// The machine is part of a migration, or needs confirmation after a restore.
     Blocked(String),
 }
 
-/// The answer to an operator who takes an order back.
+/// Response to an operator who cancels an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cancelled {
     Done(Order),
@@ -39,11 +38,11 @@ pub enum Cancelled {
     Begun(Order),
 }
 
-/// The answer to an attempt that asks to pass the point of no return.
+/// Response to an attempt that requests to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum Begun {
-    /// The order has begun, by this attempt or an earlier one. True: no attempt has begun before.
+    /// The order has started, by this attempt or an earlier one. True if no attempt has started before.
     Yes(Order, bool),
     /// The order is not the open one.
     NotInForce,
@@ -51,15 +50,15 @@ pub enum Begun {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// The report is not a repetition.
+    /// True if the report is not a repetition.
     pub news: bool,
-    /// The machine should try again at once.
+    /// True if the machine should try again immediately.
     pub retry: bool,
-    /// The open order that the report is about, after the report.
+    /// Open order to which the report refers, after the report.
     pub order: Option<Order>,
     /// Success of the machine's installation; `None` if the report is about another one.
     pub over: Option<bool>,
-    /// The reported success does not count, for this reason; nothing was recorded.
+    /// Reason why the reported success is not valid. Nothing was recorded then.
     pub unproven: Option<Unproven>,
 }
 
@@ -67,7 +66,7 @@ impl State {
     /// Orders a reinstall.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn order(&self, machine: &str, allocation: &str, image: &str, words: Words) -> Result<Ordered> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         self.durably(move |transaction| {
@@ -81,7 +80,7 @@ impl State {
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
                 return Ok(Ordered::Begun(open));
             }
-            // An order that has begun and was given up leaves a system that is not whole: the new order has begun too.
+            // An abandoned order that has started leaves an incomplete system: the new order counts as started too.
             let earlier = standing.order.filter(|open| open.begun);
             let Words { without_marker, change_promise, give_up, replace_newer } = words;
             let order = Order {
@@ -108,10 +107,10 @@ impl State {
         .await
     }
 
-    /// Takes an order back.
+    /// Cancels an order.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn cancel(&self, machine: &str, allocation: &str) -> Result<Cancelled> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.durably(move |transaction| match read(transaction, &machine, &allocation)?.order {
@@ -125,10 +124,10 @@ impl State {
         .await
     }
 
-    /// Notes that the order passes its point of no return, if it is still the open order.
+    /// Records that the order passes its point of no return, if it is still the open order.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn begin(&self, machine: &str, allocation: &str, order: &str, start: AttemptStart) -> Result<Begun> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
@@ -148,11 +147,11 @@ impl State {
         .await
     }
 
-    /// Stores the report of this boot, and records what follows from it. The same report again changes nothing. A success that is not
-    /// proven is not stored.
+    /// Stores the report of this boot, and records its effects. The same report again changes nothing. A success that is not proven is not
+    /// stored.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn report(&self, machine: &str, allocation: &str, boot: Hash, report: &Report) -> Result<Reported> {
         let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), json(report)?);
         let report = report.clone();
@@ -175,7 +174,7 @@ impl State {
             let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
             let is_recorded = effect != Some(SuccessEffect::Nothing);
             let mut reported = Reported { order: order.clone().filter(|_| is_recorded), ..Reported::default() };
-            // An unconfirmed machine boots what it has, whatever is ordered.
+            // An unconfirmed machine boots its installed system, whatever is ordered.
             let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
             match (effect, order) {
                 (Some(effect), _) => succeed(transaction, (&machine, &allocation), &before, effect, &report)?,
@@ -183,7 +182,7 @@ impl State {
                 (None, None) if report.order.is_none() => {
                     first::failed(transaction, &machine, &allocation, before.first.clone(), &report)?
                 }
-                // An order that is open is not what this report is about, and stays.
+                // The report is not about the open order, which remains.
                 (None, None) => {}
             }
             confirmed::confirm_by_report(transaction, &machine, &allocation, &report)?;
@@ -260,7 +259,7 @@ fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> r
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Notes that what was handed out last is installed now.
+/// Records that the allocation is installed as it was served last.
 fn installed(
     transaction: &Transaction,
     machine: &str,
@@ -273,16 +272,16 @@ fn installed(
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
     let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
-    // After an earlier installation, the layout that was handed out last need not be the installed one. The marker tells.
+    // After an earlier installation, the layout that was served last may not be the installed one. The marker decides.
     let is_other = |marker: &Marker| {
         let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
         document.is_some_and(|document| contradiction(marker, &document).is_some())
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
-    // Its disks hold this one, whatever was copied onto them before.
+    // Its disks contain this installation, whatever was copied to them before.
     moves::free(transaction, machine, None)?;
-    // What was only found and booted says nothing of volumes.
+    // A report of a system that was only found and booted does not list volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(
         "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL,
@@ -293,7 +292,7 @@ fn installed(
     Ok(())
 }
 
-/// Notes a failed attempt at the open order.
+/// Records a failed attempt at the open order.
 fn failed(
     transaction: &Transaction,
     machine: &str,
@@ -303,14 +302,14 @@ fn failed(
 ) -> rusqlite::Result<Reported> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     end(transaction, machine, allocation, &Outcome::of(&order, false, format!("{step}{}", report.message)))?;
-    // The order may be begun already: an attempt has announced that it begins, and never received the answer. The agent has
-    // checked that the old installation is whole.
+    // The order may have started already: an attempt has announced its start, but never received the response. The agent has checked that
+    // the old installation is complete.
     if report.untouched {
         forget(transaction, machine, allocation)?;
         return Ok(Reported { order: Some(order), ..Reported::default() });
     }
     order.begun = true;
-    // `storage.prove_kept` has failed: another attempt would take the changed data for what was to be kept.
+    // `storage.prove_kept` has failed: another attempt would take the changed data for the data to preserve.
     let failed = report.step.as_deref().and_then(StageName::named);
     let has_changed = failed.is_some_and(|stage| stage.leaves() == Leaves::Changed);
     order.given_up |= has_changed || order.attempts >= ATTEMPTS;
@@ -369,7 +368,7 @@ pub fn end(transaction: &Transaction, machine: &str, allocation: &str, outcome: 
     Ok(())
 }
 
-/// JSON for a column.
+/// Serializes a value to JSON for a column.
 pub fn column(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }

@@ -1,5 +1,5 @@
-//! Proof of a reported success. It counts only if this server saw the attempt begin, and if the reported install marker is the one that
-//! this attempt wrote.
+//! Proof of a reported success. It is valid only if this server saw the attempt start, and the reported install marker is the one that this
+//! attempt wrote.
 //!
 //! | the report names | state of the allocation | |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | no order | the first installation has begun here | recorded if the marker is of that attempt |
 //! | no order | anything else | refused |
 //!
-//! A machine that needs confirmation after a restore boots what it has: what would be refused is acknowledged, and its marker is kept as a
-//! claim.
+//! A machine that needs confirmation after a restore boots its installed system: a success that would be refused is acknowledged, and its
+//! marker is stored as a claim.
 
 use super::Hash;
 use super::standing::{Order, Standing};
@@ -30,9 +30,9 @@ const ID_BYTES: usize = 128;
 /// Attempt that has passed its point of no return.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BegunAttempt {
-    /// Token of its boot, as a hash.
+    /// Hash of the token of its boot.
     pub by: Hash,
-    /// Record of its secret; none from an agent that sends no digest. Then only the same boot can report its success.
+    /// Record of its secret; `None` from an agent that sends no digest. Then only the same boot can report its success.
     #[serde(default)]
     pub record: Option<AttemptRecord>,
 }
@@ -40,7 +40,7 @@ pub struct BegunAttempt {
 /// Announcement of an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptStart {
-    /// Token of the boot, as a hash.
+    /// Hash of the token of the boot.
     pub by: Hash,
     pub disks: Vec<MarkedDisk>,
     pub secret_digest: Option<String>,
@@ -61,24 +61,24 @@ pub enum SuccessEffect {
     Completes(Box<Order>),
     /// The first installation is completed.
     Installs,
-    /// The machine has shown the installation that the operator has adopted. What its marker contains is a claim.
+    /// The machine has reported the installation that the operator adopted. The content of its marker is a claim.
     Adopts,
     /// Nothing is recorded.
     Nothing,
 }
 
-/// Reason why a reported success does not count.
+/// Reason why a reported success is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unproven {
     /// The order is not open.
     OrderNotOpen(String),
-    /// No attempt has begun on this server.
+    /// No attempt has started on this server.
     NotBegun,
     /// The attempt sent no digest, and another boot reports its success.
     OtherBoot,
     /// The report has no marker, or that of another allocation or order.
     OtherMarker,
-    /// The marker is not of the attempt.
+    /// The marker is from another attempt.
     Mismatch(MarkerMismatch),
     /// The operator has adopted another marker.
     NotAdopted,
@@ -103,11 +103,11 @@ impl Unproven {
                 "compare with `drophammer machine adopt --waiting`, then `drophammer machine adopt {machine}`, or erase the disk"
             ),
             Unproven::OrderNotOpen(_) => format!(
-                "to install what is wanted now, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
+                "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
             ),
             _ => format!(
-                "to carry out what is ordered, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
-                 `drophammer machine reinstall {machine} --cancel` the order"
+                "to carry out the order, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
+                cancel the order with `drophammer machine reinstall {machine} --cancel`"
             ),
         };
         format!("success of allocation {allocation} of machine {machine} is not recorded: {self}; {remedy}")
@@ -119,7 +119,7 @@ impl fmt::Display for Unproven {
         match self {
             Unproven::OrderNotOpen(order) => write!(f, "order {order} is not open"),
             Unproven::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
-            Unproven::OtherBoot => f.write_str("another boot has begun the attempt, and its agent sent no digest"),
+            Unproven::OtherBoot => f.write_str("another boot started the attempt, and its agent sent no digest"),
             Unproven::OtherMarker => f.write_str("the report contains no install marker of this allocation and order"),
             Unproven::Mismatch(mismatch) => write!(f, "the install marker is of another attempt: {mismatch}"),
             Unproven::NotAdopted => f.write_str("the install marker differs from the one that the operator adopted"),
@@ -127,7 +127,7 @@ impl fmt::Display for Unproven {
     }
 }
 
-/// Judges a report of success of the boot with this token.
+/// Evaluates a report of success of the boot with this token.
 ///
 /// # Errors
 /// The success is not proven.
@@ -153,7 +153,7 @@ fn judge_first(standing: &Standing, allocation: &str, boot: Hash, report: &Repor
         (Ok(()), _) => Ok(SuccessEffect::Installs),
         (Err(why), _) if !standing.adopted => Err(why),
         (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(Unproven::NotAdopted),
-        // Without a marker that was shown before, the operator's word is for any of this allocation.
+        // If no marker was shown before, the operator's confirmation applies to any marker of this allocation.
         (Err(_), _) => Ok(SuccessEffect::Adopts),
     }
 }
@@ -174,7 +174,7 @@ fn prove(
     marker.check_attempt(record, disks).map_err(Unproven::Mismatch)
 }
 
-/// Returns whether this success of the order was recorded before. The answer to the first report may have been lost.
+/// Returns whether this success of the order was recorded before. The response to the first report may have been lost.
 fn is_repeated(standing: &Standing, order: &str, report: &Report) -> bool {
     let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
     is_last && standing.marker == report.marker

@@ -1,4 +1,4 @@
-//! What a machine has reported about itself at the beginning of a boot, and whether its disks have changed since.
+//! Registrations: the hardware that machines report at the start of a boot, and whether their disks have changed since.
 
 use super::{Hash, State, json, now};
 use crate::control::wire::Register;
@@ -7,22 +7,22 @@ use crate::inventory::Inventory;
 use crate::machine_identity::parse_usable_uuid;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// What is kept of a registration.
+/// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
     /// A [`Register`] as JSON.
     pub document: String,
-    /// Databases of earlier versions do not have it.
+    /// Time of the registration; `None` in databases of earlier versions.
     pub time: Option<String>,
-    /// The machine has passed a point of no return since.
+    /// True if the machine has passed a point of no return since.
     pub has_begun_since: bool,
 }
 
 impl State {
-    /// Keeps what a machine has reported about itself.
+    /// Stores the registration of a machine.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn register(&self, machine: &str, name: &str, register: &Register) -> Result<()> {
         let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
         let (machine, name) = (machine.to_owned(), name.to_owned());
@@ -43,28 +43,28 @@ impl State {
         .map(drop)
     }
 
-    /// The last registration of the machine.
+    /// Returns the last registration of the machine.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn registered(&self, machine: &str) -> Result<Option<Registered>> {
         let machine = machine.to_owned();
         self.run(move |connection| read(connection, &machine)).await
     }
 
-    /// [`State::registered`] for threads.
+    /// Blocking variant of [`State::registered`].
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn registered_blocking(&self, machine: &str) -> Result<Option<Registered>> {
         let machine = machine.to_owned();
         self.run_blocking(move |connection| read(connection, &machine))
     }
 
-    /// The last report of each machine's allocations, as JSON.
+    /// Returns the last reports of all allocations as JSON, with their machines.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn reports_blocking(&self) -> Result<Vec<(String, String)>> {
         self.run_blocking(|connection| {
             let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
@@ -72,10 +72,10 @@ impl State {
         })
     }
 
-    /// Inventory of the last registration, if this version understands and supports it.
+    /// Returns the inventory of the last registration, if this version supports it.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
         let registered = self.registered_blocking(machine)?;
         Ok(registered.and_then(|registered| registered.inventory()))
@@ -83,7 +83,7 @@ impl State {
 }
 
 impl Registered {
-    /// Inventory, if this version understands and supports it. Parsing may take long, so it does not run on a thread that answers requests.
+    /// Returns the inventory, if this version supports it. Parsing may take long, so it must not run on a thread that serves requests.
     pub fn inventory(&self) -> Option<Inventory> {
         let register = serde_json::from_str::<Register>(&self.document).ok()?;
         register.inventory.filter(|inventory| inventory.exceeded().is_none())
@@ -99,7 +99,8 @@ fn read(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Regis
     registered.optional()
 }
 
-/// The machine of this boot destroys now. Its registered inventory is no longer true, nor is a marker that it waits with.
+/// Records that the machine of this boot has started to erase: its registered inventory is outdated, and so is a marker that waits for
+/// confirmation.
 pub fn is_over(transaction: &Transaction, boot: Hash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

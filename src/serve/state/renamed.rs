@@ -1,4 +1,4 @@
-//! A machine gets a new id with a new mainboard or firmware. Everything that is known of it moves to the new id.
+//! Renaming of machines that got a new id with a new mainboard or firmware. All records are transferred to the new id.
 
 use super::{State, confirmed, moves};
 use crate::error::Result;
@@ -12,10 +12,10 @@ pub enum Renamed {
 }
 
 impl State {
-    /// Moves all that is known of `old` to `new`, and remembers `old`.
+    /// Transfers all records of `old` to `new`, and remembers `old` as a former id.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn rename(&self, old: &str, new: &str) -> Result<Renamed> {
         let (old, new) = (old.to_owned(), new.to_owned());
         self.durably(move |transaction| {
@@ -29,10 +29,10 @@ impl State {
                 transaction.query_row(&select, [machine], |row| row.get(0)).optional()
             };
             if has(&old, "true")?.is_none() {
-                return Ok(Renamed::Refused(format!("nothing is known of a machine {old}")));
+                return Ok(Renamed::Refused(format!("machine {old} is not on record")));
             }
             if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
-                let message = format!("machine {new} has an installation of its own, of allocation {own}");
+                let message = format!("machine {new} has its own installation, of allocation {own}");
                 return Ok(Renamed::Refused(message));
             }
             rename(transaction, &old, &new)?;
@@ -43,7 +43,7 @@ impl State {
 }
 
 fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
-    // What was handed out to the new id has never begun: it is dropped.
+    // Installations that were served to the new id have never started: they are dropped.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
@@ -52,7 +52,7 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    // What the machine has reported under its new id is newer, and stays. So does a boot of the new id.
+    // Data that the machine has reported under its new id is newer, and preserved. So is a boot of the new id.
     let moved = transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
     if moved > 0 {
         // The mainboard was replaced: the UUID of the old one is no longer expected.

@@ -1,4 +1,4 @@
-//! The tables, and the columns that databases of earlier versions lack.
+//! Tables of the database, and columns that databases of earlier versions lack.
 
 use super::epoch;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
@@ -45,14 +45,14 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
-/// has begun, that the operator has adopted it, the marker that the machine waits with, volumes of Kubernetes that are on its disks, and its fencing token. `layouts`: what was handed out last,
-/// and for which order. `orders`: on which disks it has begun, the operator's words, when an attempt was counted whose boot
-/// has not registered, and its fencing token. `machines`: that it has no file, when it has registered, that it has begun to destroy since, and
-/// the last usable UUID that its firmware has reported, and when the operator has freed it. `moves`:
-/// all of it, which is also how a database from before there were moves is told. `identity`: when this database took the place of a
-/// lost one. `orders.attempt`: boot and secret digest of the last attempt that has begun. `allocations.adopted_marker`: the install
-/// marker that the operator was shown when adopting the allocation.
+/// Columns that were added later. `allocations`: what is installed (image, layout, marker, and Kubernetes volumes), the outcome of the last
+/// reinstall, the disks of a first installation that has started, the adoption by the operator with the marker that was shown, the marker
+/// that waits for confirmation, and the fencing token. `layouts`: the layout and image that were served last, and for which order.
+/// `orders`: the disks of the last attempt that has started, its boot and secret digest, the operator's options, the time of an attempt
+/// that was counted and whose boot has not registered, and the fencing token. `machines`: the absence of a file, the time of the
+/// registration, whether the machine has started to erase since then, the last usable UUID that its firmware reported, and the time at
+/// which the operator freed it. `moves`: the whole record; its absence identifies a database from before there were migrations. `identity`:
+/// the time at which this database replaced a lost one.
 const LATER: [(&str, &str); 25] = [
     ("allocations", "image"),
     ("allocations", "layout"),
@@ -81,7 +81,7 @@ const LATER: [(&str, &str); 25] = [
     ("allocations", "adopted_marker"),
 ];
 
-/// Makes the tables, or adds what a database of an earlier version does not have.
+/// Creates the tables, or adds what a database of an earlier version lacks.
 pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;
@@ -97,7 +97,7 @@ pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Is there nothing that [`bring_up_to_date`] would add?
+/// Returns whether [`bring_up_to_date`] would add nothing.
 pub fn is_up_to_date(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {
@@ -108,7 +108,7 @@ pub fn is_up_to_date(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(true)
 }
 
-/// Earlier versions had one token for each machine. It becomes a boot that has to register again.
+/// Converts the tokens of earlier versions, one for each machine, to boots that must register again.
 fn move_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
     if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {

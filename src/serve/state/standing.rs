@@ -1,4 +1,4 @@
-//! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
+//! State of an allocation on a machine: what has started, what is installed, what is ordered, and how the last reinstall ended.
 
 use super::proof::BegunAttempt;
 use super::{Hash, State, confirmed, epoch, moves, now, strangers, unremembered};
@@ -14,61 +14,61 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// How far an allocation has come.
+/// State of an allocation on a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
-    /// When the database first knew the allocation; empty before.
+    /// Time of the first record of the allocation; empty before.
     pub created: String,
     pub succeeded: bool,
-    /// The operator has reported it as installed, and the machine has not yet.
+    /// True if the operator has reported it as installed, but the machine has not yet.
     pub adopted: bool,
     /// Install marker that the operator was shown when adopting the allocation.
     pub adopted_marker: Option<Marker>,
-    /// The installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
+    /// True if the installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
     pub is_claimed: bool,
-    /// Id of the installed image; databases of earlier versions do not have it.
+    /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
-    /// The installed layout, as it was handed out; databases of earlier versions have only its id.
+    /// Installed layout, as it was served; databases of earlier versions have only its id.
     pub layout: Option<Value>,
-    /// Id of the layout that was handed out last.
+    /// Id of the layout that was served last.
     pub layout_id: Option<String>,
-    /// What was handed out last.
+    /// Layout that was served last.
     pub handed_out: Option<Given>,
     pub marker: Option<Marker>,
     pub order: Option<Order>,
     pub outcome: Option<Outcome>,
-    /// A first installation that has passed its point of no return and is not finished.
+    /// First installation that has passed its point of no return and is not complete.
     pub first: Option<First>,
-    /// A marker of this allocation that the machine has found and does not believe. It waits for the operator's word.
+    /// Marker of this allocation that the machine has found but does not trust. It waits for the operator's confirmation.
     pub waits: Option<Marker>,
-    /// Volumes of Kubernetes that the last installation has reported.
+    /// Kubernetes volumes that the last installation reported.
     pub volumes: Vec<PreparedVolume>,
-    /// The other machine id under which this allocation is installed. Then this machine must not have it.
+    /// Other machine id under which this allocation is installed. This machine must not get it then.
     pub elsewhere: Option<String>,
-    /// The allocation has been moved away from this machine, or something else has been copied over it: it is not to be had from its
-    /// disks any more.
+    /// True if the allocation was migrated away from this machine, or overwritten by a migration: it must not be booted from the machine's
+    /// disks.
     pub barred: bool,
-    /// The database was restored from a backup, and its record of the machine is not confirmed since.
+    /// True if the database was restored from a backup, and its record of the machine was not confirmed since.
     pub unconfirmed: bool,
-    /// Fencing token of the first installation; none before it was handed out, and in databases of earlier versions.
+    /// Fencing token of the first installation; `None` before it was served, and in databases of earlier versions.
     pub fencing: Option<FencingToken>,
     /// Ids that the machine had before.
     pub former: Vec<String>,
-    /// An installation on the machine may have been forgotten with a lost database.
+    /// True if an installation on the machine may have been forgotten with a lost database.
     pub unremembered: bool,
-    /// The layout that a template makes of what the machine has registered, or why it cannot.
+    /// Layout that a template generates from the machine's registered hardware, or why it cannot.
     pub generated: Option<Result<Layout, String>>,
-    /// The approval of the machine's next installation, or why it cannot be used.
+    /// Approval of the machine's next installation, or why it cannot be used.
     pub approved: Option<Result<Arc<Approval>, String>>,
 }
 
 impl Standing {
-    /// Is it installed, as the machine or the operator has reported?
+    /// Returns whether it is installed, as reported by the machine or the operator.
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
     }
 
-    /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and what is installed boots.
+    /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and the installed system boots.
     pub fn without_unconfirmed_order(self) -> Standing {
         match self.unconfirmed && self.is_installed() {
             true => Standing { order: None, ..self },
@@ -76,8 +76,8 @@ impl Standing {
         }
     }
 
-    /// The layout that an installation has begun with. It goes on with it whatever the files say: it may be finished, its report
-    /// lost.
+    /// Returns the layout with which an installation has started. The installation continues with it whatever the files contain: it may be
+    /// complete, and its report lost.
     pub fn pinned(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -88,37 +88,37 @@ impl Standing {
     }
 }
 
-/// A layout as it was handed out to a machine.
+/// Layout as it was served to a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
     pub layout: Value,
-    /// Id of the order that it was handed out for; empty for a first installation.
+    /// Id of the order for which it was served; empty for a first installation.
     pub order: String,
 }
 
-/// A first installation that has begun.
+/// First installation that has started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct First {
     pub disks: Vec<MarkedDisk>,
-    /// Token of the boot that has begun last, as a hash.
+    /// Hash of the token of the boot that started last.
     pub by: Hash,
-    /// No earlier boot has begun.
+    /// True if no earlier boot has started.
     pub only: bool,
-    /// That boot has reported that it has failed.
+    /// True if that boot has reported that it failed.
     pub heard: bool,
-    /// Record of its secret; none from an agent that sends no digest, and in databases of earlier versions.
+    /// Record of its secret; `None` from an agent that sends no digest, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,
 }
 
 impl First {
-    /// Returns the attempt that has begun last.
+    /// Returns the attempt that started last.
     pub fn attempt(&self) -> BegunAttempt {
         BegunAttempt { by: self.by, record: self.record.clone() }
     }
 }
 
-/// What the operator's order says beyond the image.
+/// Options of the operator's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
     #[serde(default)]
@@ -131,7 +131,7 @@ pub struct Words {
     pub replace_newer: bool,
 }
 
-/// An order to reinstall that is open.
+/// Open order for a reinstall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Order {
     pub id: String,
@@ -140,38 +140,38 @@ pub struct Order {
     pub created: String,
     /// Number of attempts that were counted.
     pub attempts: u32,
-    /// An attempt has reported that it passes the point of no return. It may never have received the answer.
+    /// True if an attempt has reported that it passes the point of no return. It may never have received the response.
     pub begun: bool,
     pub without_marker: bool,
-    /// The layout file counts, even if it promises other things of a disk than the installed layout.
+    /// True if the layout file applies, even if it promises something else about a disk than the installed layout.
     #[serde(default)]
     pub change_promise: bool,
-    /// Serial numbers of disks whose data are given up.
+    /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// The installation on the disks is replaced even if it is newer than the order.
+    /// True if the installation on the disks is replaced even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Fencing token; not shown to people.
+    /// Fencing token; not shown to operators.
     #[serde(skip)]
     pub fencing: Option<FencingToken>,
-    /// The operator has placed or confirmed it since the database was last restored; not shown to people.
+    /// True if the operator has placed or confirmed it since the database was last restored; not shown to operators.
     #[serde(skip)]
     pub confirmed: bool,
-    /// The disks of the last attempt that has begun; not shown to people.
+    /// Disks of the last attempt that has started; not shown to operators.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
-    /// Attempt that has begun last; none if this server has seen none begin. Not shown to operators.
+    /// Last attempt that has started; `None` if this server has not seen any start. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<BegunAttempt>,
-    /// The order has begun and gets no further attempt: the machine waits for a person.
+    /// True if the order has started and gets no further attempt: the machine waits for the operator.
     pub given_up: bool,
-    /// When the last attempt was counted, until a boot registers for it; not shown to people.
+    /// Time at which the last attempt was counted, until a boot registers for it; not shown to operators.
     #[serde(skip)]
     pub handed: Option<String>,
 }
 
-/// How the last reinstall ended, or its last attempt.
+/// Result of the last reinstall, or of its last attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Outcome {
     /// Id of the order.
@@ -180,7 +180,7 @@ pub struct Outcome {
     pub image: String,
     pub success: bool,
     pub message: String,
-    /// RFC 3339, UTC.
+    /// Time, as RFC 3339 in UTC.
     pub time: String,
 }
 
@@ -191,7 +191,7 @@ impl Outcome {
     }
 }
 
-/// Record of an allocation that was handed out.
+/// Record of an allocation that was served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedOutRecord {
     /// Time of the first record of the allocation, as RFC 3339 in UTC.
@@ -200,7 +200,7 @@ pub struct HandedOutRecord {
     pub fencing: Option<FencingToken>,
 }
 
-/// What a machine is given to install.
+/// Installation that is served to a machine.
 pub struct HandedOut<'a> {
     pub layout_id: &'a str,
     pub layout: &'a Value,
@@ -211,45 +211,45 @@ pub struct HandedOut<'a> {
 }
 
 impl State {
-    /// How far the allocation has come.
+    /// Returns the state of the allocation.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn standing(&self, machine: &str, allocation: &str) -> Result<Standing> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run(move |connection| read(connection, &machine, &allocation)).await
     }
 
-    /// Of many machines with their allocations.
+    /// Returns the states of several machines with their allocations.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn standings(&self, all: Vec<(String, String)>) -> Result<Vec<Standing>> {
         self.run(move |connection| all.iter().map(|(machine, id)| read(connection, machine, id)).collect()).await
     }
 
-    /// [`State::standing`] for threads.
+    /// Blocking variant of [`State::standing`].
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn standing_blocking(&self, machine: &str, allocation: &str) -> Result<Standing> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        // As of one moment, also where another process writes.
+        // Reads a consistent state, even if another process writes.
         self.run_blocking(move |connection| {
             let moment = connection.transaction()?;
             read(&moment, &machine, &allocation)
         })
     }
 
-    /// Remembers what was handed out last.
+    /// Records what was served last.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<HandedOutRecord> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
         let order = what.order.to_owned();
-        // The report of success makes this the installed layout. It must find it, even if the server's power fails in between.
+        // The report of success makes this the installed layout. It must be found then, even if the server loses power in between.
         self.durably(move |transaction| {
             transaction.execute(
                 "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order)
@@ -260,7 +260,7 @@ impl State {
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
-            // The machine's file may have come while the machine waited.
+            // The machine's file may have been added while the machine waited.
             strangers::is_known(transaction, &machine)?;
             let fencing = epoch::token_of_allocation(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
@@ -273,7 +273,7 @@ impl State {
 
 const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
 
-/// Reads the standing as of one moment: the caller holds the connection.
+/// Reads a consistent state: the caller holds the connection.
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
@@ -328,7 +328,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             image: row.get(1)?,
             created: row.get(2)?,
             attempts: row.get(3)?,
-            // In databases of earlier versions, this column has the number of an attempt.
+            // In databases of earlier versions, this column contains the number of an attempt.
             begun: row.get::<_, u32>(4)? > 0,
             without_marker: row.get(5)?,
             given_up: row.get(6)?,

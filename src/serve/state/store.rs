@@ -1,8 +1,8 @@
-//! The database as a file. It is opened only if it is undamaged and belongs here. Every durable transaction is in this one file
-//! when it ends. If somebody takes the file away, the server stops.
+//! Database file. It is opened only if it is undamaged and belongs to the directory. Every durable transaction is in this single file when
+//! it ends. If the file is removed, the server stops.
 //!
-//! With a write-ahead log (WAL), the many events of many machines cost no sync each. What must not get lost is synced, and then
-//! moved from the log into the database file, so that a copy of this one file has all that matters.
+//! With a write-ahead log (WAL), the many events of many machines cost no sync each. Transactions that must not be lost are synced, and
+//! then moved from the log into the database file, so that a copy of this single file contains everything that matters.
 
 use super::identity::{self, Identity};
 use super::{schema, unremembered};
@@ -13,13 +13,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
-/// Survival of a transaction's result when the power of the server fails.
+/// Survival of a transaction's result when the server loses power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// The result is on the disk before its caller gets an answer.
+    /// The result is on disk before its caller gets a response.
     Synced,
-    /// The result survives a crash of the server. A failure of its power may undo it, until a later transaction is synced: the log is in
-    /// order.
+    /// The result survives a crash of the server. A power failure may undo it, until a later transaction is synced: the log is sequential.
     Deferred,
 }
 
@@ -29,17 +28,17 @@ pub struct Store {
     /// Device and inode of the file that was opened.
     file: (u64, u64),
     identity: Identity,
-    /// Why the server has to stop.
+    /// Reason why the server must stop.
     gone: watch::Sender<Option<String>>,
 }
 
 impl Store {
-    /// Opens or creates the database, readable for its owner only: reports hold passwords.
+    /// Opens or creates the database, readable for its owner only: reports contain passwords.
     ///
     /// # Errors
-    /// The file cannot be made, is no database of ours, is damaged, or is not the one that belongs here.
+    /// The file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
     pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<Store> {
-        let what = || format!("open the state file {}", path.display());
+        let what = || format!("open the database {}", path.display());
         let is_new = is_new(path)?;
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
         let mut connection = Connection::open(path).context(Phase::Serve, what)?;
@@ -61,18 +60,18 @@ impl Store {
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Opens the database of a server for reading alone: nothing is made, and nothing brought up to date. Each answer is one short
-    /// transaction, for which the server waits nowhere.
+    /// Opens the database of a server for reading only: nothing is created or upgraded. Each read is a short transaction, which does not
+    /// block the server.
     ///
     /// # Errors
-    /// There is none, it is no database of ours, or of an earlier version.
+    /// The database does not exist, is not one of this server, or is of an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<Store> {
-        let what = || format!("open the state file {}", path.display());
+        let what = || format!("open the database {}", path.display());
         if is_new(path)? {
-            let message = format!("{} is not there: no server has run in that directory", path.display());
+            let message = format!("{} does not exist: no server has run in that directory", path.display());
             return Err(Error::refusal(Phase::Serve, message));
         }
-        // A log can be read only with the file beside it that its readers share.
+        // A write-ahead log can be read only together with its shared-memory file, which readers write.
         let connection =
             Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
@@ -80,18 +79,18 @@ impl Store {
         let own = of_database(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_up_to_date(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
-            let message = format!("{} is of an earlier version: start its server once", path.display());
+            let message = format!("{} is of an earlier version: start its server once to upgrade it", path.display());
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = inode(path).context(Phase::Serve, what)?;
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Runs one transaction, and syncs it if it says so. Transactions that any client can cause are deferred: a sync costs as
-    /// much as hundreds of transactions.
+    /// Runs one transaction, and syncs it if it requests that. Transactions that any client can cause are deferred: a sync costs as much as
+    /// hundreds of transactions.
     ///
     /// # Errors
-    /// The database's. If the file is gone, the server stops.
+    /// The database cannot be read or written. If the file is missing, the server stops.
     pub fn as_durable_as_needed<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
@@ -102,7 +101,7 @@ impl Store {
             let done = work(&transaction)?;
             transaction.commit().map(|()| done)
         })();
-        let (value, durability) = done.context(Phase::Serve, || "the state file")?;
+        let (value, durability) = done.context(Phase::Serve, || "the database")?;
         if durability == Durability::Synced {
             self.sync()?;
         }
@@ -114,11 +113,11 @@ impl Store {
         self.counted(|_| Ok(((), true)))
     }
 
-    /// Runs one transaction, which is on the disk, in the one file, when this returns. One that changes nothing costs no sync. With the log, `synchronous=NORMAL`
-    /// survives a crash of the server but not a failure of its power. What is acknowledged must survive both.
+    /// Runs one transaction, which is on disk, in the single file, when this returns. One that changes nothing is not synced. With a WAL,
+    /// `synchronous=NORMAL` survives a crash of the server but not a power failure. Acknowledged data must survive both.
     ///
     /// # Errors
-    /// The database's. If the file is gone, the server stops.
+    /// The database cannot be read or written. If the file is missing, the server stops.
     pub fn durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
         self.counted(|transaction| {
             let before = transaction.total_changes();
@@ -127,11 +126,11 @@ impl Store {
         })
     }
 
-    /// Runs one transaction; if it returns true, it is counted and synced.
+    /// Runs one transaction; if it returns true, counts and syncs it.
     fn counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
         self.must_be_there()?;
-        let (value, transactions) = self.commit(work).context(Phase::Serve, || "the state file")?;
-        // If the file was deleted or replaced meanwhile, what was just written is gone with it.
+        let (value, transactions) = self.commit(work).context(Phase::Serve, || "the database")?;
+        // If the file was deleted or replaced in the meantime, the transaction is lost with it.
         self.must_be_there()?;
         let Some(transactions) = transactions else { return Ok(value) };
         self.identity.transactions = transactions;
@@ -140,7 +139,7 @@ impl Store {
         Ok(value)
     }
 
-    /// Returns the new count of transactions, if this one is counted.
+    /// Commits a transaction. Returns the new count of transactions, if this one is counted.
     fn commit<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
@@ -164,36 +163,36 @@ impl Store {
     /// Reads and writes one row, as a sign of life.
     ///
     /// # Errors
-    /// The database's.
+    /// The database cannot be read or written.
     pub fn pulse(&mut self) -> Result<()> {
         let update = "UPDATE identity SET transactions = transactions";
-        self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the state file")
+        self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the database")
     }
 
-    /// Is the file at its place still the one that was opened?
+    /// Checks that the file at the path is still the one that was opened.
     ///
     /// # Errors
-    /// The file is gone or another one: the server stops.
+    /// The file is missing or another one: the server stops.
     pub fn must_be_there(&self) -> Result<()> {
         match inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(self.stop(format!("{} is another file than the one that was opened", self.path.display()))),
-            Err(error) => Err(self.stop(format!("{} is gone: {error}", self.path.display()))),
+            Ok(_) => Err(self.stop(format!("{} is not the file that was opened", self.path.display()))),
+            Err(error) => Err(self.stop(format!("{} is missing: {error}", self.path.display()))),
         }
     }
 
     fn stop(&self, why: String) -> Error {
         let message = format!(
-            "{why}. Nothing that machines and operators say would be remembered, so the server stops. Put the database back \
-             (`drophammer serve restore`), and start again"
+            "{why}. Reports and orders can no longer be stored, so the server stops. Restore the database \
+            (`drophammer serve restore`), and start the server again"
         );
         self.gone.send_replace(Some(message.clone()));
         Error::new(Phase::Serve, message)
     }
 }
 
-/// Moves the log into the database file, synced. While a backup reads the database, the log stays, which is as durable. The next
-/// transaction moves it.
+/// Moves the log into the database file, and syncs it. While a backup reads the database, the log remains, which is equally durable. The
+/// next transaction moves it.
 fn into_the_file(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
@@ -202,15 +201,15 @@ fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|is| (is.dev(), is.ino()))
 }
 
-/// Has this file never held what a server remembers? It does not exist, is empty, or lacks the tables.
+/// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the tables.
 ///
 /// # Errors
-/// It is not a database.
+/// The file is not a database.
 pub fn is_new(path: &Path) -> Result<bool> {
     if fs::metadata(path).map_or(true, |is| is.len() == 0) {
         return Ok(true);
     }
-    let what = || format!("open the state file {}", path.display());
+    let what = || format!("open the database {}", path.display());
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
@@ -223,6 +222,8 @@ pub fn is_new(path: &Path) -> Result<bool> {
     }
 }
 
+/// Checks the integrity of the database.
+///
 /// # Errors
 /// The database is damaged.
 pub fn check(connection: &Connection, path: &Path) -> Result<()> {
@@ -236,11 +237,11 @@ pub fn check(connection: &Connection, path: &Path) -> Result<()> {
 
 fn damaged(path: &Path, damage: &str) -> Error {
     let (path, damage) = (path.display(), damage.replace('\n', " "));
-    let message = format!("{path} is damaged: {damage}. Put a backup in its place with `drophammer serve restore`");
+    let message = format!("{path} is damaged: {damage}. Restore a backup with `drophammer serve restore`");
     Error::new(Phase::Serve, message)
 }
 
-/// The identity that is stored in the database itself; databases of earlier versions have none.
+/// Returns the identity stored in the database itself; `None` in databases of earlier versions.
 pub fn of_database(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
     if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
@@ -260,28 +261,28 @@ pub fn keep(connection: &Connection, identity: &Identity) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Checks that the database belongs to the id beside it. A database without an id gets one.
+/// Checks that the database belongs to the id file next to it. A database without an id gets one.
 fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Identity> {
     let file = identity::path(database);
     let beside = if is_new { None } else { identity::read(&file)? };
     let what = match (own, beside) {
         (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
         (Some(own), Some(beside)) if own.id == beside.id => format!(
-            "is older than what this directory knows: {} counts {} transactions, the database has {}",
+            "is older than the last state of this directory: {} counts {} transactions, but the database {}",
             file.display(),
             beside.transactions,
             own.transactions
         ),
-        (Some(own), Some(beside)) => format!("is of another directory: its id is {}, not {}", own.id, beside.id),
-        (Some(own), None) => format!("has the id {}, but there is no {} beside it", own.id, file.display()),
+        (Some(own), Some(beside)) => format!("belongs to another directory: its id is {}, not {}", own.id, beside.id),
+        (Some(own), None) => format!("has id {}, but {} next to it is missing", own.id, file.display()),
         (None, Some(beside)) if beside.transactions > 0 => {
             format!(
-                "has no id, but {} has the id {}: the database is older than that file, or of another directory",
+                "does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
                 file.display(),
                 beside.id
             )
         }
-        // The first start was cut off between writing the id file and the database.
+        // The first start was interrupted between writing the id file and the database.
         (None, Some(beside)) => return Ok(beside),
         (None, None) => {
             let fresh = Identity::fresh();
@@ -291,7 +292,7 @@ fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Ident
     };
     let message = format!(
         "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, \
-         and lose what they keep. Put the right database back with `drophammer serve restore`, which refuses a wrong one",
+        and lose the data that they preserve. Restore the correct database with `drophammer serve restore`, which rejects a wrong one",
         database.display()
     );
     Err(Error::new(Phase::Serve, message))

@@ -1,5 +1,4 @@
-//! Machines without a file: everybody who asks with a new UUID. Their number is limited. After a day of silence they are
-//! forgotten.
+//! Machines without a file: any client that calls with a new UUID. Their number is limited, and they are deleted after a day of silence.
 
 use super::boots::{Heard, current};
 use super::now;
@@ -7,15 +6,16 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// The limit: more than anybody puts into racks before writing the first file.
+/// Maximum number of such machines: more than are put into racks before the first file is written.
 const MOST: u32 = 256;
+/// Time after its last call at which such a machine is deleted.
 const KEPT: Duration = Duration::hours(24);
 
-/// A machine with an allocation in the database is no stranger, whatever became of its file.
+/// Condition for such machines. A machine with an allocation in the database is not one, whatever became of its file.
 const ALL: &str =
     "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
-/// Makes room for the machine; false if there is none, because all the others are heard.
+/// Makes room for the machine. Returns false if that is impossible, because all others are active.
 pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !has_room(transaction, heard)? {
@@ -29,7 +29,7 @@ pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlit
     Ok(true)
 }
 
-/// Notes that the machine has a file.
+/// Records that the machine has a file.
 pub fn is_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }

@@ -265,5 +265,5 @@ fn an_order_of_which_no_attempt_begins_is_dropped() {
     }
     assert!(matches!(boot(), NextBoot::Dropped(_)));
     let outcome = standing(&state, "m").outcome.unwrap();
-    assert!(outcome.message.contains("given up after 3 attempts") && !outcome.success, "{outcome:?}");
+    assert!(outcome.message.contains("abandoned after 3 attempts") && !outcome.success, "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! A database that took the place of a lost one does not remember what is installed on machines that it has not seen installed since.
+//! Installations that are unknown because this database replaced a lost one: those on machines that it has not seen installed since.
 
 use super::now;
 use rusqlite::Connection;
@@ -6,7 +6,7 @@ use rusqlite::Connection;
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
 
-/// Notes that this database took the place of a lost one.
+/// Records that this database replaced a lost one.
 pub fn note_loss(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }

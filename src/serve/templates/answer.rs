@@ -1,4 +1,4 @@
-//! Answers as Ironic gives them: an error is a JSON text in a JSON object, and it has two forms, by who refuses.
+//! Responses in Ironic's format. An error is JSON text in a JSON object, and has two forms, depending on the component that refuses.
 
 use crate::serve::api_error::ApiError;
 use axum::Json;
@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+/// Refusal of a request.
 #[derive(Debug)]
 pub struct Refused {
     status: StatusCode,
@@ -15,9 +16,9 @@ pub struct Refused {
 
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// A call refuses.
+    /// The handler of the request refuses.
     Call,
-    /// There is no such call, or not in this version.
+    /// The route does not exist, or not in this version.
     Router,
 }
 
@@ -33,7 +34,7 @@ impl Refused {
     }
 
     pub fn unknown(ident: &str) -> Refused {
-        Refused::new(StatusCode::NOT_FOUND, format!("there is no deploy template {ident}"))
+        Refused::new(StatusCode::NOT_FOUND, format!("deploy template {ident} not found"))
     }
 
     pub fn conflict(message: impl Into<String>) -> Refused {

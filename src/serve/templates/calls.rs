@@ -1,4 +1,5 @@
-//! The calls: one way in for each form, because who refuses, and how, depends on version, method and path together.
+//! Request handlers. There is a single one for each form, because whether and how a request is refused depends on version, method and path
+//! together.
 
 use super::answer::{Answered, Refused};
 use super::list::list;
@@ -19,15 +20,15 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A template may carry a layout; a large one has some ten thousand bytes.
+/// Limit of a template. It may contain a layout; a large one has some ten thousand bytes.
 const TEMPLATE_BYTES: usize = 1 << 20;
-/// Where clients of OpenStack put a token.
+/// Header in which OpenStack clients send a token.
 const TOKEN: &str = "x-auth-token";
 
-/// What is asked, beside the body.
+/// Request without its body.
 pub struct Asked {
     method: Method,
-    /// Behind the collection: a template, and a field of it.
+    /// Path below the collection: a template, and a field of it.
     path: Vec<String>,
     query: Vec<(String, String)>,
     headers: HeaderMap,
@@ -54,7 +55,7 @@ impl FromRequestParts<Arc<App>> for Asked {
     }
 }
 
-/// `/v1/deploy_templates` and what is below.
+/// Handles `/v1/deploy_templates` and everything below.
 pub async fn ironic(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Response {
     let minor = versions::of(&asked.headers);
     let told = minor.as_ref().ok().copied();
@@ -67,12 +68,12 @@ pub async fn ironic(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Re
     response
 }
 
-/// `/v1/deploy-templates` and what is below.
+/// Handles `/v1/deploy-templates` and everything below.
 pub async fn proposed(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Response {
     answer(&app, Form::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// `/`: which versions there are. Clients look here first.
+/// Handles `/`: returns the supported versions, which clients request first.
 pub async fn root(headers: HeaderMap, base: Base) -> Response {
     let version = version(&base.calls);
     discovered(
@@ -82,7 +83,7 @@ pub async fn root(headers: HeaderMap, base: Base) -> Response {
     )
 }
 
-/// `/v1`: what there is in it.
+/// Handles `/v1`: returns its resources.
 pub async fn version_one(headers: HeaderMap, base: Base) -> Response {
     let base = base.calls;
     let link = |path: &str, rel: &str| json!({"href": format!("{base}{path}"), "rel": rel});
@@ -109,7 +110,7 @@ fn discovered(headers: &HeaderMap, answer: Value) -> Response {
 }
 
 fn allowed(method: &Method, minor: u32) -> Answered<()> {
-    let why = "this version of the API has no deploy templates: they came with 1.55";
+    let why = "this version of the API does not support deploy templates, which were added in 1.55";
     match (minor >= versions::WITH_TEMPLATES, method) {
         (true, _) => Ok(()),
         (false, &Method::GET) => Err(Refused::router(StatusCode::NOT_FOUND, why)),
@@ -117,7 +118,7 @@ fn allowed(method: &Method, minor: u32) -> Answered<()> {
     }
 }
 
-/// The operator's token, as our own commands send it or as clients of OpenStack do.
+/// Checks the operator's token, as it is sent by this program or by OpenStack clients.
 fn authorised(app: &App, headers: &HeaderMap) -> Answered<()> {
     let as_bearer = headers.get(TOKEN).and_then(|token| token.to_str().ok()).and_then(|token| {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
@@ -126,7 +127,7 @@ fn authorised(app: &App, headers: &HeaderMap) -> Answered<()> {
     match Operator::is_asking(app, headers) || as_bearer.is_some_and(|headers| Operator::is_asking(app, &headers)) {
         true => Ok(()),
         false => {
-            let why = "this call needs the operator's token, as Authorization: Bearer or as X-Auth-Token";
+            let why = "this request requires the operator's token, as Authorization: Bearer or as X-Auth-Token";
             Err(Refused::new(StatusCode::UNAUTHORIZED, why))
         }
     }
@@ -135,7 +136,7 @@ fn authorised(app: &App, headers: &HeaderMap) -> Answered<()> {
 async fn answer(app: &App, form: Form, asked: &Asked, body: Body) -> Answered {
     authorised(app, &asked.headers)?;
     let whole = |stored: &Stored| shown(stored, &asked.base, form, None);
-    let no_template = || Refused::bad("name a template, by uuid or by name");
+    let no_template = || Refused::bad("specify a template, by uuid or by name");
     match (asked.method.as_str(), &asked.path[..]) {
         ("GET", []) => {
             let directory = app.directory();
@@ -152,7 +153,7 @@ async fn answer(app: &App, form: Form, asked: &Asked, body: Body) -> Answered {
             }
             Ok(response)
         }
-        ("POST", _) => Err(Refused::bad("a template is made in the collection, not at a name")),
+        ("POST", _) => Err(Refused::bad("a template is created by a POST to the collection, not to its name")),
         ("PATCH" | "DELETE", []) => Err(no_template()),
         ("PATCH", [ident]) => {
             let patch = document(app, asked.peer, body).await?;
@@ -173,7 +174,7 @@ fn show(app: &App, form: Form, asked: &Asked, ident: &str, field: Option<&str>) 
     for (name, value) in &asked.query {
         match name.as_str() {
             "fields" => only = Some(fields(value)?),
-            other => return Err(Refused::bad(format!("there is no argument {other:?}"))),
+            other => return Err(Refused::bad(format!("unknown argument {other:?}"))),
         }
     }
     let directory = app.directory();
@@ -181,11 +182,11 @@ fn show(app: &App, form: Form, asked: &Asked, ident: &str, field: Option<&str>) 
     Ok(Json(shown(stored, &asked.base, form, only.as_deref())).into_response())
 }
 
-/// No body is an empty object.
+/// Parses the body. An empty body is an empty object.
 async fn document(app: &App, peer: Peer, body: Body) -> Answered<Value> {
     let bytes = bytes(app, peer, body, TEMPLATE_BYTES).await?;
     match bytes.is_empty() {
         true => Ok(json!({})),
-        false => serde_json::from_slice(&bytes).map_err(|error| Refused::bad(format!("the body is no JSON: {error}"))),
+        false => serde_json::from_slice(&bytes).map_err(|error| Refused::bad(format!("the body is not JSON: {error}"))),
     }
 }

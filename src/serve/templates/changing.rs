@@ -1,4 +1,4 @@
-//! Create, patch and delete. A change is answered when it is in force.
+//! Creation, changes and deletion of templates. The response is sent once the change is in force.
 
 use super::answer::{Answered, Refused};
 use super::list::is_name;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// A look at the directory takes less, also where it is long.
+/// Timeout for a change to come into force. A scan of the directory takes less, even of a large one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What of a template the calls take.
+/// Fields of a template that requests can set.
 const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
 
-/// The template with this uuid or name.
+/// Returns the template with this UUID or name.
 pub fn find<'a>(templates: &'a Templates, ident: &str) -> Answered<&'a Arc<Stored>> {
     if !is_name(ident) && !is_uuid(ident) {
         return Err(Refused::bad(format!("{ident:?} is neither a uuid nor a name")));
@@ -39,7 +39,7 @@ pub async fn create(app: &App, document: &Value) -> Answered<Arc<Stored>> {
     template.created_at = Some(now());
     let path = app.templates.path(&template);
     if path.exists() {
-        return Err(Refused::conflict(format!("{} is there, and is not this template", path.display())));
+        return Err(Refused::conflict(format!("{} already exists, and is not this template", path.display())));
     }
     write(app, path, &template).await?;
     in_force(app, &uuid)
@@ -71,7 +71,7 @@ pub async fn change(app: &App, ident: &str, document: &Value) -> Answered<Arc<St
     let (here, there) = (app.templates.path(old), app.templates.path(&template));
     let path = if stored.path == here && there != here { there } else { stored.path.clone() };
     if path != stored.path && path.exists() {
-        return Err(Refused::conflict(format!("{} is there, and is not this template", path.display())));
+        return Err(Refused::conflict(format!("{} already exists, and is not this template", path.display())));
     }
     let is_elsewhere = path != stored.path;
     put_file(path.clone(), yaml(&template)?).await?;
@@ -91,7 +91,7 @@ pub async fn delete(app: &App, ident: &str) -> Answered<()> {
     published(app, |templates| templates.all().all(|other| other.path != stored.path)).await
 }
 
-/// As its file would say it, if it said the uuid.
+/// Returns the template as its file would contain it together with the UUID.
 fn with_uuid(stored: &Stored) -> Template {
     Template { uuid: Some(stored.uuid.clone()), ..stored.template.clone() }
 }
@@ -106,15 +106,15 @@ fn refuse(problems: Vec<problem::Problem>) -> Answered<()> {
 fn refuse_taken(templates: &Templates, template: &Template, own: Option<&str>) -> Answered<()> {
     let is_other = |stored: &&Arc<Stored>| own.is_none_or(|own| stored.uuid != own);
     if templates.by_name(&template.name).filter(is_other).is_some() {
-        return Err(Refused::conflict(format!("there is a deploy template {} already", template.name)));
+        return Err(Refused::conflict(format!("deploy template {} already exists", template.name)));
     }
     match template.uuid.as_ref().filter(|uuid| templates.by_uuid(uuid).filter(is_other).is_some()) {
-        Some(uuid) => Err(Refused::conflict(format!("there is a deploy template with the uuid {uuid} already"))),
+        Some(uuid) => Err(Refused::conflict(format!("a deploy template with uuid {uuid} already exists"))),
         None => Ok(()),
     }
 }
 
-/// As Ironic keeps them: steps that stay come first and in their old order, new ones after them by interface and name.
+/// Orders steps as Ironic does: unchanged steps first, in their old order, then new ones by interface and name.
 fn ordered(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     let (mut kept, mut more) = (Vec::new(), Vec::new());
     kept.extend(old.iter().filter(|step| new.contains(step)).cloned());
@@ -125,13 +125,13 @@ fn ordered(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     kept
 }
 
-/// An edit that a person has made since, and that is not in force, is not written over.
+/// Refuses to overwrite an edit of the operator that is not in force.
 fn unchanged(stored: &Stored) -> Answered<()> {
     let now = std::fs::read_to_string(&stored.path).ok().and_then(|text| Template::read(&text).ok());
     match now.is_some_and(|now| now.says_the_same(&stored.template)) {
         true => Ok(()),
         false => {
-            let why = "says other things than what is in force: see the server's output, and try again";
+            let why = "differs from the version in force: see the server's output, and try again";
             Err(Refused::conflict(format!("{} {why}", stored.path.display())))
         }
     }
@@ -143,7 +143,7 @@ async fn write(app: &App, path: PathBuf, template: &Template) -> Answered<()> {
 }
 
 fn yaml(template: &Template) -> Answered<String> {
-    template.to_yaml().map_err(|why| Refused::bad(format!("this template cannot be kept: {why}")))
+    template.to_yaml().map_err(|why| Refused::bad(format!("this template cannot be stored: {why}")))
 }
 
 async fn put_file(path: PathBuf, text: String) -> Answered<()> {
@@ -165,7 +165,7 @@ fn is_in_force(templates: &Templates, path: &Path, template: &Template) -> bool 
     templates.all().any(|stored| stored.path == path && stored.template.says_the_same(template))
 }
 
-/// Has the directory looked at, and waits until the picture of it is this one.
+/// Requests a scan of the directory, and waits until its snapshot satisfies the condition.
 async fn published(app: &App, is_so: impl Fn(&Templates) -> bool) -> Answered<()> {
     app.state_has_changed();
     let mut directory = app.directory.clone();
@@ -173,7 +173,7 @@ async fn published(app: &App, is_so: impl Fn(&Templates) -> bool) -> Answered<()
     match tokio::time::timeout(PATIENCE, seen).await {
         Ok(Ok(_)) => Ok(()),
         _ => {
-            let why = "the file is changed, and the change is not in force yet: see the server's output";
+            let why = "the file was changed, but the change is not in force yet: see the server's output";
             Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, why))
         }
     }

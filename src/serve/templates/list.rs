@@ -1,4 +1,4 @@
-//! Many templates: in which order, how many, and which comes next.
+//! Lists of templates: their order, their length, and the link to the next page.
 
 use super::answer::{Answered, Refused};
 use super::shown::{Form, fields, shown};
@@ -7,26 +7,26 @@ use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// As many at once, as Ironic has it.
+/// Maximum length of a page, as in Ironic.
 const MOST: usize = 1000;
 const TRUE: [&str; 6] = ["1", "t", "true", "on", "y", "yes"];
 const FALSE: [&str; 6] = ["0", "f", "false", "off", "n", "no"];
 
-/// The arguments of a list.
+/// Arguments of a request for a list.
 #[derive(Debug)]
 struct Asked {
     marker: Option<String>,
     limit: usize,
     key: Key,
     backwards: bool,
-    /// None: all of them.
+    /// `None`: all fields.
     fields: Option<Vec<String>>,
     detail: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
-    /// The order in which they were made.
+    /// Order of creation.
     Id,
     Uuid,
     Name,
@@ -45,7 +45,7 @@ const KEYS: [(&str, Key); 5] = [
 pub fn list(templates: &Templates, query: &[(String, String)], base: &str, form: Form) -> Answered<Value> {
     let asked = Asked::read(query)?;
     let mut all: Vec<&Arc<Stored>> = templates.all().collect();
-    // Those that a person wrote have no time: they come first, by name.
+    // Templates that the operator wrote have no time: they come first, by name.
     all.sort_by(|one, other| one.template.created_at.cmp(&other.template.created_at));
     all.sort_by(|one, other| by(asked.key, one, other));
     if asked.backwards {
@@ -81,32 +81,32 @@ impl Asked {
         for (name, value) in query {
             match name.as_str() {
                 "marker" if is_name(value) => asked.marker = Some(value.clone()),
-                "marker" => return Err(Refused::bad(format!("the marker {value:?} is no name"))),
+                "marker" => return Err(Refused::bad(format!("the marker {value:?} is not a name"))),
                 "limit" => asked.limit = limit(value)?,
                 "sort_key" => {
                     let known = KEYS.iter().find(|(name, _)| name == value);
-                    let none = || Refused::bad(format!("{value:?} is no field that can be sorted by"));
+                    let none = || Refused::bad(format!("cannot sort by {value:?}"));
                     asked.key = known.ok_or_else(none)?.1;
                 }
                 "sort_dir" => {
-                    let wrong = || Refused::bad(format!("sort_dir is asc or desc, found {value:?}"));
+                    let wrong = || Refused::bad(format!("sort_dir must be asc or desc, found {value:?}"));
                     let directions = [("asc", false), ("desc", true)];
                     asked.backwards = directions.iter().find(|(name, _)| name == value).ok_or_else(wrong)?.1;
                 }
                 "fields" => asked.fields = Some(fields(value)?),
                 "detail" => asked.detail = Some(truth(value)?),
-                other => return Err(Refused::bad(format!("there is no argument {other:?}"))),
+                other => return Err(Refused::bad(format!("unknown argument {other:?}"))),
             }
         }
         match (&asked.fields, asked.detail) {
-            (Some(_), Some(true)) => return Err(Refused::bad("detail and fields cannot be asked for together")),
+            (Some(_), Some(true)) => return Err(Refused::bad("detail and fields cannot be combined")),
             (None, None | Some(false)) => asked.fields = Some(["uuid", "name"].map(str::to_owned).to_vec()),
             _ => {}
         }
         Ok(asked)
     }
 
-    /// The arguments of what comes after that template.
+    /// Returns the arguments of the page after that template.
     fn next(&self, uuid: &str) -> String {
         let key = KEYS.iter().find(|(_, key)| *key == self.key).map_or("id", |(name, _)| name);
         let direction = if self.backwards { "desc" } else { "asc" };
@@ -118,16 +118,16 @@ impl Asked {
     }
 }
 
-/// Letters, digits and what URLs leave as it is.
+/// Returns whether the text is a name: letters, digits, and characters that need no escaping in URLs.
 pub fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     !text.is_empty() && text.len() <= 255 && text.bytes().all(plain)
 }
 
 fn limit(text: &str) -> Answered<usize> {
-    let number: i64 = text.trim().parse().map_err(|_| Refused::bad(format!("the limit {text:?} is no number")))?;
+    let number: i64 = text.trim().parse().map_err(|_| Refused::bad(format!("the limit {text:?} is not a number")))?;
     match usize::try_from(number) {
-        Ok(0) | Err(_) => Err(Refused::bad("the limit is above 0")),
+        Ok(0) | Err(_) => Err(Refused::bad("the limit must be above 0")),
         Ok(limit) => Ok(limit.min(MOST)),
     }
 }
@@ -137,6 +137,6 @@ fn truth(text: &str) -> Answered<bool> {
     match (TRUE.contains(&word.as_str()), FALSE.contains(&word.as_str())) {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
-        _ => Err(Refused::bad(format!("detail is true or false, found {text:?}"))),
+        _ => Err(Refused::bad(format!("detail must be true or false, found {text:?}"))),
     }
 }

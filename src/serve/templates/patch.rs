@@ -1,16 +1,16 @@
-//! JSON patches (RFC 6902) as Ironic takes them: `add`, `replace` and `remove`, of some fields only.
+//! JSON patches (RFC 6902) as Ironic accepts them: `add`, `replace` and `remove`, for some fields only.
 
 use super::answer::{Answered, Refused};
 use serde_json::Value;
 
-/// What of a template can be changed.
+/// Fields of a template that can be changed.
 const CHANGEABLE: [&str; 4] = ["extra", "name", "steps", "description"];
 
-/// One line of a patch.
+/// Operation of a patch.
 #[derive(Debug)]
 pub struct Change {
     kind: Kind,
-    /// As it was written.
+    /// Path as it was written.
     path: String,
     steps: Vec<String>,
     value: Option<Value>,
@@ -23,10 +23,12 @@ enum Kind {
     Remove,
 }
 
+/// Parses a patch.
+///
 /// # Errors
-/// It is no patch, or one of what cannot be changed.
+/// The document is not a patch, or changes a field that cannot be changed.
 pub fn read(document: &Value) -> Answered<Vec<Change>> {
-    let lines = document.as_array().ok_or_else(|| Refused::bad("a patch is a list"))?;
+    let lines = document.as_array().ok_or_else(|| Refused::bad("a patch must be a list"))?;
     let changes: Vec<Change> = lines.iter().map(change).collect::<Answered<_>>()?;
     for change in &changes {
         if !CHANGEABLE.contains(&change.steps[0].as_str()) {
@@ -39,32 +41,34 @@ pub fn read(document: &Value) -> Answered<Vec<Change>> {
 
 fn change(line: &Value) -> Answered<Change> {
     let bad = |why: &str| Err(Refused::bad(format!("the patch {line}: {why}")));
-    let Some(fields) = line.as_object() else { return bad("this is no object") };
+    let Some(fields) = line.as_object() else { return bad("it must be an object") };
     if fields.keys().any(|name| !["op", "path", "value"].contains(&name.as_str())) {
-        return bad("there is op, path and value");
+        return bad("only op, path and value are allowed");
     }
     let kind = match fields.get("op").and_then(Value::as_str) {
         Some("add") => Kind::Add,
         Some("replace") => Kind::Replace,
         Some("remove") => Kind::Remove,
-        _ => return bad("op is add, replace or remove"),
+        _ => return bad("op must be add, replace or remove"),
     };
-    let Some(path) = fields.get("path").and_then(Value::as_str) else { return bad("path is a text") };
+    let Some(path) = fields.get("path").and_then(Value::as_str) else { return bad("path must be a string") };
     let plain = |step: &str| !step.is_empty() && step.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
     let steps: Option<Vec<String>> =
         path.strip_prefix('/').map(|rest| rest.split('/').map(str::to_owned).collect::<Vec<_>>());
     match steps.filter(|steps| steps.iter().all(|step| plain(step))) {
         Some(steps) => Ok(Change { kind, path: path.to_owned(), steps, value: fields.get("value").cloned() }),
-        None => bad("path is made of slashes with words of letters, digits, _ and - behind them"),
+        None => bad("path must consist of slashes, each followed by letters, digits, _ and -"),
     }
 }
 
+/// Applies a patch.
+///
 /// # Errors
-/// A change cannot be made: nothing of the patch is.
+/// A change is impossible. Then none is applied.
 pub fn apply(document: &Value, changes: &[Change]) -> Answered<Value> {
     for change in changes {
         if change.kind == Kind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {
-            return Err(Refused::bad(format!("{}: a template gets no new fields", change.path)));
+            return Err(Refused::bad(format!("{}: fields cannot be added to a template", change.path)));
         }
     }
     let mut document = document.clone();
@@ -75,7 +79,7 @@ pub fn apply(document: &Value, changes: &[Change]) -> Answered<Value> {
 }
 
 fn make(document: &mut Value, change: &Change) -> Result<(), &'static str> {
-    const NOT_THERE: &str = "this is not there";
+    const NOT_THERE: &str = "the path does not exist";
     let Some((last, way)) = change.steps.split_last() else { return Err(NOT_THERE) };
     let mut at = document;
     for step in way {
@@ -86,7 +90,7 @@ fn make(document: &mut Value, change: &Change) -> Result<(), &'static str> {
         }
         .ok_or(NOT_THERE)?;
     }
-    let value = || change.value.clone().ok_or("it has no value");
+    let value = || change.value.clone().ok_or("the value is missing");
     match (at, change.kind) {
         (Value::Object(fields), Kind::Add) => drop(fields.insert(last.clone(), value()?)),
         (Value::Object(fields), Kind::Replace) => *fields.get_mut(last).ok_or(NOT_THERE)? = value()?,
@@ -103,12 +107,12 @@ fn make(document: &mut Value, change: &Change) -> Result<(), &'static str> {
             let place = index(last).filter(|place| *place < items.len()).ok_or(NOT_THERE)?;
             items.remove(place);
         }
-        _ => return Err("this is neither in an object nor in a list"),
+        _ => return Err("the parent is neither an object nor a list"),
     }
     Ok(())
 }
 
-/// RFC 6901: no zero in front.
+/// Parses an index of a list, without leading zeros (RFC 6901).
 fn index(step: &str) -> Option<usize> {
     let is_plain = step == "0" || !step.starts_with('0');
     is_plain.then(|| step.parse().ok()).flatten()

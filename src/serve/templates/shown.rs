@@ -1,15 +1,15 @@
-//! A template as it is answered.
+//! Templates as they are returned by requests.
 
 use super::Stored;
 use super::answer::{Answered, Refused};
 use crate::serve::openapi::Schemas;
 use serde_json::{Map, Value, json};
 
-/// Whose form it is.
+/// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Ironic,
-    /// That of the proposal: no links, no times, and a list has all of it.
+    /// Format of the proposal: without links and times, and lists contain complete templates.
     Proposed,
 }
 
@@ -25,7 +25,7 @@ impl Form {
 const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
 const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
 const MASK: &str = "******";
-/// What has one of these in its name is a secret.
+/// Parts of field names that mark their values as secrets.
 const SECRETS: [&str; 12] = [
     "admin_pass",
     "adminpass",
@@ -41,15 +41,15 @@ const SECRETS: [&str; 12] = [
     "token",
 ];
 
-/// The fields that are asked for, as they stand in a query.
+/// Parses the list of requested fields in a query.
 pub fn fields(text: &str) -> Answered<Vec<String>> {
     let mut fields: Vec<String> = Vec::new();
     for name in text.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()) {
         if !FIELDS.contains(&name.as_str()) {
-            return Err(Refused::bad(format!("there is no field {name:?}; there is {}", FIELDS.join(", "))));
+            return Err(Refused::bad(format!("unknown field {name:?}; available: {}", FIELDS.join(", "))));
         }
         if name == "description" {
-            return Err(Refused::bad("the field \"description\" is taken, and not kept"));
+            return Err(Refused::bad("the field \"description\" is accepted, but not stored"));
         }
         if !fields.contains(&name) {
             fields.push(name);
@@ -58,7 +58,7 @@ pub fn fields(text: &str) -> Answered<Vec<String>> {
     Ok(fields)
 }
 
-/// The template, or those of its fields; links always.
+/// Returns the template, or the given fields of it. Links are always included.
 pub fn shown(stored: &Stored, base: &str, form: Form, only: Option<&[String]>) -> Value {
     let Stored { uuid, template, .. } = stored;
     let link =
@@ -85,7 +85,7 @@ pub fn shown(stored: &Stored, base: &str, form: Form, only: Option<&[String]>) -
     Value::Object(whole)
 }
 
-/// As it is answered: with fewer fields when fewer are asked for.
+/// Returns the schema of a template in a response, which has fewer fields if the request selects some.
 pub fn schema(_: &mut Schemas) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
@@ -93,21 +93,21 @@ pub fn schema(_: &mut Schemas) -> Value {
         "extra": object, "created_at": time, "updated_at": time, "links": objects}})
 }
 
-/// Many of them.
+/// Returns the schema of a list of templates.
 pub fn listed(schemas: &mut Schemas) -> Value {
     let all = json!({"type": "array", "items": schema(schemas)});
     json!({"type": "object", "additionalProperties": false,
         "properties": {Form::Ironic.path(): all, Form::Proposed.path(): all, "next": {"type": "string"}}})
 }
 
-/// A new one.
+/// Returns the schema of a request to create a template.
 pub fn asked(_: &mut Schemas) -> Value {
     let steps = json!({"type": "array", "items": {"type": "object", "required": ["interface", "step"]}});
     json!({"type": "object", "required": ["name", "steps"],
         "properties": {"name": {"type": "string"}, "uuid": {"type": "string"}, "steps": steps, "extra": {"type": "object"}}})
 }
 
-/// A change of one.
+/// Returns the schema of a request to change a template.
 pub fn patched(_: &mut Schemas) -> Value {
     let operation = json!({"type": "object", "required": ["op", "path"],
         "properties": {"op": {"type": "string"}, "path": {"type": "string"}, "value": {}}});
@@ -122,7 +122,7 @@ fn masked_step(step: &Value) -> Value {
     step
 }
 
-/// Secrets that a template has are told to nobody, not to the operator either.
+/// Masks the secrets of a template, which are never returned, not even to the operator.
 fn mask(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {

@@ -1,22 +1,22 @@
-//! Microversions: which one a request is in, and what is told of them.
+//! Microversions: the version of a request, and the headers that list the supported ones.
 
 use super::answer::{Answered, Refused};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 
-/// Those of Ironic 39.
+/// Versions of Ironic 39.
 pub const LOWEST: &str = "1.1";
 pub const HIGHEST: &str = "1.115";
 const LOWEST_MINOR: u32 = 1;
 const HIGHEST_MINOR: u32 = 115;
-/// The first one that has deploy templates.
+/// First version with deploy templates.
 pub const WITH_TEMPLATES: u32 = 55;
 
 const HEADER: &str = "x-openstack-ironic-api-version";
 const OF_ALL_SERVICES: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
-/// The minor version of a request. One that says nothing is in the lowest.
+/// Returns the minor version of a request. One that specifies none uses the lowest.
 pub fn of(headers: &HeaderMap) -> Answered<u32> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let of_service = |all: &str| {
@@ -32,15 +32,15 @@ pub fn of(headers: &HeaderMap) -> Answered<u32> {
     let number = |text: &str| text.parse::<u32>().ok();
     let Some((major, minor)) = asked.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
     else {
-        return Err(refused("is none: write 1.55, or latest"));
+        return Err(refused("is invalid: use 1.55, or latest"));
     };
     match (major, minor) {
         (1, LOWEST_MINOR..=HIGHEST_MINOR) => Ok(minor),
-        _ => Err(refused(&format!("is not known here: those from {LOWEST} to {HIGHEST} are"))),
+        _ => Err(refused(&format!("is not supported: use one from {LOWEST} to {HIGHEST}"))),
     }
 }
 
-/// Clients read here which versions they may ask for, also where theirs was refused.
+/// Adds the supported versions to a response. Clients read them there, also when theirs was refused.
 pub fn tell(response: &mut Response, minor: Option<u32>) {
     let headers = response.headers_mut();
     headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));

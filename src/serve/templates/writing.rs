@@ -1,4 +1,4 @@
-//! Templates become files: each whole or not at all, and one at a time.
+//! Files of templates: written atomically, one at a time.
 
 use super::FOLDER;
 use crate::steps::template::Template;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Names of files have 255 bytes at most.
+/// Longest template name used in a file name. File names have at most 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// Who has it changes files.
+/// Folder of templates, and the lock for changing files.
 pub struct Writing {
     folder: PathBuf,
     turn: Arc<Mutex<()>>,
@@ -24,12 +24,12 @@ impl Writing {
         Writing { folder: dir.join(FOLDER), turn: Arc::default() }
     }
 
-    /// Until it is dropped nobody else changes anything.
+    /// Waits for the lock. Until it is dropped, no other request changes a file.
     pub async fn turn(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
 
-    /// Where a template of this name is kept.
+    /// Returns the path at which a template is stored.
     pub fn path(&self, template: &Template) -> PathBuf {
         let by_name = Some(&template.name).filter(|name| name.len() <= LONGEST_NAME);
         let name = by_name.or(template.uuid.as_ref()).unwrap_or(&template.name);
@@ -37,30 +37,30 @@ impl Writing {
     }
 }
 
-/// Writes the file beside its place and puts it there.
+/// Writes the file atomically.
 pub fn put(path: &Path, text: &str) -> std::io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(std::io::Error::other("this is no path of a file"));
+        return Err(std::io::Error::other("the path does not name a file"));
     };
     match fs::create_dir(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     let new = folder.join(format!(".{}.new", name.display()));
-    // Arguments may be secrets.
+    // Arguments may contain secrets.
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
     if let Ok(old) = fs::metadata(path) {
         file.set_permissions(old.permissions())?;
     }
     file.write_all(text.as_bytes())?;
-    // The kernel's own times are too coarse to tell two versions of one length from each other.
+    // The kernel's own timestamps are too coarse to distinguish two versions of the same length.
     file.set_modified(SystemTime::now())?;
     file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(folder)?.sync_all()
 }
 
-/// Takes the file away.
+/// Deletes the file.
 pub fn remove(path: &Path) -> std::io::Result<()> {
     fs::remove_file(path)?;
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())

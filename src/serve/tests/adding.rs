@@ -32,15 +32,15 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     let server = Running::start_in(dir).await;
     let answer = add(&server, NEW, json!({ "name": "new" })).await;
     assert_eq!(answer.status, 404, "{}", answer.text());
-    assert!(answer.text().contains("has registered: boot it over PXE once"), "{}", answer.text());
+    assert!(answer.text().contains("has not registered: boot it over PXE once"), "{}", answer.text());
     registered(&server, "52:54:00:00:00:09").await;
 
     for (body, expected) in [
         (json!({ "name": "../new" }), "cannot be the name of a machine's file"),
         (json!({ "name": ".new" }), "cannot be the name of a machine's file"),
         (json!({ "name": "" }), "cannot be the name of a machine's file"),
-        (json!({ "name": "one" }), "is called \\\"one\\\" already"),
-        (json!({ "name": "new", "size": "c3" }), "there is no size \\\"c3\\\" in sizes/"),
+        (json!({ "name": "one" }), "already has the name \\\"one\\\""),
+        (json!({ "name": "new", "size": "c3" }), "size \\\"c3\\\" not found in sizes/"),
     ] {
         let answer = add(&server, NEW, body.clone()).await;
         assert!(answer.status == 409 && answer.text().contains(expected), "{body}: {}", answer.text());
@@ -79,7 +79,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let answer = add(&server, NEW, json!({ "name": "newer" })).await;
-    assert!(answer.status == 409 && answer.text().contains("has a file already"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("already has a file"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,7 +114,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert!(refusal.contains(&format!("disk serial {was}: approved wiped, found not written")), "{refusal}");
 
     // Who has compared nothing, or something else, destroys nothing.
-    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is in force now")] {
+    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins(&token, "", approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
@@ -157,7 +157,7 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
     let (printed, exit) = rack(&dir, |_| {}).await.unwrap();
     let one = row(&printed, ONE);
     assert_eq!((exit, &one["outcome"]), (Exit::Good, &json!("nothing")), "{one}");
-    assert_eq!(one["reasons"][0], "installed with debian-12, and nothing is ordered");
+    assert_eq!(one["reasons"][0], "installed with debian-12; no reinstall is ordered");
 
     let to_13 = |options: &mut PlanOptions| options.image = Some("debian-13".to_owned());
     let (printed, exit) = rack(&dir, to_13).await.unwrap();
@@ -185,12 +185,9 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
     for (change, words) in [
         (
             PlanOptions { image: Some("debian-1".to_owned()), ..PlanOptions::default() },
-            "there is no image \"debian-1\" in images/",
+            "image \"debian-1\" not found in images/",
         ),
-        (
-            PlanOptions { layout: Some("x".to_owned()), ..PlanOptions::default() },
-            "there is no layout \"x\" in layouts/",
-        ),
+        (PlanOptions { layout: Some("x".to_owned()), ..PlanOptions::default() }, "layout \"x\" not found in layouts/"),
         (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
     ] {
         let error =
@@ -268,7 +265,7 @@ async fn with_approved_only_nothing_else_is_installed() {
     let options = Options { approved_only: true, ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
     let token = server.registered(ONE).await;
-    server.heard("no plan of it is approved").await;
+    server.heard("its plan is not approved").await;
     assert!(server.waits(&token).await);
     assert_eq!(server.begins(&token, "", None).await.status, 409);
     let dir = server.dir.path().to_owned();

@@ -52,7 +52,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
 
     // Another image of the same allocation does not choose again, also when it is ordered, and after a restart.
     server.write("machines/one.yaml", &without_layout("a1", "debian-13"));
-    server.heard("the file says debian-13, the machine runs debian-12").await;
+    server.heard("the file specifies debian-13, but the machine runs debian-12").await;
     server.order("debian-13").await;
     let token = server.token(ONE).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
@@ -96,7 +96,7 @@ async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
     server.write("machines/one.yaml", &without_layout("a4", "debian-13"));
     server.write("layouts/b.yaml", &layout("b", "> 13"));
     until_layout(&server, &token, Some("a")).await;
-    server.heard("every file is good again").await;
+    server.heard("all files are valid again").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,7 +111,7 @@ async fn why_no_layout_is_chosen_is_said() {
         (without_layout("b2", "debian-13"), "a.yaml) takes debian "),
         (
             without_layout("b3", "debian-13").replace("size: c1\n", ""),
-            "one.yaml:5:7: the allocation names no filesystemlayout, and the machine has no size",
+            "one.yaml:5:7: the allocation names no filesystemlayout, and the size of the machine",
         ),
         (
             without_layout("b4", "debian"),

@@ -35,16 +35,16 @@ async fn all_that_was_acknowledged_is_in_the_one_file_while_the_server_runs_and_
 async fn a_database_that_is_taken_away_stops_the_server() {
     type Loss = (fn(&Path), &'static str);
     let lose: [Loss; 4] = [
-        (|dir| fs::remove_file(dir.join(FILES[0])).unwrap(), "drophammer.sqlite is gone"),
+        (|dir| fs::remove_file(dir.join(FILES[0])).unwrap(), "drophammer.sqlite is missing"),
         (
             |dir| {
                 fs::copy(dir.join(FILES[0]), dir.join("copy")).unwrap();
                 fs::rename(dir.join("copy"), dir.join(FILES[0])).unwrap();
             },
-            "drophammer.sqlite is another file",
+            "drophammer.sqlite is not the file",
         ),
-        (|dir| fs::rename(dir, dir.with_extension("away")).unwrap(), "drophammer.sqlite is gone"),
-        (|dir| fs::remove_file(dir.join(FILES[1])).unwrap(), "drophammer.id is gone"),
+        (|dir| fs::rename(dir, dir.with_extension("away")).unwrap(), "drophammer.sqlite is missing"),
+        (|dir| fs::remove_file(dir.join(FILES[1])).unwrap(), "drophammer.id is missing"),
     ];
     for (lose, words) in lose {
         let server = Running::start_in(with_images()).await;
@@ -98,15 +98,15 @@ async fn a_database_that_does_not_belong_here_is_refused() {
         to
     };
     assert!(bind(&put(&early, &FILES), &Heard::default()).await.is_ok(), "of the same time");
-    refused(&put(&early, &FILES[..1]), "is older than what this directory knows").await;
+    refused(&put(&early, &FILES[..1]), "is older than the last state of this directory").await;
     let other = Running::start_in(with_images()).await;
     other.installed().await;
     let other = other.stop().await;
-    refused(&put(&other, &FILES[..1]), "is of another directory: its id is").await;
-    refused(&put(&other, &FILES[1..]), "is of another directory: its id is").await;
+    refused(&put(&other, &FILES[..1]), "belongs to another directory: its id is").await;
+    refused(&put(&other, &FILES[1..]), "belongs to another directory: its id is").await;
     let lost = put(&other, &[]);
     fs::remove_file(lost.path().join(FILES[1])).unwrap();
-    refused(&lost, "but there is no").await;
+    refused(&lost, "next to it is missing").await;
 
     // 4 KB without a table are no database either.
     let empty = put(&other, &[]);
@@ -136,7 +136,7 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     let dir = server.dir.path();
     backup(dir, &early).unwrap();
     assert_eq!(fs::metadata(&early).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(backup(dir, &early).unwrap_err().to_string().contains("is there already"));
+    assert!(backup(dir, &early).unwrap_err().to_string().contains("already exists"));
     let order = server.order("debian-13").await;
     backup(dir, &late).unwrap();
     assert!(restore(dir, &late, false).unwrap_err().to_string().contains("is running in"));
@@ -144,7 +144,7 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
 
     fs::remove_file(dir.path().join(FILES[0])).unwrap();
     let error = restore(dir.path(), &early, false).unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("is older than what"), "{error}");
+    assert!(error.is_refusal() && error.to_string().contains("is older than the state of"), "{error}");
     assert!(!dir.path().join(FILES[0]).exists(), "a refusal changes nothing");
     restore(dir.path(), &late, false).unwrap();
     let server = Running::start_in(dir).await;
@@ -169,7 +169,7 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     third.allocated(ONE, &token).await;
     let third = third.stop().await;
     let error = restore(third.path(), &late, true).unwrap_err().to_string();
-    assert!(error.contains("is of another directory"), "{error}");
+    assert!(error.contains("is a backup of another directory"), "{error}");
     fs::write(kept.path().join("nonsense"), "no database").unwrap();
     assert!(restore(other.path(), &kept.path().join("nonsense"), true).is_err());
     assert!(restore(other.path(), &kept.path().join("nothing"), true).is_err());

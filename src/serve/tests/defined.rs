@@ -89,7 +89,7 @@ async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
     let path = format!("/v1/machine/{ONE}/reinstall");
     let refused = server.call(&server.operator(), "POST", &path, &order("debian-12")).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
-    assert!(refused.text().contains("web makes the system itself, in place of image debian-12"), "{}", refused.text());
+    assert!(refused.text().contains("web creates the system itself, without image debian-12"), "{}", refused.text());
     assert_eq!(server.call(&server.operator(), "POST", &path, &order("web")).await.status, 200);
     let token = server.token(ONE).await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();

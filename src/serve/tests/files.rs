@@ -11,13 +11,13 @@ async fn bad_files_are_named_and_the_last_good_version_counts() {
     let cases = [
         (
             format!("{good}  hostnam: x\n"),
-            "one.yaml:11:3: there is no field \\\"hostnam\\\"; did you mean \\\"hostname\\\"?",
+            "one.yaml:11:3: unknown field \\\"hostnam\\\"; did you mean \\\"hostname\\\"?",
         ),
         (
             good.replace("debian-12", "debian-13"),
-            "there is no image \\\"debian-13\\\" in images/; did you mean \\\"debian-12\\\"?",
+            "image \\\"debian-13\\\" not found in images/; did you mean \\\"debian-12\\\"?",
         ),
-        (good.replace("default", "lvm"), "one.yaml:9:21: there is no layout \\\"lvm\\\" in layouts/; there is default"),
+        (good.replace("default", "lvm"), "one.yaml:9:21: layout \\\"lvm\\\" not found in layouts/; available: default"),
         ("id: [".to_owned(), "one.yaml:"),
     ];
     for (text, expected) in cases {
@@ -27,10 +27,10 @@ async fn bad_files_are_named_and_the_last_good_version_counts() {
         assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().id, "a1", "{expected}");
     }
     server.write("machines/one.yaml", &good);
-    server.heard("every file is good again").await;
+    server.heard("all files are valid again").await;
 
     server.write("machines/copy.yaml", &good);
-    server.heard(&format!("one.yaml: machine {ONE} is in ")).await;
+    server.heard(&format!("one.yaml: machine {ONE} is also in ")).await;
     std::fs::remove_file(server.dir.path().join("machines/copy.yaml")).unwrap();
     server.write("machines/three.yaml", &format!("id: {STRANGER}\nmacs: ['52:54:00:00:00:01']\n"));
     server.heard(&format!("52:54:00:00:00:01 belongs to machine {ONE} already")).await;

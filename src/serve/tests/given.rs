@@ -64,14 +64,14 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     let image = server.dir.path().join("images/13.yaml");
     let text = std::fs::read_to_string(&image).unwrap();
     std::fs::remove_file(&image).unwrap();
-    server.heard("or order one that is there with `drophammer machine reinstall").await;
+    server.heard("or order another one with `drophammer machine reinstall").await;
     std::fs::write(&image, text).unwrap();
     let token = server.token(ONE).await;
     // Until the server has seen that the image is back.
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
     std::fs::remove_file(&image).unwrap();
-    server.heard("it has begun, so put the image back").await;
+    server.heard("the reinstall has started, so put the image back").await;
     assert!(!server.heard.text().contains("--cancel"), "{}", server.heard.text());
 }
 
@@ -145,7 +145,7 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
         .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
         .await;
     server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
-    server.heard("nothing is reinstalled before this is settled").await;
+    server.heard("the machine cannot be reinstalled until this is resolved").await;
     let server = server.restarted().await;
     assert!(server.boots_disk().await, "it is installed all the same");
     let refused = server.press(ONE, "debian-13", json!({})).await;
@@ -169,7 +169,7 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     };
     assert!(wipes(json!({ "change_promise": true })).await, "it is the operator's word");
     server.write("layouts/default.yaml", TWO_DISKS);
-    server.heard("every file is good again").await;
+    server.heard("all files are valid again").await;
     assert!(!wipes(json!({})).await, "the file is the installed layout again");
     // The order was placed with the good file: another edit does not get through either.
     server.write("layouts/default.yaml", &edited);

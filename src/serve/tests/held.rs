@@ -208,7 +208,7 @@ async fn root_a_full_disk_acknowledges_nothing_and_loses_nothing() {
     while filler.write(&[7; 512]).is_ok_and(|written| written > 0) {}
     let answer = server.press(ONE, "debian-12", json!({})).await;
     assert!(answer.status >= 500, "{}: {}", answer.status, answer.text());
-    assert!(answer.text().contains("the state file"), "{}", answer.text());
+    assert!(answer.text().contains("the database"), "{}", answer.text());
     let listed = server.listed().await;
     assert_eq!((&listed["order"]["id"], &listed["order"]["image"]), (&json!(order), &json!("debian-13")));
     assert!(!server.boot(&format!("uuid={TWO}")).await.text().contains("#!ipxe"), "an attempt that cannot be counted");

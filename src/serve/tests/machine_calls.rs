@@ -80,7 +80,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
         (400, "cannot be asked of this server", with("networks", json!([{"networkid": "n"}]))),
         (404, "no machine with id", with("uuid", json!(STRANGER))),
         (422, "machine is already allocated", with("uuid", json!(ONE))),
-        (422, "there is no image \\\"debian-99\\\"", {
+        (422, "image \\\"debian-99\\\" not found", {
             let mut wish = with("uuid", json!(TWO));
             wish["imageid"] = json!("debian-99");
             wish

@@ -81,7 +81,7 @@ async fn a_default_uuid_identifies_no_machine() {
         }
         let body = json!({ "name": "first" });
         let answer = operator(&server, "POST", &format!("/v1/machine/{default}/file"), body).await;
-        assert!(answer.status == 400 && answer.text().contains("make up a UUID"), "{default}: {}", answer.text());
+        assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{default}: {}", answer.text());
     }
     // Almost a default is an identity.
     let near = "03000200-0400-0500-0006-000700080109";
@@ -94,12 +94,12 @@ async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renam
     std::fs::write(dir.path().join("machines/old.yaml"), format!("id: {DEFAULT}\nname: old\n")).unwrap();
     let server = Running::start_in(dir).await;
     server.heard("machines/old.yaml:1:5: ").await;
-    server.heard("make up a UUID and list macs").await;
+    server.heard("choose a new UUID and list macs").await;
     let answer = operator(&server, "POST", &format!("/v1/machine/{ONE}/rename"), json!({ "id": DEFAULT })).await;
-    assert!(answer.status == 400 && answer.text().contains("make up a UUID"), "{}", answer.text());
+    assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{}", answer.text());
     // Installed by an earlier version under the default: the way out is a new id.
     let answer = operator(&server, "POST", &format!("/v1/machine/{DEFAULT}/rename"), json!({ "id": STRANGER })).await;
-    assert!(answer.status == 409 && answer.text().contains("nothing is known"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("is not on record"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,7 +331,7 @@ async fn a_file_without_macs_is_not_that_of_a_board_with_all_other_nics() {
     };
     assert_eq!(register(&[(DOCK, "r8152"), (OWN, "igb")]).await.status, 200);
     let answer = register(&[("52:54:00:00:cc:01", "igb")]).await;
-    assert!(answer.status == 409 && answer.text().contains("two machines with one UUID"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("two machines with the same UUID"), "{}", answer.text());
     // One of the NICs was replaced.
     assert_eq!(register(&[("52:54:00:00:cc:01", "igb"), (OWN, "igb")]).await.status, 200);
 }

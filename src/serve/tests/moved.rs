@@ -196,7 +196,7 @@ async fn from_the_order_to_the_release() {
     // One may be about to say that it does not take this certificate, or be gone.
     for _ in 0..2 {
         let answer = server.begins_to_receive(&two).await;
-        assert!(answer.status == 503 && answer.text().contains("has not looked"), "{}", answer.text());
+        assert!(answer.status == 503 && answer.text().contains("has not fetched"), "{}", answer.text());
         server.told(ONE, &one).await;
     }
     for _ in 0..2 {
@@ -252,7 +252,7 @@ async fn from_the_order_to_the_release() {
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 404);
     // One gets its old allocation never again, and another one as any machine.
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", MARKED, ""));
-    server.heard("one.yaml:6:7: allocation a1 was moved to another machine").await;
+    server.heard("one.yaml:6:7: allocation a1 was migrated to another machine").await;
     assert!(!server.is_disk(ONE).await);
     let one = server.ramdisk(ONE).await;
     assert_eq!(server.told(ONE, &one).await, Value::Null);
@@ -364,8 +364,8 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     server.ramdisk(TWO).await;
     let text = refused(json!({ "to": TWO, "disks": { "/dev/sda": "S9", "/dev/sdb": "N1" } }), 409).await;
     for words in [
-        "it has no disk \\\"S9\\\"",
-        "has no disk /dev/sdb",
+        "disk \\\"S9\\\" not found",
+        "does not list disk /dev/sdb",
         "/dev/nvme0n1 (1.00 GB serial N1)",
         "--disk /dev/sda=DISK",
     ] {
@@ -378,7 +378,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     assert_eq!(cancelled.status, 200);
     assert_eq!(server.about_move("POST", "", json!({ "to": TWO, "disks": { "/dev/sda": "N1" } })).await.status, 200);
     // And while it is open, nothing else is.
-    assert!(refused(json!({ "to": TWO }), 409).await.contains("is part of a move"));
+    assert!(refused(json!({ "to": TWO }), 409).await.contains("is part of a migration"));
     assert_eq!(server.press(ONE, "debian-13", json!({})).await.status, 409);
     for (method, path, body) in [
         ("DELETE", format!("/v1/machine/{ONE}/free"), Value::Null),
@@ -394,7 +394,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
         assert_eq!(answer.status, 409, "{path}: {}", answer.text());
     }
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "a2", ""));
-    server.heard("its allocation a2 does not count: the machine is part of a move").await;
+    server.heard("its allocation a2 is ignored: the machine is part of a migration").await;
     let listed = server.listed().await;
     assert_eq!(
         listed["moving"],
@@ -521,7 +521,7 @@ async fn a_disk_of_the_machine_itself_is_refused_at_once() {
         let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
         let text = answer.text();
         assert_eq!(answer.status, if by.is_empty() { 200 } else { 409 }, "{serial} {wwn}: {text}");
-        let words = format!("its disk for /dev/sda has the {by} of /dev/sda of machine {ONE}");
+        let words = format!("its disk for /dev/sda has the same {by} as /dev/sda of machine {ONE}");
         assert!(by.is_empty() || text.contains(&words), "{text}");
     }
 }
@@ -545,7 +545,7 @@ async fn what_is_encrypted_is_refused_at_once() {
     assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
     server.ramdisk(TWO).await;
     let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
-    assert!(answer.status == 409 && answer.text().contains("keys would not come along"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("keys would not be migrated"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -112,13 +112,13 @@ impl Running {
 async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let (server, order) = Running::move_ordered().await;
     // Nobody knows what comes before the one that is moved has said it; that one loses nothing.
-    let words = "which has not stood in its ramdisk for that yet";
+    let words = "which has not waited in its ramdisk for that yet";
     let (one, two, exit) = server.both(false).await;
     assert_eq!((&one["outcome"], &two["outcome"], exit), (&json!("nothing"), &json!("unknown"), Exit::Refused));
-    assert!(one["reasons"][0].as_str().unwrap().contains("moves to two (ordered)"), "{one}");
+    assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to two (ordered)"), "{one}");
     assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
     assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
-    assert!(server.preview(ONE).await.withheld.unwrap().contains("no byte of them changes"));
+    assert!(server.preview(ONE).await.withheld.unwrap().contains("and not written"));
 
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
@@ -146,7 +146,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     server.looks(&token_of_one).await;
-    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is in force now")] {
+    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
@@ -232,7 +232,7 @@ async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
     server.looks(&token_of_one).await;
     let token_of_one = server.ramdisk(ONE).await;
     let answer = server.begins_with(&token, None).await;
-    assert!(answer.status == 503 && answer.text().contains("see to it that it stands"), "{}", answer.text());
+    assert!(answer.status == 503 && answer.text().contains("make sure that it waits"), "{}", answer.text());
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
     assert_eq!(stands(&token_of_one).await, 200);
     server.looks(&token_of_one).await;

@@ -196,7 +196,7 @@ async fn what_is_wrong_with_the_directory_is_said_in_red_and_the_last_good_pictu
     // The whole folder is gone.
     let machines = server.dir.path().join("machines");
     std::fs::rename(&machines, server.dir.path().join("away")).unwrap();
-    let page = eventually(&["what was read before stays in force"]).await;
+    let page = eventually(&["its last good files stay in force"]).await;
     assert!(page.contains(">one</a>") && page.contains(">two</a>"), "{page}");
     std::fs::rename(server.dir.path().join("away"), &machines).unwrap();
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", ""));

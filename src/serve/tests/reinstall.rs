@@ -116,7 +116,7 @@ async fn from_the_button_to_the_report() {
     let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
     assert_eq!(over.status, 401, "{}", over.text());
     server
-        .heard("one.yaml:8:10: the file says debian-12, the machine runs debian-13; `drophammer machine reinstall`")
+        .heard("one.yaml:8:10: the file specifies debian-12, but the machine runs debian-13; `drophammer machine reinstall`")
         .await;
 }
 
@@ -306,7 +306,7 @@ async fn a_machine_whose_new_image_has_gone_waits() {
     let image = server.dir.path().join("images/13.yaml");
     let text = std::fs::read_to_string(&image).unwrap();
     std::fs::remove_file(&image).unwrap();
-    server.heard("a reinstall with image \\\"debian-13\\\" is ordered, which images/ has no longer").await;
+    server.heard("a reinstall with image \\\"debian-13\\\" is ordered, but images/ no longer has it").await;
     let token = server.token(ONE).await;
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
     assert_eq!(server.call(&token, "GET", &wait, &Value::Null).await.status, 204);
@@ -324,7 +324,7 @@ async fn an_order_taken_back_lets_a_waiting_machine_boot_what_it_has() {
     server.installed().await;
     server.order("debian-13").await;
     std::fs::remove_file(server.dir.path().join("images/13.yaml")).unwrap();
-    server.heard("which images/ has no longer").await;
+    server.heard("but images/ no longer has it").await;
     let token = server.token(ONE).await;
     let (allocated, _) = tokio::join!(server.allocated(ONE, &token), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -379,7 +379,7 @@ async fn a_file_orders_nothing_any_more() {
     server.installed().await;
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "  reinstall: true\n"));
     server
-        .heard("one.yaml:11:14: a file orders no reinstall any more: take this line out, and use `drophammer machine")
+        .heard("one.yaml:11:14: reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine")
         .await;
     server.heard("(its last good version stays in force)").await;
     assert!(server.boots_disk().await);

@@ -97,11 +97,11 @@ async fn an_edit_of_a_person_is_named_and_never_written_over() {
     assert_eq!(server.template("DELETE", &format!("{AT}/CUSTOM_A"), &Value::Null).await.status, 409);
     assert!(server.read("deploy-templates/a.yaml").contains("network"));
     server.write("deploy-templates/a.yaml", good);
-    server.heard("every file is good again").await;
+    server.heard("all files are valid again").await;
     assert_eq!(server.template("PATCH", &format!("{AT}/CUSTOM_A"), &patch).await.status, 200);
     assert!(server.read("deploy-templates/a.yaml").contains("extra: {\"a\": 1}"));
     server.write("deploy-templates/b.yaml", &good.replace("write_files", "fly"));
-    server.heard("b.yaml: template CUSTOM_A is in ").await;
+    server.heard("b.yaml: template CUSTOM_A is already defined in ").await;
 }
 
 fn with_traits(more: &str) -> TempDir {
@@ -173,7 +173,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: raid, step: create_configuration, args: {logical_disks: [{size_gb: 1, raid_level: \\\"1\\\"}]}, priority: 1}\n",
-            "one.yaml:9:21: the template CUSTOM_B makes the layout: name none, or do not request CUSTOM_B",
+            "one.yaml:9:21: the template CUSTOM_B generates the layout: remove filesystemlayout, or do not request CUSTOM_B",
         ),
     ] {
         server.write(&format!("deploy-templates/{name}"), &text.replace("\\\"", "\""));

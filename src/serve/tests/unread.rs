@@ -12,13 +12,13 @@ async fn a_folder_that_is_away_for_a_moment_changes_nothing() {
     let path = |name: &str| server.dir.path().join(name);
     for folder in ["machines", "layouts", "images"] {
         fs::rename(path(folder), path("aside")).unwrap();
-        server.heard(&format!("{folder}/ cannot be read since 20")).await;
+        server.heard(&format!("{folder}/: unreadable since 20")).await;
         assert!(server.boots_disk().await, "{folder}");
         assert_eq!(server.listed().await["image"], "debian-12");
         assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.json()["name"], "two");
         fs::rename(path("aside"), path(folder)).unwrap();
     }
-    server.heard("every file is good again").await;
+    server.heard("all files are valid again").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -122,7 +122,7 @@ fn fingerprints_are_compared_and_not_guessed() {
     assert!(why.contains(&b) && why.contains(&fingerprint(A1)), "{why}");
     assert!(approve(&is, &[], B1).is_err());
     // A machine that has booted again and does not stand yet has no certificate that counts.
-    assert!(approve(&is, std::slice::from_ref(&b), B2).unwrap_err().contains("machine b does not stand"));
+    assert!(approve(&is, std::slice::from_ref(&b), B2).unwrap_err().contains("machine b is not waiting"));
     let done = Move { state: MoveState::Done, ..is };
-    assert!(approve(&done, &[b], B1).unwrap_err().contains("the move is done"));
+    assert!(approve(&done, &[b], B1).unwrap_err().contains("the migration is done"));
 }

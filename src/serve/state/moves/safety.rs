@@ -1,5 +1,5 @@
-//! What a move must never do, over whatever order of things: with pictures of the directory that are behind, files that people edit,
-//! boots that come late, and reports of boots that are gone.
+//! Properties of migrations for any order of events: with outdated snapshots of the directory, files that the operator edits, boots that
+//! call late, and reports of boots that have ended.
 
 use super::*;
 use crate::carried::{Moving, Part, Said, said as heard};
@@ -19,21 +19,23 @@ use time::OffsetDateTime;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
-/// What is moved; what each of them had before, whose rows are still there; and one that is new.
+/// Allocation that is migrated.
 const MOVED: &str = "a1";
+/// Allocation that each machine had before. Its rows still exist.
 const OLD: &str = "a0";
+/// New allocation.
 const NEW: &str = "a9";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Order,
-    /// Over PXE.
+    /// The machine boots over PXE.
     Boot(Part),
-    /// The agent asks for its allocation.
+    /// The agent requests its allocation.
     Ask(Part),
     Stand(Part),
     Begin,
-    /// Of the boot that is there, or of the one before it.
+    /// Report of the current boot, or of the one before it.
     Success(Part, bool),
     Failure(Part, bool),
     Phone,
@@ -41,12 +43,13 @@ enum Step {
     Cancel {
         off: bool,
     },
-    /// The server reads the directory; after a restart it does so first.
+    /// The server scans the directory; after a restart it does so first.
     Look,
-    /// One change of a file by the server.
+    /// The server changes one file.
     Settle,
-    /// A person writes an allocation into a file, or takes it out; or takes the file away.
+    /// The operator adds an allocation to a file, or removes it.
     Edit(Part, Option<&'static str>),
+    /// The operator deletes the file.
     Remove(Part),
 }
 
@@ -103,15 +106,15 @@ fn any_step() -> impl Strategy<Value = Step> {
 /// One of the two machines.
 #[derive(Debug, Clone, Default)]
 struct Side {
-    /// Does it have a file, and with which allocation?
+    /// File of the machine, with the allocation in it.
     file: Option<Option<String>>,
-    /// The same as the server has read it last.
+    /// File as the server has read it last.
     picture: Option<Machine>,
     boot: Option<Hash>,
     before: Option<Hash>,
-    /// It was told to boot its disks, or what they hold, since it was in the ramdisk.
+    /// True if it was instructed to boot from its disks since it was in the ramdisk.
     runs: bool,
-    /// The order for which this boot stands.
+    /// Migration for which this boot waits.
     stands_for: Option<String>,
 }
 
@@ -128,9 +131,9 @@ struct World {
     sides: [Side; 2],
     boots: u8,
     orders: u32,
-    /// B has reported its success for the open move, and no operator has said since that it is off.
+    /// True if B has reported its success for the open migration, and no operator has confirmed since then that B is off.
     received: bool,
-    /// B has begun to write for a move, and no new installation of its own came after it.
+    /// True if B has started to write for a migration, without a new installation of its own after that.
     begun: bool,
 }
 
@@ -196,16 +199,18 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         self.transact(|transaction| live(transaction, A)?.map(|is| hear(transaction, &is, word)).transpose())
     }
 
-    /// The machine runs what its disks hold, because it was told so.
+    /// Records that the machine runs the system on its disks, as instructed, and checks that it may.
     fn may_run(&mut self, part: Part, why: &str) -> Result<(), TestCaseError> {
         let other = if part == Part::Send { Part::Receive } else { Part::Send };
         let holds_a_copy = self.begun || self.received;
         match part {
-            Part::Send => prop_assert!(!self.received, "A is told to run after B has received all: {why}"),
-            Part::Receive => prop_assert!(self.received || !holds_a_copy, "B is told to run what is no system: {why}"),
+            Part::Send => prop_assert!(!self.received, "A is instructed to run after B has received everything: {why}"),
+            Part::Receive => {
+                prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}")
+            }
         }
-        // B's own old system is no copy of A's.
-        prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are told to run: {why}");
+        // B's own old system is not a copy of A's.
+        prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are instructed to run: {why}");
         self.sides[index(part)].runs = true;
         Ok(())
     }
@@ -242,12 +247,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         }
     }
 
-    /// Each has an old allocation of its own.
+    /// Returns the id of an allocation. Each machine has its own old one.
     fn spelled(&self, part: Part, allocation: String) -> String {
         if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
     }
 
-    /// What the agent in the ramdisk makes of the answer, which stands there for its move: only a word ends it, and a true one.
+    /// Checks how the agent in the ramdisk interprets the response while it waits for its migration: only an explicit and true response
+    /// ends the wait.
     fn is_heard_rightly(&self, part: Part, moving: Option<&Moving>) -> Result<(), TestCaseError> {
         let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
         let newest = last(&self.database, id(part)).unwrap().map(|is| is.newest());
@@ -260,10 +266,10 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Said::Part(_) => prop_assert!(is.state.is_open() && is.state != MoveState::Booting, "{is:?}"),
             Said::Waits(state) => prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}"),
             Said::Done => prop_assert!(is.state == MoveState::Done && self.received, "{is:?}"),
-            Said::Over => prop_assert!(!is.state.is_open(), "its end is said too early: {is:?}"),
-            Said::Nothing => prop_assert!(false, "nothing is said of {is:?}"),
+            Said::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
+            Said::Nothing => prop_assert!(false, "nothing is reported about {is:?}"),
         }
-        // One of an earlier version gives no reason to believe in an end, whatever its files say.
+        // A server of an earlier version gives no reason to assume an end, whatever its files contain.
         let old = heard(order, moving, None);
         prop_assert!(matches!(old, Said::Part(_) | Said::Nothing), "{old:?}");
         Ok(())
@@ -294,17 +300,17 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
                 Ok(())
             }
-            // Another installation than that of the move takes the place of what it has begun.
+            // Another installation than that of the migration replaces what it has started.
             (Hands::AsEver, Part::Receive, true) => {
                 prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
                 Ok(())
             }
-            // What is sent or received is never to be installed from an image: `agents` hands nothing out then.
+            // A system that is sent or received must never be installed from an image: `agents` serves nothing then.
             _ => Ok(()),
         }
     }
 
-    /// The machine's part as `moves/agents` hands it out: when A's file can be read, and has what is moved.
+    /// Returns the role of the machine as `moves/agents` serves it: if A's file can be read, and has the migrated allocation.
     fn moving(&self, part: Part) -> Option<Moving> {
         let now = present(&self.database, A, B).unwrap();
         let is = live(&self.database, id(part)).unwrap()?;
@@ -372,13 +378,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                     let heard = self.transact(|transaction| reported(transaction, id(part), boot, &report, "{}"));
                     if let Some(Ok(Heard { is, .. })) = heard {
                         let is_late = part == Part::Receive && !is.state.is_open() && is.state != MoveState::Done;
-                        prop_assert!(!is_late, "a success is believed that came too late");
+                        prop_assert!(!is_late, "a success is accepted that came too late");
                         self.received |= part == Part::Receive;
                         if part == Part::Receive {
                             self.sides[1].leave();
                             return self.may_run(part, "its report is acknowledged");
                         }
-                        // It boots what it has, as it was told before.
+                        // It boots its own system, as instructed before.
                         return self.may_run(part, "its success is acknowledged");
                     }
                 }
@@ -386,7 +392,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Failure(part, untouched) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let allocationuuid = MOVED.to_owned();
-                    // Whoever has written knows it, and nobody writes who was never told of a move.
+                    // A machine knows whether it has written, and a machine that never received a role does not write.
                     let is_told = self.sides[index(part)].stands_for.is_some();
                     let untouched = match part {
                         Part::Send => untouched,
@@ -408,7 +414,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 if let Some(Ok(_)) = cancelled
                     && self.received
                 {
-                    prop_assert!(off, "it is taken back without a word that B is off");
+                    prop_assert!(off, "cancelled without a confirmation that B is off");
                     (self.received, self.sides[1].runs) = (false, false);
                 }
             }
@@ -422,7 +428,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    /// As `moves/files` does it, one change at a time.
+    /// Applies one change of a file, as `moves/files` does.
     fn settle(&mut self) {
         let Some(is) = live(&self.database, A).unwrap().filter(|is| is.files) else { return };
         let owner = index(is.state.owner());

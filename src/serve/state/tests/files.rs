@@ -56,7 +56,7 @@ fn a_file_that_is_no_database_is_refused() {
     let path = dir.path().join("state.sqlite");
     fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
     let error = State::open(&path, Duration::ZERO).err().unwrap().to_string();
-    assert!(error.contains("open the state file") && error.contains("not a database"), "{error}");
+    assert!(error.contains("open the database") && error.contains("not a database"), "{error}");
 }
 
 /// Sectors that come back as zeros or as something else, and files that end too early: the database is refused, or it still knows.
