@@ -87,7 +87,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     let (printed, exit) = rack(&dir, |_| {}).await.unwrap();
     assert_eq!(exit, Exit::Refused);
     assert_eq!(row(&printed, ONE)["outcome"], "unknown", "it has never registered");
-    assert_eq!(row(&printed, TWO)["outcome"], "nothing", "it has no allocation");
+    assert_eq!(row(&printed, TWO)["outcome"], "nothing", "it does not have an allocation");
 
     let token = server.registered(ONE).await;
     server.given(&token, None).await;
