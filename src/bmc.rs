@@ -63,8 +63,7 @@ impl Address {
     /// # Errors
     /// The text has neither form, or requests Redfish over plain HTTP to another host.
     pub fn read(text: &str) -> Result<Address, String> {
-        let form =
-            || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
+        let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
         let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:[]".contains(&byte);
@@ -83,9 +82,7 @@ impl Address {
             "https" => {}
             "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
             "http" => {
-                return Err(
-                    "Redfish over plain http would send the password unencrypted; use https://".to_owned()
-                );
+                return Err("Redfish over plain http would send the password unencrypted; use https://".to_owned());
             }
             "ipmi" if path.is_empty() => {
                 return Ok(Address::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });

@@ -126,7 +126,10 @@ impl Asked<'_> {
     fn reset(&self, path: &str, system: &System, action: Action) -> Result<()> {
         let reset = &system.actions["#ComputerSystem.Reset"];
         let Some(target) = reset["target"].as_str() else {
-            return Err(failed(format!("{}{path} cannot be switched: it does not support ComputerSystem.Reset", self.url)));
+            return Err(failed(format!(
+                "{}{path} cannot be switched: it does not support ComputerSystem.Reset",
+                self.url
+            )));
         };
         let is_off = system.power.as_deref() == Some("Off");
         let wanted: &[&str] = match action {
@@ -175,9 +178,7 @@ impl Asked<'_> {
             return Ok(response);
         }
         let said = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                "it rejected the username and password".to_owned()
-            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "it rejected the username and password".to_owned(),
             status if status.is_redirection() => {
                 "it redirects to another address, to which the password is not sent".to_owned()
             }

@@ -53,9 +53,8 @@ fn read_layout(path: &Path) -> Result<std::result::Result<Parsed, Vec<Problem>>>
 /// Decodes a file of layouts: UTF-8, and strict JSON if its name ends in `.json`. YAML would accept more than JSON, but other JSON readers
 /// would not.
 fn text_of_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Problem>> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        vec![Problem::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))]
-    })?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| vec![Problem::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))])?;
     if is_json(path)
         && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
     {

@@ -101,7 +101,9 @@ fn asked(options: &Options) -> Result<std::result::Result<Asked, String>> {
         #[cfg(feature = "survey")]
         None => crate::survey::read(crate::survey::Depth::Deep)?,
         #[cfg(not(feature = "survey"))]
-        None => return Err(Error::refusal(Phase::Inventory, "the inventory is missing: give it with --inventory FILE")),
+        None => {
+            return Err(Error::refusal(Phase::Inventory, "the inventory is missing: give it with --inventory FILE"));
+        }
     };
     of_file(options, inventory)
 }

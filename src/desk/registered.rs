@@ -73,10 +73,7 @@ fn of_server(machine: &str, registered: Option<&Registered>) -> Result<(Inventor
     }
     let what = || format!("the registered inventory of machine {machine} is invalid");
     let inventory = possible(registered.inventory.clone(), what)?;
-    Ok((
-        inventory,
-        Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan")),
-    ))
+    Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
 }
 
 fn as_of(registered: &Registered) -> String {
@@ -121,10 +118,7 @@ fn of_allocation(
         Err(problems) => return Ok(Err(problems)),
     };
     let parsed = allocation.layout().map_err(|problems| {
-        refusal(format!(
-            "the server's layout for machine {name} is invalid:\n{}",
-            problem::lines(&problems)
-        ))
+        refusal(format!("the server's layout for machine {name} is invalid:\n{}", problem::lines(&problems)))
     })?;
     let parsed = match templates.layout(&merged, &inventory) {
         Some(Ok(made)) => made,

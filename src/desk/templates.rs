@@ -181,11 +181,11 @@ mod tests {
             [
                 "steps",
                 "     90  deploy.apply_layout        CUSTOM_SECURE (0.yaml)  {\"erase\":\"secure\"}",
-                "     80  deploy.burn_image          as always",
-                "     70  deploy.write_files         as always",
-                "     65  deploy.run_installer       as always",
-                "     60  deploy.prepare_boot        as always",
-                "     45  deploy.finish              as always",
+                "     80  deploy.burn_image          default",
+                "     70  deploy.write_files         default",
+                "     65  deploy.run_installer       default",
+                "     60  deploy.prepare_boot        default",
+                "     45  deploy.finish              default",
                 "     10  raid.create_configuration  CUSTOM_MIRROR (1.yaml)  {\"delete_configuration\":true,\"logical_disks\":[{\"is_root_volume\":true,\"raid_level\":\"1\",\"size_gb\":\"MAX\"}]}",
             ],
             "{text}"

@@ -33,7 +33,8 @@ pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
         return Ok((said.into_iter().map(|(said, _)| said).collect(), Exit::good_if(good)));
     }
     let [file] = files else {
-        let what = format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
+        let what =
+            format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match fixed(file)? {
@@ -47,10 +48,7 @@ pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {
-        return Err(Error::new(
-            Phase::Settings,
-            "--write cannot change standard input: omit --write",
-        ));
+        return Err(Error::new(Phase::Settings, "--write cannot change standard input: omit --write"));
     }
     Ok(match fixed(file)? {
         Fixed::Canonical(_) => (format!("{name}: already canonical\n"), true),

@@ -72,7 +72,11 @@ fn filesystem(filesystem: &mut Value) {
     required(filesystem, &["device", "format"]);
     unread(filesystem, &FILESYSTEM_OF_V2);
     set(filesystem, "path", json!({"pattern": "^(/.*)?$", "examples": ["/", "/boot/efi", "/var/lib"]}));
-    or(filesystem, "path", deprecated(json!({"const": "none"}), "a filesystem that is not mounted has no path: omit it"));
+    or(
+        filesystem,
+        "path",
+        deprecated(json!({"const": "none"}), "a filesystem that is not mounted has no path: omit it"),
+    );
     set(
         filesystem,
         "device",

@@ -191,7 +191,10 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
             PlanOptions { layout: Some("x".to_owned()), ..PlanOptions::default() },
             "there is no layout \"x\" in layouts/",
         ),
-        (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
+        (
+            PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() },
+            "machines/ contains no machine \"x\"",
+        ),
     ] {
         let error =
             rack(&dir, |options| *options = PlanOptions { dir: dir.clone(), json: true, ..change }).await.unwrap_err();

@@ -142,7 +142,7 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     let begin = async || server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
     blacklist("PUT", "debian-12").await;
     let refused = begin().await;
-    assert!(refused.status == 409 && refused.text().contains("has been blacklisted since"), "{}", refused.text());
+    assert!(refused.status == 409 && refused.text().contains("was blacklisted after"), "{}", refused.text());
     blacklist("DELETE", "debian-12").await;
     assert_eq!(begin().await.status, 200);
     blacklist("PUT", "debian-12").await;

@@ -35,7 +35,11 @@ async fn a_machine_from_boot_to_report() {
     server.report(ONE, &token, "a1", true).await;
     server.report(ONE, &token, "a1", true).await;
     let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
-    assert!(over.status == 401 && over.text().contains("has ended with the installation"), "{}", over.text());
+    assert!(
+        over.status == 401 && over.text().contains("the token expired when the installation ended"),
+        "{}",
+        over.text()
+    );
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("sanboot"));
     server.heard("boots its disk").await;
     let text = server.heard.text();

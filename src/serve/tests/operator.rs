@@ -50,7 +50,7 @@ async fn the_command_line() {
 
     server.write("operator.token", "mistaken\n");
     let error = server.machine(&["list"]).await.unwrap_err().to_string();
-    assert!(error.contains("does not take the token of") && error.contains("operator.token"), "{error}");
+    assert!(error.contains("rejects the token in") && error.contains("operator.token"), "{error}");
     std::fs::remove_file(server.dir.path().join("operator.token")).unwrap();
     let error = server.machine(&["list"]).await.unwrap_err().to_string();
     assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");

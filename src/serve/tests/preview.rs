@@ -60,7 +60,7 @@ fn without_notes(text: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let server = Running::start_in(with_images()).await;
-    server.refused(&["--machine", "nobody"], "the server has no machine \"nobody\"").await;
+    server.refused(&["--machine", "nobody"], "the server does not know machine \"nobody\"").await;
     server.refused(&["--machine", STRANGER], "and none has registered").await;
     server.refused(&["--machine", "one"], "machine one has never registered").await;
     server.refused(&["--machine", "one"], "boot it over PXE once").await;
@@ -91,7 +91,9 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     server.report(ONE, &token, "a1", true).await;
     let file = inventory_file().display().to_string();
     let with_file = ["--machine", "one", "--inventory", &file];
-    server.refused(&with_file, "machine one is installed with debian-12 and boots it, as no reinstall is ordered").await;
+    server
+        .refused(&with_file, "machine one is installed with debian-12 and boots it, as no reinstall is ordered")
+        .await;
     server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == Exit::Good && text.contains("reinstall"), "{text}");

@@ -175,5 +175,5 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
     let script = server.ask("GET", &format!("/boot.ipxe?uuid={ONE}"), &host, "").await.text();
     let url = format!("drophammer.url=https://install.rack:{} ", server.tls.unwrap().port());
     assert!(script.contains(&url), "{script}");
-    server.heard("which the certificate does not name: give --url").await;
+    server.heard("does not cover: set --url").await;
 }
