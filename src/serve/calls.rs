@@ -319,7 +319,7 @@ fn delete<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, handler: H, s
     call(("DELETE", MethodFilter::DELETE), path, handler, summary)
 }
 
-/// Each is about the call that was described last.
+/// Builder methods, which change the operation that was added last.
 impl Call {
     fn last(mut self, change: impl FnOnce(Described) -> Described) -> Call {
         let last = self.described.pop().map(change);
@@ -351,12 +351,12 @@ impl Call {
         self.last(|described| Described { token, ..described })
     }
 
-    /// The handler knows this path by itself.
+    /// Documents a concrete path of a route that dispatches on the path.
     fn at(self, path: &'static str) -> Call {
         self.last(|described| Described { path, ..described })
     }
 
-    /// And this one too.
+    /// Documents another concrete path of the same route.
     fn and(mut self, path: &'static str, summary: &'static str) -> Call {
         let method = self.described.last().map_or("GET", |last| last.method);
         self.described.push(Described::new(method, path, summary));

@@ -68,8 +68,12 @@ async fn a_machine_from_boot_to_report() {
 async fn a_stranger_is_said_with_what_it_has() {
     let server = Running::start().await;
     for (cores, disks, said) in [
-        (1, json!([{ "name": "/dev/sda", "size": 9 }]), "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; a file in"),
-        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; a file in"),
+        (
+            1,
+            json!([{ "name": "/dev/sda", "size": 9 }]),
+            "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; create a file in",
+        ),
+        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; create a file in"),
     ] {
         let nics = json!([{ "mac": "52:54:00:00:00:09", "name": "eth0" }]);
         let mut register = registration(STRANGER);

@@ -34,7 +34,7 @@ async fn the_command_line() {
     assert!(good(&order).await);
     server.heard("ordered: image debian-12").await;
     assert!(good(&["reinstall", &ONE.to_uppercase(), "--cancel"]).await);
-    server.heard("taken back: image debian-12").await;
+    server.heard("cancelled: image debian-12").await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--without-marker", "--json"]).await);
     server.heard("ordered: image debian-12, without the marker").await;
     let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];

@@ -23,7 +23,11 @@ async fn the_file_says_how_a_machine_is_switched() {
     };
     let operator = operator.trim();
     let answer = power(operator, "on").await;
-    assert!(answer.status == 409 && answer.text().contains("does not say how it is switched"), "{}", answer.text());
+    assert!(
+        answer.status == 409 && answer.text().contains("does not name a management controller"),
+        "{}",
+        answer.text()
+    );
 
     let controller = controller();
     let url = controller.url("redfish/v1/Systems/1");

@@ -150,7 +150,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
     }
     let cancel = server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
     assert_eq!(cancel.status, 409);
-    assert!(cancel.text().contains("was given up halfway: order another"), "{}", cancel.text());
+    assert!(cancel.text().contains("was abandoned after its point of no return: order another"), "{}", cancel.text());
     // Another order takes its place, and knows what it finds.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
@@ -239,8 +239,8 @@ async fn what_cannot_be_ordered() {
         "allocation a1 of machine 4c4c4544-0051-3010-8052-b4c04f4d0001 is not installed yet",
     )
     .await;
-    refused(TWO, "debian-13", 400, "has no allocation in its file").await;
-    refused(STRANGER, "debian-13", 404, "there is no machine").await;
+    refused(TWO, "debian-13", 400, "does not contain an allocation").await;
+    refused(STRANGER, "debian-13", 404, "machines/ contains no machine").await;
     server.report(ONE, &token, "a1", true).await;
     refused(ONE, "debian-31", 400, "there is no image \"debian-31\" in images/; did you mean \"debian-13\"?").await;
     refused(ONE, "", 400, "there is no image \"\"").await;
