@@ -33,15 +33,15 @@ pub struct Options {
     #[cfg(feature = "serve")]
     #[command(flatten)]
     pub of: OfServer,
-    /// What the machine will become: its file from a server's machines/, or the document that its agent receives. Network, `finish` and
-    /// kernel arguments are checked as the agent checks them.
+    /// The machine's allocation: its file from a server's machines/, or the document that its agent receives. Network, `finish` and kernel
+    /// arguments are checked as the agent checks them.
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     pub allocation: Option<PathBuf>,
     /// Output of `drophammer inventory`; the default is this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// How thoroughly disks are erased before they are recreated; with --machine the server's value is used.
+    /// Method of erasing disks before they are recreated; with --machine, the server's value is used.
     #[arg(long, value_enum, default_value_t)]
     pub erase: Erase,
     /// A deploy template. The merged steps are shown with the template that each comes from. May be given several times; the order matters.

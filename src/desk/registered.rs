@@ -106,7 +106,7 @@ fn of_allocation(
     };
     let machine = &preview.machine;
     let Some(mut allocation) = machine.allocation.clone() else {
-        let why = preview.withheld.as_deref().unwrap_or("the server has no allocation for it");
+        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
         return Err(refusal(format!(
             "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
         )));

@@ -121,7 +121,7 @@ pub async fn without_firmware(
         }
         NextBoot::Released => format!("machine {id} {RELEASED}"),
         NextBoot::Unconfirmed(_) => confirmed::explain(id),
-        NextBoot::Install => format!("machine {id}: this server has no record that its allocation is installed"),
+        NextBoot::Install => format!("machine {id}: this server lacks a record that its allocation is installed"),
         NextBoot::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
         ),

@@ -266,8 +266,8 @@ fn about_templates() -> Vec<Call> {
 fn about_itself() -> Vec<Call> {
     vec![
         get("/metrics", metrics::metrics, "Metrics for Prometheus").opened_by(Token::Metrics).or(200, Content::Text),
-        get("/livez", metrics::live, "Whether the process responds").opened_by(Token::None).or(200, Content::Text),
-        get("/readyz", metrics::ready, "Whether the database responds as well")
+        get("/livez", metrics::live, "Liveness of the process").opened_by(Token::None).or(200, Content::Text),
+        get("/readyz", metrics::ready, "Readiness, including the database")
             .opened_by(Token::None)
             .or(200, Content::Text),
         get("/openapi.json", openapi, "This document").opened_by(Token::None).gives(anything),

@@ -10,7 +10,7 @@ pub fn schema() -> Value {
     let any = |description: &str| json!({"description": description});
     let allocation = json!({
         "type": ["object", "null"],
-        "description": "What the machine will become; without it, the machine registers and waits.",
+        "description": "Target state of the machine; without it, the machine registers and waits.",
         "additionalProperties": false,
         "required": ["id", "hostname"],
         "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
@@ -62,7 +62,7 @@ pub fn schema() -> Value {
             "erase": {
                 "enum": ["quick", "secure", "none", null],
                 "default": "quick",
-                "description": "How thoroughly disks are erased before they are recreated.",
+                "description": "Method of erasing disks before they are recreated.",
             },
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],

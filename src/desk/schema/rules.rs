@@ -75,7 +75,7 @@ fn filesystem(filesystem: &mut Value) {
     or(
         filesystem,
         "path",
-        deprecated(json!({"const": "none"}), "a filesystem that is not mounted has no path: omit it"),
+        deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit it"),
     );
     set(
         filesystem,

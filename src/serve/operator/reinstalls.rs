@@ -51,7 +51,7 @@ pub async fn reinstall(
     let asked: Reinstall = read(&app, peer, body, EVENT_BYTES).await?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
-        return Err(ApiError::bad(format!("the path contains machine {id}, but the body {:?}", asked.id)));
+        return Err(ApiError::bad(format!("the path contains machine {id}, but the body contains {:?}", asked.id)));
     }
     order(&app, peer, &asked).await.map(Json)
 }

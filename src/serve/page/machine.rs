@@ -185,7 +185,7 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
         @if let Some(waits) = &listed.waits {
             p.problem {
                 "The machine waits with an install marker of its allocation (image " (waits.image) ", " (shell::time(&waits.time))
-                "), but this server has no record of that installation. If the marker is right: "
+                "), but this server lacks a record of that installation. If the marker is right: "
                 code { "drophammer machine adopt " (machine.id) }
             }
         }
