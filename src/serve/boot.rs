@@ -290,7 +290,7 @@ fn dropped(order: &Order) -> String {
 
 fn elsewhere(id: &str, other: &str) -> String {
     format!(
-        "boots its disk: its allocation is installed under the machine id {other}. If this is the same machine with a new id, run \
+        "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
          `drophammer machine rename {other} {id}`; otherwise give it an allocation with another id"
     )
 }

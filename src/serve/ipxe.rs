@@ -66,7 +66,7 @@ pub fn local_disk(machine: &str) -> String {
 /// never returns to the firmware, even on errors, as the firmware would boot the disk.
 pub fn hold(url: &str, machine: &str) -> String {
     format!(
-        "#!ipxe\n:again\necho drophammer: {machine} waits: it has part in a move, and its file does not list the card ${{netX/mac}}\n\
+        "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
          sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
     )
 }
@@ -204,7 +204,7 @@ mod tests {
         let held = hold("http://10.0.2.2:8080", "m");
         assert_eq!(
             held,
-            "#!ipxe\n:again\necho drophammer: m waits: it has part in a move, and its file does not list the card ${netX/mac}\n\
+            "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
              sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
         );
         assert!(!held.contains("exit") && !held.contains("sanboot"));
