@@ -121,7 +121,7 @@ pub fn self_test() {
     refused(&["add", "node", &file("bad.yaml", "items: [\n")], "bad.yaml:");
     refused(&["add", "node", &file("wrong.yaml", &listed(&[("db-1", "x")]))], "must be a UUID");
     refused(&["add", "nobody", &list], "nobody");
-    refused(&["add", "bare", &list], "has no allocation");
+    refused(&["add", "bare", &list], "is not allocated");
     refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
     assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
 

@@ -325,7 +325,7 @@ async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
         (listed.status, &listed.json()["adopted"], &listed.json()["installed"]),
         (200, &json!(true), &json!(false))
     );
-    server.heard("one: 127.0.0.1 says that allocation a1 is installed").await;
+    server.heard("one: 127.0.0.1 recorded allocation a1 as installed").await;
     // Nothing can be installed, by the boot that was under way neither.
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!((given.succeeded, given.image.url.as_str(), given.user_data.as_str()), (true, "", ""));

@@ -97,7 +97,7 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     assert_eq!(waits(ONE).await, said, "a name that is wrong adopts nobody");
     assert!(good(&["adopt", ONE, "two"]).await);
     for allocation in ["a1", "b1"] {
-        server.heard(&format!("127.0.0.1 says that allocation {allocation} is installed")).await;
+        server.heard(&format!("127.0.0.1 recorded allocation {allocation} as installed")).await;
     }
     assert_eq!((waits(ONE).await, waits(TWO).await), (Value::Null, Value::Null));
     let token = server.token(ONE).await;

@@ -418,7 +418,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         let why = refused(&good);
         assert_eq!(why.lines().count(), 2, "all that is wrong: {why}");
         assert!(why.contains("UDP port 67 (DHCP) of eth1 is in use by another program on this host"), "{why}");
-        assert!(why.contains("UDP port 69 (TFTP) of eth1 is taken"), "{why}");
+        assert!(why.contains("UDP port 69 (TFTP) of eth1 is in use"), "{why}");
         drop(others);
         ip("address flush dev eth1");
         assert_eq!(refused(&good), "--pxe: NIC eth1 does not have an IPv4 address, which DHCP requires");
