@@ -128,7 +128,7 @@ impl Drop for Server {
 /// Where it has spoken TLS, in all its lives.
 fn over_tls(said: &[Value]) -> Vec<u16> {
     let notes = said.iter().filter_map(|line| line["note"].as_str());
-    let places = notes.filter_map(|note| note.strip_prefix("calls and images are answered at https://127.0.0.1:"));
+    let places = notes.filter_map(|note| note.strip_prefix("API and images are served at https://127.0.0.1:"));
     places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
 }
 
@@ -250,8 +250,7 @@ fn read_script(script: &str) -> Result<Option<Script>> {
 
 /// A boot script is understood as iPXE does, and what the server says of TLS.
 pub fn self_test() {
-    let note =
-        "calls and images are answered at https://127.0.0.1:4711 only; http://127.0.0.1:1 has what firmware loads";
+    let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1\ninitrd --name initrd http://h/boot/initrd\nboot\n";

@@ -121,11 +121,11 @@ pub fn self_test() {
     refused(&["add", "node", &file("bad.yaml", "items: [\n")], "bad.yaml:");
     refused(&["add", "node", &file("wrong.yaml", &listed(&[("db-1", "x")]))], "must be a UUID");
     refused(&["add", "nobody", &list], "nobody");
-    refused(&["add", "bare", &list], "has no allocation");
+    refused(&["add", "bare", &list], "is not allocated");
     refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
     assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
 
-    let pending = "node db-1 rawBlockDevice ext4 Pending - - the installation that comes prepares it".to_owned();
+    let pending = "node db-1 rawBlockDevice ext4 Pending - - will be prepared by the pending installation".to_owned();
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
     assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
@@ -145,7 +145,7 @@ pub fn self_test() {
     // One more comes too late for this installation.
     let more = file("more.yaml", &listed(&[("db-1", UID), ("db-2", OTHER)]));
     let two = lines(&good(&["add", "node", &more]));
-    assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - the next reinstall prepares it"), "{two:?}");
+    assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - will be prepared by the next reinstall"), "{two:?}");
 
     // As MetalK8s' deletion tree has it.
     refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");

@@ -1,4 +1,4 @@
-//! The power of a machine, and where it boots next, through its management controller: over Redfish, or over IPMI with `ipmitool`.
+//! Power control and boot override through a machine's management controller (BMC), over Redfish or over IPMI with `ipmitool`.
 
 mod ipmi;
 mod redfish;
@@ -8,19 +8,19 @@ use crate::pull::Secret;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which controller, and who we are to it.
+/// Address and credentials of a management controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bmc {
     pub at: Address,
     pub username: String,
     pub password: Secret,
-    /// Its certificate is not looked at.
+    /// Accept any TLS certificate.
     pub insecure: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// `https://10.1.0.7`, and below it the one system that is meant, where there are several: `/redfish/v1/Systems/1`.
+    /// `https://10.1.0.7`, and optionally the path of a system, `/redfish/v1/Systems/1`, if the controller manages several.
     Redfish {
         url: String,
         system: Option<String>,
@@ -31,18 +31,18 @@ pub enum Address {
     },
 }
 
-/// What is to be done with the machine.
+/// Power or boot action on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 #[derive(schemars::JsonSchema)]
 pub enum Action {
     /// Switch it on.
     On,
-    /// Switch it off at once: nothing is shut down.
+    /// Switch it off immediately, without a shutdown.
     Off,
-    /// Off and on again; on, when it is off.
+    /// Power-cycle it; switch it on if it is off.
     Cycle,
-    /// Have its next boot go over PXE, that one alone.
+    /// Boot over PXE at the next boot only.
     Pxe,
 }
 
@@ -58,13 +58,12 @@ impl fmt::Display for Action {
 }
 
 impl Address {
-    /// `https://HOST[:PORT][/redfish/v1/Systems/ID]`, or `ipmi://HOST[:PORT]`.
+    /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
     ///
     /// # Errors
-    /// It is neither.
+    /// The text has neither form, or requests Redfish over plain HTTP to another host.
     pub fn read(text: &str) -> Result<Address, String> {
-        let form =
-            || "give https://HOST for Redfish or ipmi://HOST for IPMI, each with a port where it is another".to_owned();
+        let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
         let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:[]".contains(&byte);
@@ -79,13 +78,11 @@ impl Address {
             _ => (host, None),
         };
         match scheme {
-            // Without TLS everybody on the way reads the password: for emulators on this host alone.
+            // Without TLS the password can be read in transit: only for emulators on this host.
             "https" => {}
             "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
             "http" => {
-                return Err(
-                    "Redfish over plain http would show the password to everybody on the way: https://".to_owned()
-                );
+                return Err("Redfish over plain http would send the password unencrypted; use https://".to_owned());
             }
             "ipmi" if path.is_empty() => {
                 return Ok(Address::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
@@ -94,18 +91,18 @@ impl Address {
         }
         let system = (!path.is_empty() && path != "/redfish/v1").then(|| path.to_owned());
         if system.as_ref().is_some_and(|path| !path.starts_with("/redfish/v1/Systems/")) {
-            return Err(format!("{path} is not the path of a system: /redfish/v1/Systems/ID"));
+            return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
         }
         Ok(Address::Redfish { url: format!("{scheme}://{host}"), system })
     }
 }
 
 impl Bmc {
-    /// Does it to the machine with that UUID. Returns when the controller has taken the order, not when the machine is there, with a
-    /// warning if it may have been another machine.
+    /// Performs the action on the machine with that UUID. Returns as soon as the controller has accepted the request, with a warning if the
+    /// controller may belong to another machine.
     ///
     /// # Errors
-    /// The controller is not reached, does not know us, is another machine's, or cannot do it.
+    /// The controller cannot be reached, rejects the credentials, belongs to another machine, or does not support the action.
     pub fn act(&self, action: Action, machine: Option<&str>) -> Result<Option<String>> {
         match &self.at {
             Address::Redfish { url, system } => {
@@ -139,15 +136,15 @@ mod tests {
         assert_eq!(Address::read("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
         assert_eq!(Address::read("ipmi://[fe80::1]"), ipmi("fe80::1", None));
         for (text, expected) in [
-            ("10.1.0.7", "give https://HOST"),
-            ("https://", "give https://HOST"),
-            ("https://u:p@h", "give https://HOST"),
-            ("ipmi://-x", "give https://HOST"),
-            ("ipmi://h/x", "give https://HOST"),
-            ("ipmi://h:x", "give https://HOST"),
-            ("ftp://h", "give https://HOST"),
-            ("http://127.0.0.1.example.org", "would show the password"),
-            ("http://10.1.0.7", "would show the password"),
+            ("10.1.0.7", "must be https://HOST"),
+            ("https://", "must be https://HOST"),
+            ("https://u:p@h", "must be https://HOST"),
+            ("ipmi://-x", "must be https://HOST"),
+            ("ipmi://h/x", "must be https://HOST"),
+            ("ipmi://h:x", "must be https://HOST"),
+            ("ftp://h", "must be https://HOST"),
+            ("http://127.0.0.1.example.org", "would send the password"),
+            ("http://10.1.0.7", "would send the password"),
             ("https://h/redfish/v1/Managers/1", "is not the path of a system"),
         ] {
             let why = Address::read(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! HTTP clients: blocking, rustls with ring, the system's CA certificates.
+//! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
 
 #[cfg(feature = "agent")]
 pub mod privileged;
@@ -13,40 +13,40 @@ use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Longest answer of a control plane, in bytes. A list of ten thousand machines has some million.
+/// Maximum size of a control plane's response, in bytes. A list of ten thousand machines has several million bytes.
 const ANSWER_BYTES: u64 = 64 << 20;
-/// Bytes of a refusal that are read.
+/// Maximum number of bytes read of an error response.
 const REFUSAL_BYTES: u64 = 64 << 10;
 
-/// Reads the body of an answer.
+/// Reads the body of a response.
 ///
 /// # Errors
-/// The connection breaks off, or the answer is too long.
+/// The connection is interrupted, or the response exceeds the limit.
 pub fn read_answer(response: Response) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     response.take(ANSWER_BYTES + 1).read_to_end(&mut body)?;
     match body.len() as u64 > ANSWER_BYTES {
-        true => Err(io::Error::other(format!("the answer has more than {ANSWER_BYTES} bytes"))),
+        true => Err(io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"))),
         false => Ok(body),
     }
 }
 
-/// Reads the beginning of a refusal. The status says enough if the body cannot be read.
+/// Reads the beginning of an error response. An unreadable body is ignored, since the status suffices.
 pub fn read_refusal(response: Response) -> String {
     let mut body = Vec::new();
     let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// For requests with small answers. It has no deadline of its own: set one with `RequestBuilder::timeout`.
+/// Returns a client for requests with small responses. It has no timeout of its own: set one with `RequestBuilder::timeout`.
 ///
 /// # Errors
-/// TLS cannot be set up. Missing CA certificates are no error: `http://` works without them.
+/// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
 pub fn client() -> Result<Client> {
     build(&|| builder(None))
 }
 
-/// For requests with a secret in them: what they answer with a redirect is told as it is, and nothing is sent on.
+/// Returns a client for requests that contain a secret: it does not follow redirects.
 ///
 /// # Errors
 /// As [`client`].
@@ -55,7 +55,7 @@ pub fn client_that_stays() -> Result<Client> {
     build(&|| builder(None).redirect(Policy::none()))
 }
 
-/// For a device that is asked with a password, which is sent on to nobody. Where that is said, any certificate is good.
+/// Returns a client for devices that require a password: it does not follow redirects. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
 /// As [`client`].
@@ -64,10 +64,10 @@ pub fn client_for_device(insecure: bool) -> Result<Client> {
     build(&|| builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
 }
 
-/// For long bodies: the answer's header, and then each single read of the body, may take `stall`; the body as a whole
-/// may take as long as it likes.
+/// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
+/// time limit.
 ///
-/// Not the same as `RequestBuilder::timeout`, which in reqwest's blocking client also ends the body as a whole.
+/// `RequestBuilder::timeout` of reqwest's blocking client, in contrast, also limits the body as a whole.
 ///
 /// # Errors
 /// As [`client`].
@@ -80,51 +80,53 @@ fn build(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = crate::error::Error::with_source(Phase::Control, "TLS", error);
-            tracing::warn!("https will not work here, http does: {why}");
+            tracing::warn!("https is not available, only http: {why}");
             without_roots(builder())
         }
     }
 }
 
-/// All that the clients have in common, whatever certificates they take.
+/// Returns a builder with the settings that all clients share.
 pub(crate) fn builder(timeout: Option<Duration>) -> ClientBuilder {
-    // Fails only when a provider is installed already, by an earlier call.
+    // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-    // No referer: a redirect would carry the address with its query, which may be a secret, to the other host.
-    // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
+    // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
+    // image over one connection, which defeats parallel ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
-        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("https does not lead to http"),
+        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
         _ => Policy::default().redirect(attempt),
     }))
 }
 
-/// What was to come over TLS would come over nothing.
+/// Returns whether a redirect leads from TLS to an unencrypted connection.
 fn is_downgrade(before: &Url, next: &Url) -> bool {
     before.scheme() == "https" && next.scheme() != "https"
 }
 
-/// Is the other end's certificate not one that is trusted here? To ask again changes nothing.
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry is futile then.
 pub fn is_certificate(error: &(dyn StdError + 'static)) -> bool {
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
     is_it || inner.is_some_and(|inner| is_certificate(inner)) || error.source().is_some_and(is_certificate)
 }
 
-/// The platform's verifier refuses to exist without any CA certificate, which would take plain http with it.
+/// Returns a client without CA certificates. The platform's verifier fails if no CA certificate is installed, although plain HTTP needs
+/// none.
 fn without_roots(builder: ClientBuilder) -> Result<Client> {
     builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
 }
 
-/// Whether the same request may be answered otherwise later. 501 and 505 say what the server is, not how it feels.
+/// Returns whether a retry of the request may succeed. 501 and 505 are permanent properties of the server.
 pub fn is_passing(status: StatusCode) -> bool {
     let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
     let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
 }
 
-/// Between half of the pause and all of it: a rack of machines that lost the same server must not come back in one instant.
+/// Returns a random duration between half of the pause and all of it, so that machines that lost the same server do not retry
+/// simultaneously.
 pub fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

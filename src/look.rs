@@ -1,4 +1,4 @@
-//! `drophammer inventory`: this machine as JSON.
+//! `drophammer inventory`: the inventory of this machine as JSON.
 
 use crate::error::Result;
 use crate::exit::Exit;
@@ -7,24 +7,24 @@ use crate::stdout::{json, note, print};
 use crate::survey::{self, Depth};
 use serde::Serialize;
 
-/// Inventory with what follows from it. Whoever reads it back computes that again.
+/// Inventory with derived fields, which are recomputed when it is read back.
 #[derive(Serialize)]
 struct Listing<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
-    /// Objects whose content was not seen.
+    /// Objects whose content could not be read.
     opaque: Vec<OpaqueObject>,
 }
 
 /// Options of `drophammer inventory`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Print the JSON alone. It lists as `opaque` what could not be looked into.
+    /// Print only the JSON, without notes on standard error. Unreadable objects are listed in it as `opaque`.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Prints this machine as JSON, and on standard error what was not looked into.
+/// Prints the inventory of this machine as JSON, and on standard error the objects that could not be read.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -32,7 +32,7 @@ pub fn inventory(options: &Options) -> Result<Exit> {
     let inventory = survey::read(Depth::Deep)?;
     let opaque = inventory.opaque_objects();
     for object in opaque.iter().filter(|_| !options.json) {
-        note(&format!("not looked into: {object}: {}; {}", object.reason, object.remedy));
+        note(&format!("not inspected: {object}: {}; {}", object.reason, object.remedy));
     }
     print(&(json(&Listing { inventory: &inventory, opaque })? + "\n"))?;
     Ok(Exit::Good)

@@ -1,4 +1,4 @@
-//! One line per subcommand.
+//! Command line entry point: one line per subcommand.
 
 use clap::Parser;
 use drophammer::cli::{Cli, Command};
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, or what is wrong with the command line. File names of others may be arguments of a wrong one, by the shell's patterns.
+/// Prints help or a usage error. A wrong command line may contain foreign file names, expanded from the shell's patterns, so control
+/// characters are escaped.
 fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
     if drophammer::text::terminal::escape(&text) == text {

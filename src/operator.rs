@@ -1,4 +1,4 @@
-//! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's side of `drophammer serve`.
+//! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
 mod adopt;
 mod boot_digest;
@@ -25,10 +25,10 @@ use options::MachineCommand;
 use reqwest::Method;
 use serde::Serialize;
 
-/// Does what was asked for, and prints it.
+/// Performs the command and prints the result.
 ///
 /// # Errors
-/// The server cannot be reached, does not know the token, or has trouble of its own.
+/// The server cannot be reached, rejects the token, or fails.
 pub fn run(options: &Options) -> Result<Exit> {
     if let MachineCommand::Power(asked) = &options.command
         && let Some(done) = power::from_here(asked, options.json)
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Exit> {
                     let text = ordered(machine, &listed, command.as_deref());
                     match options.json {
                         true => drop(print_json(&listed)?),
-                        // What a person can do now is done.
+                        // The next lines list what the operator can do to start the reinstall, which `--now` does.
                         false if asked.now => print(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
                         false => print(&text)?,
                     }
@@ -101,7 +101,7 @@ fn add(server: &Server, asked: &options::Add, json: bool) -> Result<Exit> {
             let omitted: String =
                 omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
             print(&format!(
-                "{file} of the server's directory is {name} now: MACs {}{size}.\n{omitted}An `allocation` in it installs the machine.\n",
+                "{file} in the server's directory describes {name} now: MACs {}{size}.\n{omitted}Add an `allocation` to it to install the machine.\n",
                 if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
             ))?;
             Ok(Exit::Good)
@@ -109,12 +109,14 @@ fn add(server: &Server, asked: &options::Add, json: bool) -> Result<Exit> {
     }
 }
 
-/// The old id may have no file any more, so that only the server knows it.
+/// Renames a machine. The ids are not looked up in the list: the old id may no longer have a file.
 fn rename(server: &Server, asked: &options::Rename, json: bool) -> Result<Exit> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
     let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();
     if let Some(bad) = [&old, &new].into_iter().find(|text| !is_id(text)) {
-        return Ok(refused(&format!("{bad:?} is not a machine's id, which is a UUID: a name stays with its file")));
+        return Ok(refused(&format!(
+            "{bad:?} is not a machine id, which is a UUID; names cannot be renamed here, as they belong to the file"
+        )));
     }
     let request = server.request(Method::POST, &format!("/v1/machine/{old}/rename")).json(&Rename { id: new.clone() });
     match server.ask::<Listed>(request)? {
@@ -122,14 +124,14 @@ fn rename(server: &Server, asked: &options::Rename, json: bool) -> Result<Exit> 
         Answer::Good(listed) if json => print_json(&listed),
         Answer::Good(_) => {
             print(&format!(
-                "What was known of {old} is known of {new} now. Its file in machines/ must say `id: {new}`.\n"
+                "The records of {old} belong to {new} now. Its file in machines/ must have `id: {new}`.\n"
             ))?;
             Ok(Exit::Good)
         }
     }
 }
 
-/// Any name as one step of a path.
+/// Encodes a name as one segment of a path.
 fn step(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
@@ -146,7 +148,7 @@ fn print_json(value: &impl Serialize) -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-/// The machine with that id or that name.
+/// Finds the machine with that id or that name.
 pub fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
     let by_id = all.iter().find(|machine| machine.id.eq_ignore_ascii_case(wanted));
     let by_name: Vec<&Listed> = all.iter().filter(|machine| machine.name == wanted && !wanted.is_empty()).collect();
@@ -154,11 +156,11 @@ pub fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
         (Some(machine), _) => Ok(machine),
         (None, [machine]) => Ok(machine),
         (None, []) => {
-            Err(format!("the server has no machine {wanted:?}; `drophammer machine list` shows those it has"))
+            Err(format!("the server does not know machine {wanted:?}; `drophammer machine list` lists its machines"))
         }
         (None, several) => {
             let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();
-            Err(format!("{} machines are called {wanted:?}: say which by its id, {}", several.len(), ids.join(" or ")))
+            Err(format!("{} machines are named {wanted:?}: use the id, {}", several.len(), ids.join(" or ")))
         }
     }
 }
@@ -194,10 +196,10 @@ fn what_is_ordered(machine: &Listed, all: &[Listed]) -> String {
         return moving.in_words(name(all, &moving.other));
     }
     match (&machine.order, &machine.locked) {
-        (Some(order), _) if order.given_up => format!("{} given up", order.image),
+        (Some(order), _) if order.given_up => format!("{} abandoned", order.image),
         (order, _) if machine.needs_confirmation => withheld(order.as_ref(), machine.on_disk.as_ref()),
         (Some(order), _) => {
-            let begun = if order.begun { ", begun" } else { "" };
+            let begun = if order.begun { ", started" } else { "" };
             format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
@@ -215,40 +217,40 @@ fn withheld(order: Option<&Order>, on_disk: Option<&Waits>) -> String {
     format!("{order}needs confirmation{on_disk}")
 }
 
-/// What a machine with that id is called.
+/// Returns the name of the machine with that id, or the id if it is unnamed.
 fn name<'a>(all: &'a [Listed], id: &'a str) -> &'a str {
     let named = all.iter().find(|machine| machine.id == id && !machine.name.is_empty());
     named.map_or(id, |machine| machine.name.as_str())
 }
 
-/// One line of it: the rest is in the server's output.
+/// Returns one line of the report; the rest is in the server's output.
 fn how_it_ended(outcome: &crate::serve::operator::Outcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
     let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
     format!("{how} {}: {}", outcome.image, text::clean(&message))
 }
 
-/// What happens next, for people.
+/// Describes the next steps to the operator.
 fn ordered(before: &Listed, now: &Listed, command: Option<&str>) -> String {
     let name = escape_line(if now.name.is_empty() { &now.id } else { &now.name });
     let Some(order) = &now.order else {
-        return format!("The reinstall of {name} is taken back. It keeps what it has.\n");
+        return format!("The reinstall of {name} is cancelled. The machine is unchanged.\n");
     };
     let from = before.image.as_deref().map(|image| format!(" in place of {}", escape_line(image))).unwrap_or_default();
     let layout = now.layout.as_deref().unwrap_or("LAYOUT");
     let command = command.map_or_else(
-        || format!("the command that `drophammer machine boot-digest {name} --at URL` prints; URL is that of the server for machines"),
+        || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the one at which machines reach the server"),
         str::to_owned,
     );
     format!(
-        "{name} is reinstalled with {}{from} when it next boots over PXE; order {}.\n\
-         Now either of:\n  \
+        "{name} will be reinstalled with {}{from} at its next boot over PXE; order {}.\n\
+         Start it in one of two ways:\n  \
          power-cycle it into PXE\n  \
          {command}\n    \
-         on the machine, as root: the same without the firmware's minutes\n\
-         What it will do, disk by disk:\n  \
-         drophammer plan --reinstall --layout FILE      on the machine; FILE has the layout {layout:?}\n\
-         Take it back, as long as it has not begun:\n  \
+         on the machine, as root: the same, without waiting for the firmware\n\
+         Show what it will do, disk by disk:\n  \
+         drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
+         Cancel it before it starts:\n  \
          drophammer machine reinstall {name} --cancel\n",
         escape_line(&order.image),
         escape_line(&order.id)
@@ -312,9 +314,9 @@ mod tests {
         let all = [machine("4c-1", "one"), machine("4c-2", "two"), machine("4c-3", "two"), machine("4c-4", "")];
         assert_eq!(find(&all, "4C-1").unwrap().name, "one");
         assert_eq!(find(&all, "one").unwrap().id, "4c-1");
-        assert_eq!(find(&all, "two").unwrap_err(), "2 machines are called \"two\": say which by its id, 4c-2 or 4c-3");
+        assert_eq!(find(&all, "two").unwrap_err(), "2 machines are named \"two\": use the id, 4c-2 or 4c-3");
         for none in ["three", ""] {
-            assert!(find(&all, none).unwrap_err().contains("`drophammer machine list` shows"), "{none}");
+            assert!(find(&all, none).unwrap_err().contains("`drophammer machine list` lists"), "{none}");
         }
     }
 
@@ -362,13 +364,13 @@ mod tests {
                 "c1",
                 "debian-12",
                 "debian-12",
-                "debian-13 attempt 2 of 3, begun",
+                "debian-13 attempt 2 of 3, started",
                 "2026-01-01T00:00:00Z",
                 "-",
                 "FAILED debian-13: image.burn: [2Jno"
             ]
         );
-        assert_eq!(rows[2][5], "debian-13 given up");
+        assert_eq!(rows[2][5], "debian-13 abandoned");
         assert_eq!(rows[7][5], "needs confirmation");
         assert_eq!(rows[8][5], "debian-13 needs confirmation, its disks have debian-14");
         assert_eq!((rows[3][5], rows[3][8]), ("locked", "done debian-13: fine"));
@@ -386,14 +388,14 @@ mod tests {
             Some("drophammer reinstall --server U"),
         );
         for words in [
-            "one is reinstalled with debian-13 in place of debian-12 when it next boots over PXE; order o1.",
+            "one will be reinstalled with debian-13 in place of debian-12 at its next boot over PXE; order o1.",
             "drophammer reinstall --server U\n",
             "drophammer plan --reinstall --layout FILE",
-            "has the layout \"default\"",
+            "contains the layout \"default\"",
             "drophammer machine reinstall one --cancel",
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        assert_eq!(ordered(&before, &before, None), "The reinstall of one is taken back. It keeps what it has.\n");
+        assert_eq!(ordered(&before, &before, None), "The reinstall of one is cancelled. The machine is unchanged.\n");
     }
 }

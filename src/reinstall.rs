@@ -1,7 +1,7 @@
-//! `drophammer reinstall` on the running machine: straight into the agent by kexec, without the firmware's minutes.
+//! `drophammer reinstall` on the running machine: starts the agent by kexec and bypasses the firmware, which takes minutes.
 //!
-//! Nothing is decided here. What the agent does is what it does after a PXE boot: the same order, plan and guards. Where
-//! kexec is not possible, the machine goes through its firmware into PXE.
+//! Nothing is decided here: the agent does the same as after a PXE boot, with the same order, plan and safety checks. If kexec is not
+//! possible, the machine reboots over PXE.
 
 mod protection;
 mod server;
@@ -21,32 +21,32 @@ use std::path::Path;
 use stop::{Manner, Next};
 use uuid::Uuid;
 
-/// What is asked for.
+/// Options of `drophammer reinstall`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The control plane.
+    /// URL of the control plane.
     #[arg(long, value_name = "URL")]
     pub server: String,
-    /// The machine's id [default: its SMBIOS UUID].
+    /// Id of the machine [default: its SMBIOS UUID].
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
-    /// Start kernel and ramdisk only if they have this digest together with the command line. `drophammer machine boot-digest` prints it. Without it, and over
-    /// plain HTTP, another host on the network can replace them.
+    /// Start kernel and ramdisk only if this is their digest, including the command line; `drophammer machine boot-digest` prints it.
+    /// Without it, and over plain HTTP, another host on the network can replace them.
     #[arg(long, value_name = "DIGEST")]
     pub boot_digest: Option<BootDigest>,
-    /// Only print what would happen.
+    /// Print what would happen, without doing it.
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Fetches kernel and ramdisk, stops this system cleanly and starts them. When that works, the machine is on its way down
-/// when this returns, or it does not return.
+/// Fetches kernel and ramdisk, stops this system cleanly and starts them. On success, this function returns while the machine shuts down,
+/// or does not return.
 ///
 /// # Errors
-/// The server cannot be asked, or the system cannot be stopped. Until the last, this system is as it was.
+/// The server cannot be reached, or the system cannot be stopped. The system is unchanged until its stop starts.
 pub fn run(options: &Options) -> Result<Exit> {
     if !nix::unistd::geteuid().is_root() {
-        return Err(Error::new(Phase::Settings, "drophammer reinstall: only root can stop this machine"));
+        return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
     }
     let server = Server::new(&options.server)?;
     let (machine, macs) = who(Path::new("/sys"), options.machine)?;
@@ -73,20 +73,20 @@ pub fn run(options: &Options) -> Result<Exit> {
     or_refused(verified.and_then(|()| start(&boot, &macs, &manner, digest)).map(|()| Exit::Good))
 }
 
-/// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
+/// Returns the id and the MACs, those of NICs with a link first. Without an id, the server identifies the machine by a MAC.
 fn who(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
     let (system, mut nics) = survey::identity(sys)?;
     order::by_key(&mut nics, |nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map(|id| id.to_string()).or(system.uuid);
     if id.is_none() && macs.is_empty() {
-        let message = "this machine has neither an SMBIOS UUID nor a network card; name it with --machine";
+        let message = "this machine has neither an SMBIOS UUID nor a NIC; give its id with --machine";
         return Err(Error::new(Phase::Settings, message));
     }
     Ok((id, macs))
 }
 
-/// The words of the server, and what to do.
+/// Formats the server's message with a remedy.
 fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
     let machine = machine.unwrap_or("ID");
     format!(
@@ -94,17 +94,17 @@ fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
     )
 }
 
-/// From here on the system is not what it was.
+/// Loads the new kernel and stops the system. From here on, the system is changed.
 fn start(boot: &Boot, macs: &[String], manner: &Manner, digest: Option<&BootDigest>) -> Result<()> {
     let loaded = kexec::load_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
     let next = match loaded {
         Ok(()) => {
-            stdout::say(&format!("kexec   {} and {} are loaded", boot.names.kernel, boot.names.initrd));
+            stdout::say(&format!("kexec   {} and {} loaded", boot.names.kernel, boot.names.initrd));
             Next::Loaded
         }
         Err(error) => {
             protection::require_for_firmware(digest, &error)?;
-            stdout::say(&format!("kexec   is not possible: {error}"));
+            stdout::say(&format!("kexec   not possible: {error}"));
             stdout::say(&format!("pxe     {}", through_the_firmware(macs)));
             Next::Firmware
         }
@@ -112,47 +112,47 @@ fn start(boot: &Boot, macs: &[String], manner: &Manner, digest: Option<&BootDige
     stdout::say(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
     if stopped.is_err() && next == Next::Loaded {
-        // A later reboot must not end in the agent by surprise.
+        // Otherwise a later reboot would unexpectedly start the agent.
         kexec::unload();
     }
-    stopped.context(Phase::Boot, || "stop this system; it may have stopped in part")
+    stopped.context(Phase::Boot, || "stop this system; some of its services may be stopped")
 }
 
-/// The firmware's entry for the network.
+/// Finds the firmware's boot entry for the network.
 fn network_boot(macs: &[String]) -> std::result::Result<efi::NetworkEntry, String> {
     let variables = Path::new(efi::VARIABLES);
     if !variables.exists() {
-        return Err("this machine has started by BIOS".to_owned());
+        return Err("this machine was booted by BIOS".to_owned());
     }
     match efi::network_entry(variables, macs) {
         Ok(Some(entry)) => Ok(entry),
-        Ok(None) => Err("the firmware has no boot entry for the network".to_owned()),
+        Ok(None) => Err("the firmware does not have a network boot entry".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Has the firmware boot over the network next, if it lets itself be told; returns what was done.
+/// Sets the firmware's BootNext variable to the network entry, if possible. Returns what was done.
 fn through_the_firmware(macs: &[String]) -> String {
     let told = network_boot(macs).and_then(|entry| {
         let set = efi::set_boot_next(Path::new(efi::VARIABLES), entry.number);
         set.map(|()| entry).map_err(|error| error.to_string())
     });
     match told {
-        Ok(entry) => format!("the firmware starts Boot{:04X} ({}) next, once", entry.number, entry.description),
-        Err(why) => format!("{why}: its boot order decides, and the network has to come first in it"),
+        Ok(entry) => format!("the firmware boots Boot{:04X} ({}) next, once", entry.number, entry.description),
+        Err(why) => format!("{why}: the boot order of the firmware must start with the network"),
     }
 }
 
 fn preview(manner: &Manner, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
     let fallback = match network {
-        Ok(entry) => format!("the firmware would start Boot{:04X} ({}) next", entry.number, entry.description),
-        Err(why) => format!("{why}: its boot order would decide"),
+        Ok(entry) => format!("the firmware would boot Boot{:04X} ({}) next", entry.number, entry.description),
+        Err(why) => format!("{why}: the boot order of the firmware would decide"),
     };
     format!(
-        "dry run: nothing is changed, and the server is not asked, because each answer counts as an attempt\n\
-         kexec   kernel and ramdisk as the server names them\n\
+        "dry run: nothing is changed, and no request is sent to the server, because each response counts as an attempt\n\
+         kexec   kernel and ramdisk from the server\n\
          stop    {}\n\
-         else    where kexec is not possible, {fallback}; {}",
+         else    if kexec is not possible, {fallback}; {}",
         manner.describe(Next::Loaded),
         manner.describe(Next::Firmware),
     )

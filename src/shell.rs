@@ -1,4 +1,4 @@
-//! `drophammer completion` and `drophammer man`: what shells and `man` know of the command line, made of the command line itself.
+//! `drophammer completion` and `drophammer man`: shell completions and manual pages, generated from the command line definition.
 
 use crate::cli::{Cli, Shell};
 use crate::error::{Context, Phase, Result};
@@ -10,10 +10,10 @@ use std::path::Path;
 
 const NAME: &str = "drophammer";
 
-/// Prints what completes it.
+/// Prints the completion script for a shell.
 ///
 /// # Errors
-/// It cannot be printed.
+/// Standard output cannot be written.
 pub fn completion(shell: Shell) -> Result<Exit> {
     print(&script(shell)).map(|()| Exit::Good)
 }
@@ -29,10 +29,10 @@ fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Writes a page for each command into a folder.
+/// Writes a manual page for each command to a directory.
 ///
 /// # Errors
-/// One cannot be written.
+/// The directory or a page cannot be written.
 pub fn man(folder: &Path) -> Result<Exit> {
     let what = || format!("write manual pages into {}", folder.display());
     std::fs::create_dir_all(folder).context(Phase::Settings, what)?;

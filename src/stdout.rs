@@ -1,5 +1,5 @@
-//! Output of commands. Nothing else in the program writes to standard output or standard error, except the agent's console and the server's log: text that a disk, an
-//! image, a network or a file supplied must not control the operator's terminal. `tests` search the sources for other writers.
+//! Output of commands. No other code writes to standard output or standard error, except the agent's console and the server's log: text
+//! from a disk, an image, a network or a file must not control the operator's terminal. `tests` search the sources for other writers.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ fn write(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a line to standard output. The command goes on if it cannot be written.
+/// Writes a line to standard output. Errors are ignored.
 pub fn say(line: &str) {
     let _ = write(&(escape(line).into_owned() + "\n"));
 }
@@ -47,12 +47,12 @@ pub fn complain(message: &dyn Display) {
     note(&format!("drophammer: {message}"));
 }
 
-/// Writes a message to standard error. The command goes on if it cannot be written.
+/// Writes a message to standard error. Errors are ignored.
 pub fn note(message: &str) {
     write_error(&(terminal::message(message) + "\n"));
 }
 
-/// Writes text as it is laid out to standard error.
+/// Writes preformatted text to standard error.
 pub fn explain(text: &str) {
     write_error(&escape(text));
 }
@@ -62,11 +62,11 @@ fn write_error(text: &str) {
     if tests::record(text) {
         return;
     }
-    // A command that can no longer be followed goes on.
+    // The command continues even if its messages cannot be written.
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Redraws a line of progress, if standard error is a terminal.
+/// Redraws a progress line, if standard error is a terminal.
 pub fn redraw(line: &dyn Display) {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r\u{1b}[K{}\r", terminal::escape_line(&line.to_string()));

@@ -1,4 +1,4 @@
-//! `drophammer uplink`: how the ramdisk reaches its control plane, where DHCP does not say it. `/init` runs what this prints.
+//! `drophammer uplink`: network configuration of the ramdisk for networks without DHCP. `/init` runs the printed script.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::Exit;
@@ -11,10 +11,10 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
-/// Prints a script for the ramdisk's shell, made of `drophammer.network=` and the cards that are there.
+/// Prints a shell script for the ramdisk, derived from `drophammer.network=` and the NICs of the machine.
 ///
 /// # Errors
-/// The description is missing or wrong (and where), or a card of it is not there.
+/// The description is missing or invalid (with the position), or one of its NICs does not exist.
 pub fn run() -> Result<Exit> {
     let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
     let wrong = |what: String| Error::new(Phase::Settings, format!("kernel command line: drophammer.network=: {what}"));
@@ -25,18 +25,18 @@ pub fn run() -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-/// JSON without blanks, or base64 of JSON.
+/// Parses JSON without blanks, or base64 of JSON.
 fn document(cmdline: &str) -> Result<Value, String> {
     let mut given = cmdline.split_whitespace().filter_map(|word| word.strip_prefix("drophammer.network="));
     let text = given.next_back().ok_or("it is missing")?;
     if text.starts_with('{') {
-        return serde_json::from_slice(text.as_bytes()).map_err(|error| format!("this is no JSON: {error}"));
+        return serde_json::from_slice(text.as_bytes()).map_err(|error| format!("not valid JSON: {error}"));
     }
     let alphabet = if text.contains(['-', '_']) { alphabet::URL_SAFE } else { alphabet::STANDARD };
     let any_padding = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let decoded = GeneralPurpose::new(&alphabet, any_padding).decode(text);
-    let bytes = decoded.map_err(|error| format!("this is no base64: {error}"))?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("the base64 holds no JSON: {error}"))
+    let bytes = decoded.map_err(|error| format!("not valid base64: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("the decoded base64 is not valid JSON: {error}"))
 }
 
 #[cfg(test)]
@@ -55,9 +55,9 @@ mod tests {
         }
         for (cmdline, words) in [
             ("quiet", "it is missing"),
-            ("drophammer.network={\"a\":", "no JSON: EOF"),
-            ("drophammer.network=a*b", "no base64: Invalid symbol 42"),
-            ("drophammer.network=YWJj", "the base64 holds no JSON"),
+            ("drophammer.network={\"a\":", "not valid JSON: EOF"),
+            ("drophammer.network=a*b", "not valid base64: Invalid symbol 42"),
+            ("drophammer.network=YWJj", "the decoded base64 is not valid JSON"),
         ] {
             let said = document(cmdline).unwrap_err();
             assert!(said.contains(words), "{said}");

@@ -1,4 +1,5 @@
-//! IPMI 2.0 over the network, by `ipmitool`. The password is in its environment, which no other user can read, and in no argument.
+//! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
+//! argument.
 
 use super::{Action, Bmc, failed};
 use crate::command::{Command, CommandError};
@@ -10,7 +11,7 @@ use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Returns a warning if the controller reports the UUID of another machine.
+/// Performs the action. Returns a warning if the controller reports the UUID of another machine.
 pub fn act(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
@@ -21,14 +22,14 @@ pub fn act(
     let port = port.unwrap_or(623).to_string();
     let ask = |words: &[&str]| -> Result<String> {
         let who = ["-I", "lanplus", "-H", host, "-p", &port, "-U", &bmc.username, "-E"];
-        // It would ask a person at a terminal, if it were told nothing.
+        // Without `-E`, it would prompt for the password on the terminal.
         let command = Command::new(&program).args(who).args(words).env("IPMI_PASSWORD", bmc.password.reveal());
         command.deadline(ANSWER).run().map(|output| output.stdout).map_err(|error| told(host, error))
     };
     match action {
         Action::On => ask(&["chassis", "power", "on"]),
         Action::Off => ask(&["chassis", "power", "off"]),
-        // Most controllers refuse to cycle what is off.
+        // Most controllers refuse to cycle a machine that is off.
         Action::Cycle if ask(&["chassis", "power", "status"])?.trim_end().ends_with("off") => {
             ask(&["chassis", "power", "on"])
         }
@@ -36,17 +37,17 @@ pub fn act(
         Action::Pxe => ask(&["chassis", "bootdev", "pxe"]),
     }?;
     let Some(wanted) = machine.and_then(parse_usable_uuid) else { return Ok(None) };
-    // Not all controllers have one.
+    // Not all controllers have a GUID.
     let reported = ask(&["mc", "guid"]).ok().and_then(|text| reported_guid(&text));
     Ok(reported.filter(|reported| !is_same_guid(*reported, wanted)).map(|reported| {
         format!(
-            "the management controller {host} reports the GUID {reported}, and machine {wanted} was meant: check its address. Many controllers \
-             have a GUID that is not the UUID of the firmware"
+            "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check its address. The GUID of many \
+             controllers differs from the UUID of the firmware"
         )
     }))
 }
 
-/// GUID of `ipmitool mc guid`, if it identifies a machine.
+/// Returns the GUID in the output of `ipmitool mc guid`, if it identifies a machine.
 fn reported_guid(text: &str) -> Option<Uuid> {
     let line = text.lines().find(|line| line.trim_start().starts_with("System GUID"))?;
     parse_usable_uuid(line.split_once(':')?.1)
@@ -65,10 +66,10 @@ fn told(host: &str, error: CommandError) -> Error {
         matches!(&error.end, crate::command::End::NotStarted(why) if why.kind() == std::io::ErrorKind::NotFound);
     match missing {
         true => failed(
-            "there is no ipmitool on this host: `apt-get install ipmitool`, or Redfish with an https:// address"
+            "ipmitool is not installed on this host: run `apt-get install ipmitool`, or use Redfish with an https:// address"
                 .to_owned(),
         ),
-        false => Error::with_source(Phase::Control, format!("the management controller {host}"), error),
+        false => Error::with_source(Phase::Control, format!("management controller {host}"), error),
     }
 }
 
@@ -119,10 +120,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = ipmitool(dir.path(), "echo 'Error: Unable to establish IPMI v2 / RMCP+ session' >&2; exit 1");
         let why = act(program, &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
-        assert!(why.starts_with("the management controller h: ") && why.contains("Unable to establish"), "{why}");
+        assert!(why.starts_with("management controller h: ") && why.contains("Unable to establish"), "{why}");
         assert!(!why.contains("hunter2"), "{why}");
         let why = act(dir.path().join("none"), &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
-        assert!(why.starts_with("there is no ipmitool on this host"), "{why}");
+        assert!(why.starts_with("ipmitool is not installed on this host"), "{why}");
     }
 
     /// A controller's GUID is a claim that may be another one than the firmware's UUID, so that it refuses nothing.

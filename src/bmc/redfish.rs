@@ -1,4 +1,4 @@
-//! Redfish (DSP0266): a system, what it can be reset to, and its boot override.
+//! Redfish (DSP0266): systems, their reset types, and their boot override.
 
 use super::{Action, Bmc, failed};
 use crate::error::{Context, Phase, Result};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// Of a system with all of its sensors.
+/// Maximum size of a response, enough for a system with all of its sensors.
 const ANSWER_BYTES: u64 = 4 << 20;
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct System {
     actions: Value,
 }
 
-/// One that is asked.
+/// Client of one management controller.
 struct Asked<'a> {
     client: Client,
     bmc: &'a Bmc,
@@ -60,7 +60,8 @@ pub fn act(bmc: &Bmc, url: &str, system: Option<&str>, action: Action, machine: 
 }
 
 impl Asked<'_> {
-    /// Finds the path of the machine's system: the only one, unless it is another machine's; of several the one with its UUID.
+    /// Finds the path of the machine's system: the only system, unless it belongs to another machine; if there are several, the one with
+    /// its UUID.
     fn find(&self, machine: Option<&str>) -> Result<String> {
         let (Systems { members }, _) = self.get("/redfish/v1/Systems")?;
         let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
@@ -87,16 +88,16 @@ impl Asked<'_> {
             return Ok(path.clone());
         }
         let all: Vec<&str> = members.iter().map(|link| link.id.as_str()).collect();
-        let which = machine.map_or("is meant".to_owned(), |id| format!("has the id {id}"));
+        let which = machine.map_or("is requested".to_owned(), |id| format!("has the id {id}"));
         Err(failed(format!(
-            "{} has {} systems, and none of them is known to be the one that {which}: put its path behind the address. There is {}",
+            "{} has {} systems, and it is unknown which of them {which}: append the path of the system to the address. Systems: {}",
             self.url,
             members.len(),
             all.join(", ")
         )))
     }
 
-    /// UUID of a system, if it identifies a machine.
+    /// Returns the UUID of a system, if it identifies a machine.
     fn uuid(&self, path: &str) -> Result<Option<Uuid>> {
         let (System { uuid, .. }, _) = self.get(path)?;
         Ok(uuid.as_deref().and_then(parse_usable_uuid))
@@ -106,26 +107,29 @@ impl Asked<'_> {
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(failed(format!(
-                "the management controller {} is that of machine {uuid}, and {wanted} is meant: nothing was switched. Correct its address; \
-                 if it is the right one, append the path of its system: {}{path}",
+                "management controller {} belongs to machine {uuid}, not to {wanted}: nothing was switched. Correct its address; \
+                 if the address is right, append the path of the system: {}{path}",
                 self.url, self.url
             ))),
             _ => Ok(()),
         }
     }
 
-    /// A link of the controller, which must not lead to another one.
+    /// Checks that a link of the controller is a path on the controller itself.
     fn path(&self, link: &str) -> Result<String> {
         match link.starts_with('/') && !link.starts_with("//") {
             true => Ok(link.to_owned()),
-            false => Err(failed(format!("{} names {link:?}, which is no path", self.url))),
+            false => Err(failed(format!("{} returned the link {link:?}, which is not a path", self.url))),
         }
     }
 
     fn reset(&self, path: &str, system: &System, action: Action) -> Result<()> {
         let reset = &system.actions["#ComputerSystem.Reset"];
         let Some(target) = reset["target"].as_str() else {
-            return Err(failed(format!("{}{path} cannot be switched: it has no ComputerSystem.Reset", self.url)));
+            return Err(failed(format!(
+                "{}{path} cannot be switched: it does not support ComputerSystem.Reset",
+                self.url
+            )));
         };
         let is_off = system.power.as_deref() == Some("Off");
         let wanted: &[&str] = match action {
@@ -136,7 +140,7 @@ impl Asked<'_> {
         let allowed = reset["ResetType@Redfish.AllowableValues"].as_array();
         let fits = |kind: &&&str| allowed.is_none_or(|all| all.iter().any(|one| one.as_str() == Some(**kind)));
         let Some(kind) = wanted.iter().find(fits) else {
-            return Err(failed(format!("{}{path} can do none of {}", self.url, wanted.join(", "))));
+            return Err(failed(format!("{}{path} supports none of the reset types {}", self.url, wanted.join(", "))));
         };
         self.send(self.request(Method::POST, &self.path(target)?).json(&json!({ "ResetType": kind }))).map(drop)
     }
@@ -144,7 +148,7 @@ impl Asked<'_> {
     fn boot_pxe(&self, path: &str, etag: Option<String>) -> Result<()> {
         let boot = json!({ "Boot": { "BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Pxe" } });
         let request = self.request(Method::PATCH, path).json(&boot);
-        // Some take no change without it.
+        // Some controllers reject a change without the ETag.
         let request = etag.into_iter().fold(request, |request, etag| request.header(IF_MATCH, etag));
         self.send(request).map(drop)
     }
@@ -158,7 +162,7 @@ impl Asked<'_> {
     fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>)> {
         let response = self.send(self.request(Method::GET, path))?;
         let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        let what = || format!("the answer of {}{path} is not understood", self.url);
+        let what = || format!("cannot parse the response of {}{path}", self.url);
         let mut text = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(response, ANSWER_BYTES), &mut text)
             .context(Phase::Control, what)?;
@@ -168,28 +172,26 @@ impl Asked<'_> {
     fn send(&self, request: RequestBuilder) -> Result<Response> {
         let response = request.send().map_err(reqwest::Error::without_url);
         let response =
-            response.context(Phase::Control, || format!("no answer from the management controller {}", self.url))?;
+            response.context(Phase::Control, || format!("no response from the management controller {}", self.url))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
         let said = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                "it does not take this username and password".to_owned()
-            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "it rejected the username and password".to_owned(),
             status if status.is_redirection() => {
-                "it sends on to another place, to which no password is sent".to_owned()
+                "it redirects to another address, to which the password is not sent".to_owned()
             }
             _ => message(response),
         };
-        Err(failed(format!("the management controller {} answered {status}: {said}", self.url)))
+        Err(failed(format!("management controller {} responded {status}: {said}", self.url)))
     }
 }
 
-/// Bytes of a controller's message.
+/// Maximum length of a controller's error message, in bytes.
 const WORDS_BYTES: usize = 300;
 
-/// Redfish's own words, in a few.
+/// Returns Redfish's error message, shortened to one line.
 fn message(response: Response) -> String {
     let mut text = Vec::new();
     let _ = std::io::Read::read_to_end(&mut std::io::Read::take(response, 64 << 10), &mut text);

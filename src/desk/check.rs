@@ -1,4 +1,4 @@
-//! `drophammer check`: layouts one by one, and as a set that chooses at most one for every size and image.
+//! `drophammer check`: checks layouts one by one, and as a set that selects at most one layout for every size and image.
 
 mod fix;
 
@@ -16,35 +16,35 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What is asked for.
+/// Options of `drophammer check`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Layouts, YAML or JSON, one or several a file; of a directory all *.yaml, *.yml and *.json; - is standard input. All of
-    /// them are one set. Files of machines are known by what they have.
+    /// Layouts in YAML or JSON, one or several per file; of a directory all *.yaml, *.yml and *.json; - is standard input. All layouts form
+    /// one set. Machine files are recognized by their fields.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
-    /// The findings as JSON.
+    /// Print the findings as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Print the layout that is chosen for this size and image: id and file.
+    /// Print id and file of the layout that is selected for this size and image.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
-    /// What `drophammer inventory` printed: the cards that the networks of machines' files must be for.
+    /// Output of `drophammer inventory`: check that the networks of machine files match its NICs.
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with = "fix")]
     pub inventory: Option<PathBuf>,
-    /// Notes count as problems do.
+    /// Treat notes as problems.
     #[arg(long, conflicts_with = "fix")]
     pub strict: bool,
-    /// Print one valid file in the canonical spelling: edited where it differs, comments and order stay.
+    /// Print one valid file in the canonical spelling. Comments and order are preserved.
     #[arg(long, conflicts_with_all = ["json", "select"])]
     pub fix: bool,
-    /// Put the canonical spelling into the files themselves.
+    /// Write the canonical spelling to the files.
     #[arg(long, requires = "fix")]
     pub write: bool,
 }
 
-/// What was found in all files.
+/// Findings of all files.
 #[derive(Serialize)]
 pub(crate) struct Checked {
     layouts: Vec<CheckedLayout>,
@@ -54,12 +54,12 @@ pub(crate) struct Checked {
     collisions: Vec<Collision>,
     #[serde(skip)]
     set: Set,
-    /// Notes count as problems do.
+    /// Treat notes as problems.
     #[serde(skip)]
     is_strict: bool,
 }
 
-/// What was found of one layout; a file may hold several.
+/// Findings of one layout; a file may contain several.
 #[derive(Serialize)]
 struct CheckedLayout {
     file: PathBuf,
@@ -67,14 +67,14 @@ struct CheckedLayout {
     id: Option<String>,
     valid: bool,
     problems: Vec<Problem>,
-    /// Unusual spellings, and what is valid and hardly meant.
+    /// Noncanonical spellings, and valid values that are probably mistakes.
     notes: Vec<Problem>,
-    /// A valid one.
+    /// The layout, if it is valid.
     #[serde(skip)]
     parsed: Option<Parsed>,
 }
 
-/// What was found of a machine's file.
+/// Findings of a machine file.
 #[derive(Serialize)]
 #[cfg_attr(not(feature = "serve"), allow(dead_code))]
 struct CheckedMachine {
@@ -83,17 +83,17 @@ struct CheckedMachine {
     problems: Vec<Problem>,
 }
 
-/// Prints all that is wrong with the layouts, the one that is chosen of them, or their canonical form.
+/// Prints all problems of the layouts, the selected layout, or the canonical form.
 ///
 /// # Errors
-/// A file or directory cannot be read or written, or a directory holds no layout.
+/// A file or directory cannot be read or written, or a directory contains no layout.
 pub fn check(options: &Options) -> Result<Exit> {
     let (text, outcome) = answer(options)?;
     print(&text)?;
     Ok(outcome)
 }
 
-/// What is printed, and how it ends.
+/// Returns the output and the exit status.
 pub(super) fn answer(options: &Options) -> Result<(String, Exit)> {
     if options.fix {
         return fix::fix(&files_at(&options.files)?, options.write);
@@ -108,7 +108,7 @@ pub(super) fn answer(options: &Options) -> Result<(String, Exit)> {
     Ok((text, Exit::good_if(good)))
 }
 
-/// Those that networks are held against.
+/// Returns the NICs that networks are checked against.
 fn cards(options: &Options) -> Result<Option<Vec<Nic>>> {
     #[cfg(feature = "serve")]
     if let Some(path) = &options.inventory {
@@ -118,7 +118,7 @@ fn cards(options: &Options) -> Result<Option<Vec<Nic>>> {
     Ok(None)
 }
 
-/// A file of a machine, if it is one.
+/// Checks a machine file. Returns `None` if the file is not one.
 fn machine(file: &TextFile, nics: Option<&[Nic]>) -> Option<CheckedMachine> {
     #[cfg(feature = "serve")]
     if let Ok(text) = &file.text
@@ -138,7 +138,7 @@ impl Checked {
         Checked::of(paths, None)
     }
 
-    /// The same, with the cards that the networks of machines must be for.
+    /// Reads all files, and the layouts in directories, as one set. Networks of machine files must match the NICs, if given.
     fn of(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<Checked> {
         let (mut layouts, mut machines) = (Vec::new(), Vec::new());
         for file in files_at(paths)? {
@@ -166,7 +166,7 @@ impl Checked {
             && self.collisions.is_empty()
     }
 
-    /// `3 layouts, all good: …`, or how many of what were found.
+    /// Returns the summary line, such as `3 layouts, all good: …`.
     fn summary(&self) -> String {
         match (self.layouts.len(), self.machines.len()) {
             (_, 0) => self.summary_of_layouts(),
@@ -200,7 +200,7 @@ impl Checked {
         }
         let notes: usize = self.layouts.iter().map(|one| one.notes.len()).sum();
         if self.is_strict && notes > 0 {
-            parts.push(format!("{}, which --strict takes for problems", counted(notes, "note")));
+            parts.push(format!("{}, which --strict treats as problems", counted(notes, "note")));
         }
         let more = [(self.duplicates.len(), "id given twice"), (self.collisions.len(), "collision")];
         parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| counted(count, what)));
@@ -221,7 +221,7 @@ impl Checked {
             Err(why) => format!("{why}\n"),
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
-            let _ = writeln!(text, "{}: not valid, so it was not considered", one.file.display());
+            let _ = writeln!(text, "{}: not valid, therefore not considered", one.file.display());
         }
         Ok(text)
     }
@@ -273,14 +273,14 @@ impl CheckedLayout {
     }
 }
 
-/// A file and what it says, or why that cannot be told.
+/// Path of a file and its text, or the problems that prevent reading it.
 struct TextFile {
     path: PathBuf,
     text: std::result::Result<String, Vec<Problem>>,
 }
 
-/// All files, and those in directories. A file that a person names must be there. Of those in a directory one may be a link to
-/// nothing, which is no reason to be silent about the others.
+/// Reads all files, and those in directories. A file named on the command line must exist; in a directory, an unreadable file such as a
+/// dangling link is a problem of that file only.
 fn files_at(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
     for given in paths {
@@ -290,7 +290,7 @@ fn files_at(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
                 Err(error) if path == *given => return Err(error),
                 Err(error) => {
                     let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                    Err(vec![Problem::new("", format!("cannot be read: {why}"))])
+                    Err(vec![Problem::new("", format!("cannot read the file: {why}"))])
                 }
             };
             files.push(TextFile { path, text });
@@ -299,7 +299,7 @@ fn files_at(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
     Ok(files)
 }
 
-/// The file itself, or the layouts directly in the directory, by name.
+/// Returns the file itself, or the layouts directly in the directory, by name.
 fn layouts_at(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -311,7 +311,7 @@ fn layouts_at(path: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| is_layout(file));
     files.sort();
     if files.is_empty() {
-        let what = format!("{} holds no layout: no *.yaml, *.yml or *.json", path.display());
+        let what = format!("{} contains no layout: no *.yaml, *.yml or *.json", path.display());
         return Err(Error::new(Phase::Settings, what));
     }
     Ok(files)

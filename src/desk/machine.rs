@@ -1,18 +1,18 @@
-//! What is to become of a machine, in a file on the desk: that of the operator, as `drophammer serve` has it in `machines/`, or the
-//! document that the agent is given.
+//! Files about a machine on a workstation: the operator's machine file, as in `machines/` of `drophammer serve`, or the document that the
+//! agent receives.
 
 use crate::allocation::{self, Allocation};
 use crate::inventory::Nic;
 use crate::problem::Problem;
 use crate::serve::input;
 
-/// Is this text about a machine, and not a layout?
+/// Returns whether the text is about a machine, and not a layout.
 pub use crate::serve::input::is_of_a_machine;
 
-/// What its allocation says, if it has one. With cards, the network must be for them.
+/// Returns the allocation in the text, if it has one. If NICs are given, the network must match them.
 ///
 /// # Errors
-/// All that is wrong, each with line and column as far as they are known.
+/// All problems, with line and column if known.
 pub fn read(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Problem>> {
     let read = if input::is_document(text) { document(text) } else { file(text) };
     let misfits = nics.map(|nics| input::network_misfits(text, nics)).unwrap_or_default();
@@ -40,7 +40,7 @@ fn of_json(error: &serde_json::Error) -> String {
     format!("{}:{}: {why}", error.line().max(1), error.column().max(1))
 }
 
-/// The lines have line and column in front where they have a place.
+/// Converts messages to problems. Messages may start with line and column.
 fn problems(lines: Vec<String>) -> Vec<Problem> {
     let problem = |line: &String| {
         let mut parts = line.splitn(3, ':');

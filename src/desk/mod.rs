@@ -1,5 +1,5 @@
-//! The desk tools, one file each. They read and print; only `check --fix --write` changes a file. `image pack` has a folder of
-//! its own, `pack`.
+//! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the module
+//! `pack`.
 
 pub mod check;
 #[cfg(feature = "serve")]
@@ -29,7 +29,7 @@ use crate::text::terminal::escape_line;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-/// Problems of a file, one a line: `FILE:LINE:COLUMN: PLACE: MESSAGE`.
+/// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE`.
 fn problem_lines(file: &Path, problems: &[Problem]) -> String {
     problems.iter().map(|problem| escape_line(&located(file, problem)).into_owned() + "\n").collect()
 }
@@ -43,24 +43,24 @@ fn print_problems(file: &Path, problems: &[Problem]) -> Result<()> {
     crate::stdout::print(&problem_lines(file, problems))
 }
 
-/// In the place of a file: standard input.
+/// Argument that names standard input in place of a file.
 const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<Parsed, Vec<Problem>>> {
     Ok(text_of_layouts(path, &bytes(path)?).and_then(|text| layout::read_yaml(&text)))
 }
 
-/// What a file of layouts says: UTF-8, and JSON where its name says so. YAML takes more than JSON, and others read such a file.
+/// Decodes a file of layouts: UTF-8, and strict JSON if its name ends in `.json`. YAML would accept more than JSON, but other JSON readers
+/// would not.
 fn text_of_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Problem>> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        vec![Problem::new("", format!("this is not UTF-8 text, from byte {} on", error.valid_up_to() + 1))]
-    })?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| vec![Problem::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))])?;
     if is_json(path)
         && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
     {
         let said = error.to_string();
         let why = said.split(" at line ").next().unwrap_or_default();
-        let mut problem = Problem::new("", format!("this is not JSON, as its name says: {why}"));
+        let mut problem = Problem::new("", format!("not valid JSON, although its name ends in .json: {why}"));
         (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
         return Err(vec![problem]);
     }
@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<String> {
     String::from_utf8(bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }
 
-/// Colour is for people: no pipe gets it, and nobody who asked for none (no-color.org).
+/// Returns whether output is coloured: only on a terminal, and unless NO_COLOR is set (no-color.org).
 fn wants_colour() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

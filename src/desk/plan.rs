@@ -1,4 +1,4 @@
-//! `drophammer plan`: what an installation would do.
+//! `drophammer plan`: shows what an installation would do.
 
 use super::templates::Templates;
 use super::{problem_lines, read, read_layout, wants_colour};
@@ -18,47 +18,46 @@ use clap::Args;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// What is asked for.
+/// Options of `drophammer plan`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The layout, YAML or JSON; - is standard input.
     #[cfg_attr(feature = "serve", arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"]))]
     #[cfg_attr(not(feature = "serve"), arg(long, value_name = "FILE", required_unless_present = "template"))]
     pub layout: Option<PathBuf>,
-    /// A machine of a server, by its id or name: what it would be told now, and the inventory that it has registered.
-    /// With --layout that layout; with --inventory that inventory.
+    /// Plan for a machine of a server, by its id or name: with the allocation that it would receive now, and the inventory that it has
+    /// registered. --layout and --inventory replace these.
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "ID")]
     pub machine: Option<String>,
     #[cfg(feature = "serve")]
     #[command(flatten)]
     pub of: OfServer,
-    /// What the machine is to become: its file of a server's machines/, or the document that its agent is given. Its network, its
-    /// finish and its words are judged as the agent judges them.
+    /// The machine's allocation: its file from a server's machines/, or the document that its agent receives. Network, `finish` and kernel
+    /// arguments are checked as the agent checks them.
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     pub allocation: Option<PathBuf>,
-    /// What `drophammer inventory` printed; without it, this machine.
+    /// Output of `drophammer inventory`; the default is this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// How thoroughly disks are erased before they are made anew; with --machine the server's word counts.
+    /// Method of erasing disks before they are recreated; with --machine, the server's value is used.
     #[arg(long, value_enum, default_value_t)]
     pub erase: Erase,
-    /// A deploy template. The merged steps are shown, with the template that each comes from; may be given several times, in their
-    /// order. One with arrays makes the layout.
+    /// A deploy template. The merged steps are shown with the template that each comes from. May be given several times; the order matters.
+    /// A template with arrays generates the layout.
     #[arg(long, value_name = "FILE")]
     pub template: Vec<PathBuf>,
-    /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.
+    /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
     #[arg(long)]
     pub reinstall: bool,
-    /// As after a reboot into the agent: what the inventory shows as mounted, and its swap, is not in the way. A reinstall is
-    /// always shown so.
+    /// Plan as after a reboot into the agent: mounts and swap of the inventory are not in use. Always the case for a reinstall.
     #[arg(long)]
     pub at_rest: bool,
     /// Preview a reinstall that is ordered with --without-marker.
     #[arg(long, requires = "reinstall")]
     pub without_marker: bool,
-    /// The plan as JSON.
+    /// Print the plan as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -66,24 +65,24 @@ pub struct Options {
 /// Prints what an installation would do.
 ///
 /// # Errors
-/// A file cannot be read, or the inventory is not one.
+/// A file cannot be read, or the inventory is invalid.
 pub fn plan(options: &Options) -> Result<Exit> {
     let write = if wants_colour() { print_styled } else { print };
     or_refused(said(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
 }
 
-/// A layout, what there is, and what is asked for.
+/// Everything that a plan is made from.
 pub(super) struct Asked {
     pub parsed: Parsed,
     pub inventory: Inventory,
     pub request: Request,
-    /// What the plan should say besides.
+    /// Additional notes to print with the plan.
     pub notes: Vec<String>,
-    /// Whose word is in the steps.
+    /// Templates that the steps come from.
     pub templates: Templates,
 }
 
-/// What is printed, and how it ends.
+/// Returns the output and the exit status.
 pub(crate) fn said(options: &Options) -> Result<(String, Exit)> {
     match asked(options)? {
         Ok(asked) => planned(options, asked),
@@ -91,7 +90,7 @@ pub(crate) fn said(options: &Options) -> Result<(String, Exit)> {
     }
 }
 
-/// The inner error is all that is wrong with the layout's file.
+/// Collects the inputs of the plan. The inner error lists all problems of the layout's file.
 fn asked(options: &Options) -> Result<std::result::Result<Asked, String>> {
     #[cfg(feature = "serve")]
     if let Some(machine) = &options.machine {
@@ -102,12 +101,14 @@ fn asked(options: &Options) -> Result<std::result::Result<Asked, String>> {
         #[cfg(feature = "survey")]
         None => crate::survey::read(crate::survey::Depth::Deep)?,
         #[cfg(not(feature = "survey"))]
-        None => return Err(Error::refusal(Phase::Inventory, "name the inventory: --inventory FILE")),
+        None => {
+            return Err(Error::refusal(Phase::Inventory, "the inventory is missing: give it with --inventory FILE"));
+        }
     };
     of_file(options, inventory)
 }
 
-/// With the layout of a file, for nobody's allocation.
+/// Collects the inputs with the layout of a file, without a server's allocation.
 pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std::result::Result<Asked, String>> {
     let templates = match Templates::read(&options.template)? {
         Ok(templates) => templates,
@@ -121,10 +122,10 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
         (Some(_), Some(_)) => {
             return Err(Error::refusal(
                 Phase::Layout,
-                "a template makes the layout: leave --layout or that template out",
+                "a template generates the layout: omit either --layout or that template",
             ));
         }
-        (None, None) => return Err(Error::refusal(Phase::Layout, "name the layout: --layout FILE")),
+        (None, None) => return Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
         (None, Some(made)) => match made {
             Ok(made) => made,
             Err(problems) => return Ok(Err(problems)),
@@ -160,7 +161,7 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
     }))
 }
 
-/// What the machine is to become, where a file says it. The inner error is all that is wrong with that file.
+/// Returns the allocation of a file, if one is given. The inner error lists all problems of that file.
 fn assigned(options: &Options, inventory: &Inventory) -> Result<std::result::Result<Assigned, String>> {
     #[cfg(feature = "serve")]
     if let Some(path) = &options.allocation {
@@ -198,7 +199,7 @@ fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate(problem));
-            // A refusal has no place for them.
+            // A refusal has no field for notes.
             for note in notes {
                 complain(&note);
             }
@@ -211,7 +212,7 @@ fn in_colour(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// As with an order that says `--without-marker`: for the machine of the inventory, whatever marker is there.
+/// Returns the claim of an order with `--without-marker`, for the machine of the inventory whatever its marker.
 fn waived(inventory: &Inventory) -> Claim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     Claim {
@@ -222,14 +223,14 @@ fn waived(inventory: &Inventory) -> Claim {
     }
 }
 
-/// On a desk nobody knows for which allocation the machine asks.
+/// Returns notes about existing installations. Without a server, it is unknown for which allocation the machine would ask.
 fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == Mode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let said = |(device, marker): (&DevicePath, &Marker)| {
         let (image, allocation) = (&marker.image, &marker.allocation);
         format!(
-            "{device} holds {image}, installed for allocation {allocation}: for that allocation nothing of this is done, and what is installed is booted"
+            "{device} contains {image}, installed for allocation {allocation}: for that allocation this plan is not carried out; the installed system is booted"
         )
     };
     marked.map(said).collect()
@@ -237,12 +238,12 @@ fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
 
 pub(super) fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read(path)?;
-    let what = || format!("{} is not an inventory as `drophammer inventory` prints it", path.display());
+    let what = || format!("{} is not an inventory as printed by `drophammer inventory`", path.display());
     let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
     possible(inventory, what)
 }
 
-/// What no machine has would lead the plan astray.
+/// Refuses an inventory with impossible values, which would mislead the planner.
 pub(super) fn possible(inventory: Inventory, what: impl FnOnce() -> String) -> Result<Inventory> {
     match inventory.impossible() {
         Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),

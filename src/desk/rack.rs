@@ -1,5 +1,5 @@
-//! `drophammer rack`: what a change would do to every machine of a server's directory, before it happens. Each machine is planned as
-//! `drophammer plan --machine` does it, from what it has registered, without a server.
+//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by `drophammer plan
+//! --machine`, from its registered inventory, but without a server.
 
 mod judge;
 mod table;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 pub const EXIT_CODES: &str = "\
-Exit status: 0 no machine loses data, 3 some do, 2 some are refused, or nobody can say yet what becomes of them,
-or a file is wrong (2 goes before 3), 1 failed, 64 wrong usage.";
+Exit status: 0 no machine loses data, 3 some machines lose data, 2 some machines are refused or have an unknown outcome,
+or a file is invalid (2 takes precedence over 3), 1 failed, 64 wrong usage.";
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -32,11 +32,11 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum RackCommand {
-    /// Print for every machine what it would lose and keep, why it is refused, and how long it takes. Reads only, but for --approve.
+    /// Print for every machine what it would lose and preserve, why it is refused, and how long it takes. Read-only, except with --approve.
     ///
-    /// Without --image, --layout and --reinstall, what the files and the open orders ask for.
+    /// Without --image, --layout and --reinstall, the files and the open orders are planned as they are.
     #[command(after_help = format!(
-        "Examples: what a new image would do, what other files would do, and the word to do it\n  \
+        "Examples: plan a new image; plan other files; approve a plan\n  \
         drophammer rack plan /srv/drophammer --image debian-13.1.20261101\n  \
         drophammer rack plan /srv/drophammer --dir checkout/\n  \
         drophammer rack plan /srv/drophammer --image debian-13.1.20261101 --machine storage-7 --approve\n\n{}",
@@ -47,45 +47,45 @@ pub enum RackCommand {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct PlanOptions {
-    /// The server's directory. A server may run in it.
+    /// The server's directory. A server may be running in it.
     pub dir: PathBuf,
-    /// Another directory with the files that there would be: machines/, layouts/, images/.
+    /// Directory with the new files: machines/, layouts/, images/.
     #[arg(long = "dir", value_name = "NEW")]
     pub new: Option<PathBuf>,
-    /// As if each machine got this image; those that are installed by a reinstall.
+    /// Plan as if each machine got this image; installed machines by a reinstall.
     #[arg(long, value_name = "ID")]
     pub image: Option<String>,
-    /// As if each machine got this layout; those that are installed by a reinstall with --change-promise.
+    /// Plan as if each machine got this layout; installed machines by a reinstall with --change-promise.
     #[arg(long, value_name = "ID")]
     pub layout: Option<String>,
-    /// As if each installed machine were reinstalled with the image of its file.
+    /// Plan as if each installed machine were reinstalled with the image of its file.
     #[arg(long)]
     pub reinstall: bool,
-    /// Only this machine, by its id or name; may be given several times.
+    /// Plan only this machine, by its id or name; may be given several times.
     #[arg(long, value_name = "ID")]
     pub machine: Vec<String>,
-    /// Fresh inventories: ID.json or NAME.json in it, as `drophammer inventory` prints them, go before what was registered.
+    /// Directory of fresh inventories, ID.json or NAME.json, as printed by `drophammer inventory`. They replace registered ones.
     #[arg(long, value_name = "FOLDER")]
     pub inventories: Option<PathBuf>,
-    /// Approve each plan that is not refused: the machine carries out that plan or none, once.
+    /// Approve each plan that is not refused: the machine carries out exactly that plan, once.
     #[arg(long)]
     pub approve: bool,
-    /// All of it as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// What becomes of a machine.
+/// Outcome of a plan for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It stays as it is.
+    /// No change.
     Nothing,
-    /// It is installed, and nothing is on the disks that are wiped.
+    /// The machine is installed, and the disks that are wiped contain no data.
     Installs,
-    /// It loses data.
+    /// The machine loses data.
     Erases,
-    /// Nobody can say yet.
+    /// The outcome cannot be determined yet.
     Unknown,
     Refused,
 }
@@ -99,18 +99,18 @@ pub struct Row {
     pub mode: Option<Mode>,
     pub image: Option<String>,
     pub layout: Option<String>,
-    /// Those that the layout names.
+    /// Disks that the layout lists.
     pub disks: Vec<PlannedDisk>,
     pub lost_bytes: u64,
-    /// Why it is refused, unknown or left alone; of others what a person must know.
+    /// Reasons for a refusal, an unknown outcome or no change; otherwise important notes.
     pub reasons: Vec<String>,
-    /// When the inventory was registered.
+    /// Time at which the inventory was registered.
     pub inventory: Option<String>,
-    /// The disks have changed since: they hold what the last installation left, as far as anybody knows.
+    /// The disks have changed since the inventory was registered: their contents are inferred from the last installation.
     pub foreseen: bool,
-    /// About so many; `None`: nothing is known.
+    /// Estimated duration; `None` if unknown.
     pub minutes: Option<u64>,
-    /// Of the verdicts, as an approval has it.
+    /// SHA-256 of the verdicts, as in an approval.
     pub sha256: Option<String>,
     pub approved: bool,
 }
@@ -124,16 +124,16 @@ pub struct Summary {
     pub unknown: usize,
     pub refused: usize,
     pub approved: usize,
-    /// That lose data.
+    /// Number of disks that lose data.
     pub disks: usize,
     pub lost_bytes: u64,
-    /// Of the machine that takes longest, as far as anything is known.
+    /// Estimated duration of the slowest machine, if known.
     pub minutes: Option<u64>,
-    /// Of so many that are installed nobody knows how long they take.
+    /// Number of installed machines with an unknown duration.
     pub of_unknown_length: usize,
 }
 
-/// All that is printed.
+/// JSON output.
 #[derive(Debug, Serialize)]
 struct Printed<'a> {
     machines: &'a [Row],
@@ -150,7 +150,7 @@ pub fn rack(options: &Options) -> Result<Exit> {
     or_refused(said(options).and_then(|(text, exit)| print(&text).map(|()| exit)))
 }
 
-/// What is printed, and how it ends.
+/// Returns the output and the exit status.
 pub(crate) fn said(options: &PlanOptions) -> Result<(String, Exit)> {
     let rack = Rack::open(&options.dir, options.new.as_deref())?;
     let change = Change { image: options.image.clone(), layout: options.layout.clone(), reinstall: options.reinstall };
@@ -177,7 +177,7 @@ fn exit(summary: &Summary, problems: &[String]) -> Exit {
     }
 }
 
-/// Those that are named; all when none is.
+/// Returns the selected machines; all if none is selected.
 fn chosen(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<(String, String)>> {
     if wanted.is_empty() {
         return Ok(all);
@@ -190,8 +190,8 @@ fn chosen(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<(String, 
             .collect();
         match named[..] {
             [one] => chosen.push(one.clone()),
-            [] => return Err(judge::refusal(format!("there is no machine {wanted:?} in machines/"))),
-            _ => return Err(judge::refusal(format!("several machines are called {wanted:?}: say which by its id"))),
+            [] => return Err(judge::refusal(format!("machines/ contains no machine {wanted:?}"))),
+            _ => return Err(judge::refusal(format!("several machines are named {wanted:?}: use the id"))),
         }
     }
     chosen.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
@@ -199,7 +199,7 @@ fn chosen(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<(String, 
     Ok(chosen)
 }
 
-/// The inventories in a folder, by the names of their files.
+/// Reads the inventories in a directory, by the names of their files.
 fn fresh(folder: &Path) -> Result<BTreeMap<String, Inventory>> {
     let mut all = BTreeMap::new();
     let what = || format!("read {}", folder.display());
@@ -213,7 +213,7 @@ fn fresh(folder: &Path) -> Result<BTreeMap<String, Inventory>> {
     Ok(all)
 }
 
-/// One for each machine, by as many threads as there are processors.
+/// Plans every machine, with one thread per processor.
 fn rows(
     rack: &Rack,
     change: &Change,
@@ -246,7 +246,7 @@ fn rows(
     });
     let mut rows = Vec::new();
     for done in done {
-        rows.extend(done.map_err(|_| judge::failure("planning a machine has panicked"))??);
+        rows.extend(done.map_err(|_| judge::failure("planning a machine panicked"))??);
     }
     rows.sort_by_key(|(index, _)| *index);
     Ok(rows.into_iter().map(|(_, row)| row).collect())

@@ -1,4 +1,4 @@
-//! `drophammer plan --machine`: a machine of a server, planned from what it has registered and from what it would be told now.
+//! `drophammer plan --machine`: plans a machine of a server from its registered inventory and the allocation that it would receive now.
 
 use super::plan::{Asked, Options, of_file, possible, read_inventory};
 use super::templates::Templates;
@@ -15,12 +15,12 @@ use crate::serve::preview::{Preview, Registered};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-const FRESH: &str = "`drophammer inventory` on the machine prints a new one, for --inventory FILE";
+const FRESH: &str = "`drophammer inventory` on the machine prints a current one for --inventory FILE";
 
-/// What the agent on that machine would make a plan of. The inner error is all that is wrong with a layout's file.
+/// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of a layout file.
 ///
 /// # Errors
-/// The server cannot be asked; it knows too little; the machine would not be planned for.
+/// The server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
 pub fn asked(options: &Options, machine: &str) -> Result<std::result::Result<Asked, String>> {
     let server = Server::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
@@ -56,27 +56,24 @@ fn refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
 }
 
-/// The inventory that the server has, and how old it is.
+/// Returns the inventory stored by the server, and a note with its age.
 fn of_server(machine: &str, registered: Option<&Registered>) -> Result<(Inventory, Option<String>)> {
     let Some(registered) = registered else {
         return Err(refusal(format!(
-            "machine {machine} has never registered, so that the server has no inventory of it: boot it over PXE once, which installs nothing \
+            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once, which installs nothing \
              before it has an allocation; or {FRESH}"
         )));
     };
     let as_of = as_of(registered);
     if registered.outdated {
         return Err(refusal(format!(
-            "the inventory of machine {machine} is {as_of}, and an installation has begun on it since then: its disks hold other things \
-             now. {FRESH}"
+            "the inventory of machine {machine} is {as_of}, and an installation has started since then: the contents of its disks have \
+             changed. {FRESH}"
         )));
     }
-    let what = || format!("what machine {machine} has registered is no inventory");
+    let what = || format!("the registered inventory of machine {machine} is invalid");
     let inventory = possible(registered.inventory.clone(), what)?;
-    Ok((
-        inventory,
-        Some(format!("the inventory is {as_of}: what has changed on the machine since then is not in this plan")),
-    ))
+    Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
 }
 
 fn as_of(registered: &Registered) -> String {
@@ -96,7 +93,7 @@ fn ago(seconds: u64) -> String {
     format!("{count} {unit} ago")
 }
 
-/// As the agent: the layout and the words that the server gives it, for its own allocation.
+/// Collects the inputs as the agent does: with the layout and the options that the server gives it, for its own allocation.
 fn of_allocation(
     options: &Options,
     name: &str,
@@ -109,9 +106,9 @@ fn of_allocation(
     };
     let machine = &preview.machine;
     let Some(mut allocation) = machine.allocation.clone() else {
-        let why = preview.withheld.as_deref().unwrap_or("the server gives it nothing");
+        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
         return Err(refusal(format!(
-            "machine {name} has nothing to install: {why}. --layout FILE plans with a layout of your own"
+            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
         )));
     };
     what_if(options, name, &mut allocation)?;
@@ -121,10 +118,7 @@ fn of_allocation(
         Err(problems) => return Ok(Err(problems)),
     };
     let parsed = allocation.layout().map_err(|problems| {
-        refusal(format!(
-            "the layout that the server has for machine {name} cannot be used:\n{}",
-            problem::lines(&problems)
-        ))
+        refusal(format!("the server's layout for machine {name} is invalid:\n{}", problem::lines(&problems)))
     })?;
     let parsed = match templates.layout(&merged, &inventory) {
         Some(Ok(made)) => made,
@@ -143,34 +137,34 @@ fn of_allocation(
     if inventory.filesystems.is_empty() {
         let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
         match (request.mode, claim) {
-            // The plan says itself what that means.
+            // The plan itself explains this case.
             (Mode::Reinstall, Some(claim)) => claim.waiver = Some(Waiver::Unseen),
             (Mode::Reinstall, None) => {}
             (Mode::Install, _) => notes.push(
-                "nothing in this inventory tells what is inside of filesystems: the agent looks, and refuses where it finds the marker of an \
+                "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
                  installation"
                     .to_owned(),
             ),
         }
     }
-    // Steps of a later server, which are not known here, stay a refusal.
+    // Steps that only a newer server knows remain a refusal.
     if !templates.is_empty() && told.wrong().is_empty() {
         request.steps = merged.steps.into();
     }
     Ok(Ok(Asked { parsed, inventory, request, notes, templates }))
 }
 
-/// A reinstall that is only thought of, where none is ordered.
+/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and none is ordered.
 fn what_if(options: &Options, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(refusal(format!(
-            "machine {name} is not installed, so that nothing is reinstalled: without --reinstall the installation is shown"
+            "machine {name} is not installed and cannot be reinstalled: omit --reinstall to show the installation"
         )));
     }
     if allocation.succeeded && !allocation.reinstall {
         if !options.reinstall {
             return Err(refusal(format!(
-                "machine {name} is installed with {}, and no reinstall is ordered: it boots what it has. --reinstall shows what one would do",
+                "machine {name} is installed with {} and boots it, as no reinstall is ordered. Use --reinstall to preview one",
                 allocation.image.id
             )));
         }

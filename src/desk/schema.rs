@@ -1,7 +1,7 @@
-//! `drophammer schema`: the JSON Schema (draft 2020-12) of what people write, for editors that complete and check it.
+//! `drophammer schema`: JSON Schema (draft 2020-12) of the files that operators write, for completion and checks in editors.
 //!
-//! Fields, kinds and descriptions come from the types themselves; what the types do not say (rules of the format,
-//! other spellings that are read) is in [`rules`].
+//! Fields, types and descriptions are derived from the Rust types; [`rules`] adds constraints of the format and accepted alternative
+//! spellings.
 
 mod image;
 mod machine;
@@ -21,24 +21,24 @@ use clap::{Args, ValueEnum};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-/// What is asked for.
+/// Options of `drophammer schema`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// What the schema is of.
+    /// The document to describe.
     pub of: Document,
 }
 
-/// A document that people write.
+/// Documents with a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Document {
     Layout,
-    /// What an agent gets from its control plane.
+    /// The document that an agent receives from its control plane.
     Allocation,
     /// A file of `machines/` of `drophammer serve`.
     Machine,
     /// A file of `images/` of `drophammer serve`.
     Image,
-    /// What `image pack` lays beside an image.
+    /// The manifest that `image pack` writes next to an image.
     Manifest,
     /// A file of `deploy-templates/` of `drophammer serve`.
     Template,
@@ -47,7 +47,7 @@ pub enum Document {
 /// Prints the schema.
 ///
 /// # Errors
-/// It cannot be printed.
+/// Standard output cannot be written.
 pub fn schema(options: &Options) -> Result<Exit> {
     print(&(json(&of(options.of))? + "\n"))?;
     Ok(Exit::Good)

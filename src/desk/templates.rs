@@ -1,4 +1,4 @@
-//! `drophammer plan --template`: what deploy templates make of an installation.
+//! `drophammer plan --template`: applies deploy templates to an installation.
 
 use super::{located, read};
 use crate::error::Result;
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The files that were named.
+/// Deploy templates of the named files.
 pub struct Templates(Vec<(PathBuf, Template)>);
 
-/// What runs with them.
+/// Steps after merging the templates.
 pub struct Merged {
     pub steps: Vec<Step>,
     arrays: Option<Arrays>,
 }
 
-/// What the layout is made of, and by which step of which template.
+/// Array configuration that the layout is generated from, and the step and template that it comes from.
 struct Arrays {
     config: Config,
     template: usize,
@@ -29,7 +29,7 @@ struct Arrays {
 }
 
 impl Templates {
-    /// The inner error is all that is wrong with the files.
+    /// Reads the files. The inner error lists all problems of the files.
     pub fn read(paths: &[PathBuf]) -> Result<std::result::Result<Templates, String>> {
         let (mut templates, mut wrong) = (Vec::new(), String::new());
         for path in paths {
@@ -45,8 +45,10 @@ impl Templates {
         self.0.is_empty()
     }
 
+    /// Merges the steps of the templates with the default steps.
+    ///
     /// # Errors
-    /// All that is wrong with their steps, with file, line and column.
+    /// All problems of the steps, with file, line and column.
     pub fn merge(&self, defaults: &[Step]) -> std::result::Result<Merged, String> {
         let wanted: Vec<Vec<Wanted>> = self.0.iter().map(|(_, template)| template.wanted()).collect();
         let steps = merge(&CATALOGUE, defaults.to_vec(), &wanted).map_err(|wrong| {
@@ -57,7 +59,7 @@ impl Templates {
         let arrays = makers.next().map(|step| self.arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
-                let message = format!("{} makes the layout, and only one step can", other.entry.name);
+                let message = format!("{} generates the layout, which only one step may do", other.entry.name);
                 let template = other.from.first().copied().unwrap_or_default();
                 Err(self.says(template, self.place(template, other), message))
             }
@@ -78,7 +80,7 @@ impl Templates {
         }
     }
 
-    /// Where a step stands in its template.
+    /// Returns the path of a step in its template.
     fn place(&self, template: usize, step: &Step) -> String {
         let wanted = step.wanted();
         let is_this = |other: &Wanted| other.interface == wanted.interface && other.step == wanted.step;
@@ -93,7 +95,7 @@ impl Templates {
         }
     }
 
-    /// The layout that a template makes on a machine with this inventory, where one does. The inner error is why it cannot.
+    /// Returns the layout that a template generates for a machine with this inventory, if any. The inner error is the reason why it cannot.
     pub fn layout(&self, merged: &Merged, inventory: &Inventory) -> Option<std::result::Result<Parsed, String>> {
         let Arrays { config, template, place } = merged.arrays.as_ref()?;
         let id = self.0.get(*template).map(|(_, template)| template.name.as_str()).unwrap_or_default();
@@ -107,13 +109,13 @@ impl Templates {
         }))
     }
 
-    /// The merged list for a person, with where each step comes from.
+    /// Formats the merged steps as a table, with the templates that each comes from.
     pub fn shown(&self, steps: &[Step]) -> String {
         let width = steps.iter().map(|step| step.entry.name.len()).max().unwrap_or_default();
         let mut text = "steps\n".to_owned();
         for step in steps {
             let from = self.from(step, |path, template| format!("{} ({})", template.name, path.display()));
-            let from = if from.is_empty() { "as always".to_owned() } else { from.join(", ") };
+            let from = if from.is_empty() { "default".to_owned() } else { from.join(", ") };
             let arguments =
                 if step.arguments.is_empty() { String::new() } else { format!("  {}", json!(step.arguments)) };
             let _ = writeln!(text, "  {:>5}  {:width$}  {from}{arguments}", step.priority, step.entry.name);
@@ -121,7 +123,7 @@ impl Templates {
         text + "\n"
     }
 
-    /// The same for a program.
+    /// Returns the merged steps as JSON, with the templates that each comes from.
     pub fn json(&self, steps: &[Step]) -> Value {
         let of = |step: &Step| {
             let mut shown = json!(step.wanted());
@@ -179,11 +181,11 @@ mod tests {
             [
                 "steps",
                 "     90  deploy.apply_layout        CUSTOM_SECURE (0.yaml)  {\"erase\":\"secure\"}",
-                "     80  deploy.burn_image          as always",
-                "     70  deploy.write_files         as always",
-                "     65  deploy.run_installer       as always",
-                "     60  deploy.prepare_boot        as always",
-                "     45  deploy.finish              as always",
+                "     80  deploy.burn_image          default",
+                "     70  deploy.write_files         default",
+                "     65  deploy.run_installer       default",
+                "     60  deploy.prepare_boot        default",
+                "     45  deploy.finish              default",
                 "     10  raid.create_configuration  CUSTOM_MIRROR (1.yaml)  {\"delete_configuration\":true,\"logical_disks\":[{\"is_root_volume\":true,\"raid_level\":\"1\",\"size_gb\":\"MAX\"}]}",
             ],
             "{text}"
@@ -225,13 +227,13 @@ mod tests {
         let text = refused(&[&SECURE.replace("name: ", "nam: ")], &with_layout);
         assert!(text.starts_with("0.yaml:1:1: "), "{text}");
         let text = refused(&[MIRROR], &with_layout);
-        assert!(text.contains("a template makes the layout: leave --layout or that template out"), "{text}");
+        assert!(text.contains("a template generates the layout: omit either --layout or that template"), "{text}");
         let text = refused(&[MIRROR, &MIRROR.replace("MIRROR", "AGAIN")], &[]);
-        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step can"), "{text}");
+        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may do"), "{text}");
         let text = refused(&[MIRROR], &[]);
         assert!(text.starts_with("0.yaml:1:") && text.contains("has 1 of the 2 devices"), "{text}");
         let text = refused(&[&MIRROR.replace("\"1\"", "1")], &[]);
         assert!(text.starts_with("0.yaml:2:") && text.contains("raid_level"), "{text}");
-        assert!(refused(&[SECURE], &[]).contains("name the layout"));
+        assert!(refused(&[SECURE], &[]).contains("the layout is missing"));
     }
 }

@@ -105,14 +105,14 @@ fn the_exit_status_says_whether_it_is_good() {
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
     for (arguments, words) in [
-        (&[place, "--fix"][..], "--fix prints one layout, these are 2: give one file, or --write"),
+        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are given: give one file, or add --write"),
         (&["/nowhere/at-all.yaml"], "at-all.yaml"),
     ] {
         let error = run(arguments).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     let error = run(&[tempfile::tempdir().unwrap().path().to_str().unwrap()]).unwrap_err().to_string();
-    assert!(error.contains("holds no layout"), "{error}");
+    assert!(error.contains("contains no layout"), "{error}");
     for arguments in [&["--select", "c1"][..], &["--write"], &["--fix", "--json"], &[]] {
         let all = ["drophammer", "check"].iter().chain(arguments);
         assert!(Cli::try_parse_from(all).is_err(), "{arguments:?}");
@@ -138,13 +138,13 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     assert_eq!(
         said.lines().filter(|line| !line.starts_with("d.yaml:")).collect::<Vec<_>>(),
         [
-            "a.yaml: canonical already",
-            "b.yaml: spelt canonically now",
-            "c.json: spelt canonically now",
-            "e.yaml: spelt canonically now",
+            "a.yaml: already canonical",
+            "b.yaml: rewritten in the canonical spelling",
+            "c.json: rewritten in the canonical spelling",
+            "e.yaml: rewritten in the canonical spelling",
         ]
     );
-    assert!(said.contains("d.yaml: not valid, left as it is\n"), "{said}");
+    assert!(said.contains("d.yaml: not valid, unchanged\n"), "{said}");
     assert_eq!(read("a.yaml"), canonical, "with its comment");
     assert_eq!(read("d.yaml"), "id: d\nwipe: true # kept\n");
     let before = crate::layout::read_yaml(&unusual).unwrap();
@@ -215,7 +215,7 @@ fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
     run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), V2_CANONICAL);
     let (said, _) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
-    assert!(said.ends_with("v2.yaml: canonical already\n"), "{said}");
+    assert!(said.ends_with("v2.yaml: already canonical\n"), "{said}");
 }
 
 /// As metal-stack's v2 API answers, in JSON.
@@ -236,7 +236,7 @@ fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
     }
     let (said, outcome) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
     assert_eq!(outcome, Exit::Good, "{said}");
-    assert!(said.ends_with("v2.json: written anew in the canonical form, without its comments\n"), "{said}");
+    assert!(said.ends_with("v2.json: regenerated in the canonical form, without its comments\n"), "{said}");
     let fixed = crate::layout::read_yaml(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!((fixed.notes.len(), fixed.layout.name.as_deref()), (0, Some("a layout")));
 }
@@ -287,11 +287,11 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
         lines,
         [
             "a.yaml: good",
-            "b.json:1:1: this is not JSON, as its name says: expected value",
-            "c.json:2:11: this is not JSON, as its name says: EOF while parsing a list",
+            "b.json:1:1: not valid JSON, although its name ends in .json: expected value",
+            "c.json:2:11: not valid JSON, although its name ends in .json: EOF while parsing a list",
             "d.yaml: the document is empty",
             "e.yaml: cannot be read: No such file or directory (os error 2)",
-            "f.yaml: this is not UTF-8 text, from byte 5 on",
+            "f.yaml: not UTF-8 text from byte 5 on",
             "6 layouts, 5 not valid and not compared with the others",
         ]
     );
@@ -307,8 +307,8 @@ fn notes_are_problems_where_somebody_says_strict() {
     let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {}}")), ("b.yaml", V2)]);
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (name, strict, expected) in [
-        ("a.yaml", Exit::Refused, "1 layout, good, 2 notes, which --strict takes for problems\n"),
-        ("b.yaml", Exit::Refused, "notes, which --strict takes for problems\n"),
+        ("a.yaml", Exit::Refused, "1 layout, good, 2 notes, which --strict treats as problems\n"),
+        ("b.yaml", Exit::Refused, "notes, which --strict treats as problems\n"),
     ] {
         assert_eq!(run(&[&file(name)]).unwrap().1, Exit::Good);
         let (said, outcome) = run(&[&file(name), "--strict"]).unwrap();

@@ -1,4 +1,4 @@
-//! `drophammer tree`: a layout from its disks up to its mount points, for a terminal and as a picture.
+//! `drophammer tree`: draws a layout from its disks up to its mount points, on a terminal or as an SVG image.
 
 mod terminal;
 #[cfg(test)]
@@ -12,22 +12,22 @@ use crate::stdout::{print, print_styled};
 use clap::Args;
 use std::path::PathBuf;
 
-/// What is asked for.
+/// Options of `drophammer tree`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The layout, YAML or JSON.
     #[arg(value_name = "LAYOUT")]
     pub layout: PathBuf,
-    /// A picture instead: to FILE, or to standard output.
-    // With `=`, so that no layout is ever taken for the file to write.
+    /// Draw an SVG image: to FILE, or to standard output.
+    // Requires `=`, so that a layout is never mistaken for the file to write.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub svg: Option<Option<PathBuf>>,
 }
 
-/// Draws a layout, or prints what is wrong with it.
+/// Draws a layout, or prints its problems.
 ///
 /// # Errors
-/// The layout cannot be read, or the picture not be written.
+/// The layout cannot be read, or the image cannot be written.
 pub fn tree(options: &Options) -> Result<Exit> {
     let parsed = match super::read_layout(&options.layout)? {
         Ok(parsed) => parsed,
@@ -42,7 +42,7 @@ pub fn tree(options: &Options) -> Result<Exit> {
         None => print(&terminal::draw(&graph, false))?,
         Some(None) => print(&picture::draw(&graph))?,
         Some(Some(path)) => std::fs::write(path, picture::draw(&graph))
-            .context(Phase::Settings, || format!("write the picture to {}", path.display()))?,
+            .context(Phase::Settings, || format!("write the image to {}", path.display()))?,
     }
     Ok(Exit::Good)
 }

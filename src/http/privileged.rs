@@ -1,7 +1,7 @@
-//! Requests from a source port below 1024. Only a privileged process can bind one, so that the server knows that no unprivileged
-//! process of this host sends the request.
+//! Requests from a source port below 1024. Only a privileged process can bind such a port, which proves to the server that the request was
+//! not sent by an unprivileged process of this host.
 //!
-//! reqwest cannot bind a source port. Each request has a connection of its own, as there are few.
+//! reqwest cannot bind a source port. Requests are few, so each one uses its own connection.
 
 use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
@@ -22,21 +22,21 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Source ports, as rresvport(3) chooses them: servers of this host rarely listen there.
+/// Source ports in the range of rresvport(3), where servers rarely listen.
 const SOURCE_PORTS: RangeInclusive<u16> = 512..=1023;
-/// Maximum size of an answer in bytes.
+/// Maximum size of a response in bytes.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Sends the request, whose URI is absolute, and returns the answer. Redirects are not followed.
+/// Sends the request, whose URI is absolute, and returns the response. Redirects are not followed.
 ///
 /// # Errors
-/// The server does not answer within `patience`, or the certificate of the server is not trusted.
+/// The server does not respond within `patience`, or its certificate is not trusted.
 pub fn send(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let answer = timeout(patience, ask(request)).await;
         answer.unwrap_or_else(|_| {
-            let message = format!("no answer within {} s", patience.as_secs());
+            let message = format!("no response within {} s", patience.as_secs());
             Err(Error::new(ErrorKind::TimedOut, message))
         })
     })
@@ -58,14 +58,14 @@ async fn ask(request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
 }
 
 fn tls() -> io::Result<Arc<ClientConfig>> {
-    // Fails only if an earlier call has installed it.
+    // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = ClientConfig::with_platform_verifier().map_err(Error::other)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-/// Replaces the absolute URI by its path and query, and adds the headers that follow from it.
+/// Replaces the absolute URI by its path and query, and adds the `Host` and `User-Agent` headers.
 fn in_origin_form(mut request: Request<Vec<u8>>) -> io::Result<Request<Full<Bytes>>> {
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
     let host = HeaderValue::from_str(&authority).map_err(Error::other)?;
@@ -83,7 +83,7 @@ async fn exchange(
 ) -> io::Result<Response<Bytes>> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Error::other)?;
-    // Ends with the runtime.
+    // The task ends with the runtime.
     drop(tokio::spawn(connection));
     let (head, body) = sender.send_request(request).await.map_err(Error::other)?.into_parts();
     let body = Limited::new(body, ANSWER_BYTES).collect().await.map_err(Error::other)?;
@@ -91,7 +91,7 @@ async fn exchange(
 }
 
 async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = Error::new(ErrorKind::NotFound, "the name of the server does not resolve to an address");
+    let mut last = Error::new(ErrorKind::NotFound, "the server's host name does not resolve to an address");
     for address in tokio::net::lookup_host((host, port)).await? {
         match connect_to(address).await {
             Ok(stream) => return Ok(stream),
@@ -101,7 +101,7 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Connects from a privileged source port. An unprivileged process connects from any port: the server decides whether that suffices.
+/// Connects from a privileged source port. An unprivileged process connects from any port, and the server decides whether that suffices.
 async fn connect_to(server: SocketAddr) -> io::Result<TcpStream> {
     let count = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
     let first = fastrand::u16(..count);

@@ -1,4 +1,5 @@
-//! What a server has forgotten: the machines that say so, and the operator's word that it is true.
+//! `drophammer machine adopt`: machines whose install marker names an installation that the server does not know, and their adoption by the
+//! operator.
 
 use super::options::Adopt;
 use super::{Answer, Server, find, print_json, refused};
@@ -17,7 +18,7 @@ pub fn adopt(server: &Server, all: &[Listed], asked: &Adopt, json: bool) -> Resu
             false => print(&table(&waiting)).map(|()| Exit::Good),
         };
     }
-    // One that is not found is most likely mistyped: nothing is done then.
+    // A machine that is not found is most likely a typing error: then no machine is adopted.
     let machines: Result<Vec<&Listed>, String> = asked.machines.iter().map(|machine| find(all, machine)).collect();
     let machines = match machines {
         Ok(machines) => machines,
@@ -47,18 +48,18 @@ pub fn adopt(server: &Server, all: &[Listed], asked: &Adopt, json: bool) -> Resu
 
 fn done(before: &Listed, now: &Listed) -> String {
     format!(
-        "Allocation {} of {} is installed, by your word. The machine boots what its disks hold when it comes over PXE next, and reports it.\n",
+        "Allocation {} of {} is recorded as installed. At its next boot over PXE, the machine boots its disks and reports the installation.\n",
         now.allocation.as_deref().unwrap_or_default(),
         text::terminal::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
     )
 }
 
-/// What each of them says, and the command for those that are right: by id, so that what was read is what is adopted.
+/// Lists the machines with their markers, and the command that adopts them: by id, so that exactly the listed machines are adopted.
 fn table(waiting: &[&Listed]) -> String {
     if waiting.is_empty() {
-        return "No machine waits with a marker of its allocation. A machine says that it does when it has come over PXE.\n".to_owned();
+        return "No machine waits with an install marker of its allocation. A machine reports that it waits after it has booted over PXE.\n".to_owned();
     }
-    let mut rows = vec![["name", "id", "allocation", "its marker says", "of"].map(str::to_owned)];
+    let mut rows = vec![["name", "id", "allocation", "marker: image", "marker: time"].map(str::to_owned)];
     rows.extend(waiting.iter().map(|machine| {
         let marker = machine.waits.clone().unwrap_or_default();
         let allocation = machine.allocation.clone().unwrap_or_default();
@@ -66,8 +67,8 @@ fn table(waiting: &[&Listed]) -> String {
     }));
     let ids: Vec<&str> = waiting.iter().map(|machine| machine.id.as_str()).collect();
     format!(
-        "{}\nEach of them has a marker of its own allocation on its disks, and this server does not know that it is installed.\n\
-         A marker is the word of a disk: leave out each machine of which you do not know that it was installed.\n  \
+        "{}\nThe disks of each machine have an install marker of its allocation, but the server has no record of that installation.\n\
+         Markers can be forged: omit each machine of which you do not know that it was installed.\n  \
          drophammer machine adopt {}\n",
         text::columns(&rows),
         ids.join(" ")

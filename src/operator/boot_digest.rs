@@ -34,7 +34,7 @@ pub fn command_for(server: &Server, machine: &Listed) -> Option<String> {
 }
 
 fn request(server: &Server, id: &str, at: Option<&str>) -> Result<Answer<BootDigestShown>> {
-    // Escaped as in a path, a value is one in a query too.
+    // A value that is escaped for a path is also valid in a query.
     let query = at.map(|at| format!("?server={}", step(at).trim_start_matches('/'))).unwrap_or_default();
     server.ask(server.request(Method::GET, &format!("/v1/machine{}/boot-digest{query}", step(id))))
 }

@@ -1,4 +1,4 @@
-//! `drophammer machine confirm`: the records of a restored server are up to date.
+//! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
 use super::options::Confirm;
 use super::{Answer, Server, find, print_json, refused};
@@ -47,9 +47,9 @@ pub fn run(server: &Server, all: &[Listed], asked: &Confirm, json: bool) -> Resu
 fn describe_next(machine: &Listed) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
-        (_, _, Some(moving)) => format!("its migration goes on ({})", moving.state),
+        (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
         (Some(order), ..) => format!(
-            "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not begun)",
+            "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
             order.image
         ),
         (None, Some(_), _) if machine.installed => "it boots its disk".to_owned(),

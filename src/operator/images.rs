@@ -9,6 +9,8 @@ use crate::text::{clean, columns, without_secrets};
 use reqwest::Method;
 use serde_json::Value;
 
+/// Lists the images.
+///
 /// # Errors
 /// As [`super::run`].
 pub fn list(options: &ListImages) -> Result<Exit> {
@@ -21,6 +23,8 @@ pub fn list(options: &ListImages) -> Result<Exit> {
     }
 }
 
+/// Sets or clears the states of an image.
+///
 /// # Errors
 /// As [`super::run`].
 pub fn modify(options: &ModifyImage) -> Result<Exit> {
@@ -46,7 +50,7 @@ pub fn modify(options: &ModifyImage) -> Result<Exit> {
             print(&format!("Hidden: {}. Blacklisted: {}.\n", names("hidden"), names("blacklisted")))
                 .map(|()| Exit::Good)
         }
-        None => Ok(refused("say what is to become of it: --hidden or --blacklisted, with true or false")),
+        None => Ok(refused("nothing to change: give --hidden or --blacklisted, with true or false")),
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 
 const AT: &str = "/v1/filesystemlayout";
 
-/// Does what was asked for, and prints it.
+/// Performs the command and prints the result.
 ///
 /// # Errors
 /// As [`super::run`]; a file cannot be read.
@@ -28,10 +28,10 @@ pub fn run(options: &LayoutOptions) -> Result<Exit> {
             Answer::Good(all) => print(&table(&all)).map(|()| Exit::Good),
         },
         LayoutCommand::Show { id } => shown(server.ask(ask(Method::GET, &step(id)))?, options.json),
-        LayoutCommand::Delete { id } => done(server.ask(ask(Method::DELETE, &step(id)))?, options.json, "is deleted"),
+        LayoutCommand::Delete { id } => done(server.ask(ask(Method::DELETE, &step(id)))?, options.json, "was deleted"),
         LayoutCommand::Create { file } => match layout(file)? {
             Err(why) => Ok(refused(&why)),
-            Ok(layout) => done(server.ask(ask(Method::PUT, "").json(&layout))?, options.json, "is made"),
+            Ok(layout) => done(server.ask(ask(Method::PUT, "").json(&layout))?, options.json, "was created"),
         },
         LayoutCommand::Apply { file } => {
             let layout = match layout(file)? {
@@ -43,15 +43,15 @@ pub fn run(options: &LayoutOptions) -> Result<Exit> {
                 Answer::Good(all) => all,
             };
             let (method, word) = match all.iter().any(|one| one["id"] == layout["id"]) {
-                true => (Method::POST, "is as in the file"),
-                false => (Method::PUT, "is made"),
+                true => (Method::POST, "was updated from the file"),
+                false => (Method::PUT, "was created"),
             };
             done(server.ask(ask(method, "").json(&layout))?, options.json, word)
         }
     }
 }
 
-/// A layout of a person, in whatever spelling: with line and column when it is none.
+/// Reads a layout from the operator's file, in any spelling. The inner error lists its problems with line and column.
 fn layout(file: &Path) -> Result<Result<Value, String>> {
     let text = std::fs::read_to_string(file).context(Phase::Settings, || format!("read {}", file.display()))?;
     Ok(match read_yaml(&text) {
@@ -69,7 +69,7 @@ fn shown(answer: Answer<Value>, as_json: bool) -> Result<Exit> {
         Answer::Good(layout) if as_json => print_json(&layout),
         Answer::Good(layout) => match read_json(&layout) {
             Ok(parsed) => print(&canonical_yaml(&parsed.layout)).map(|()| Exit::Good),
-            // One of a newer server.
+            // A newer server may have layouts that are not supported here.
             Err(_) => print_json(&layout),
         },
     }
@@ -86,7 +86,7 @@ fn done(answer: Answer<Value>, as_json: bool, word: &str) -> Result<Exit> {
     }
 }
 
-/// As the first proposal of layouts prints them, and which filesystems there are.
+/// Formats the layouts with the columns of metal-stack's first proposal, and their filesystems.
 fn table(all: &[Value]) -> String {
     let mut rows = vec![["id", "description", "filesystems", "sizes", "images"].map(str::to_owned)];
     let text = |value: &Value| clean(value.as_str().unwrap_or_default());

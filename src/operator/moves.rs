@@ -1,4 +1,4 @@
-//! A machine is moved to another one's hardware: ordered, shown, taken back, finished.
+//! `drophammer machine move`: orders, shows, cancels and finishes the migration of a machine to another one's hardware.
 
 use super::options::Move;
 use super::{Answer, Server, find, name, power, print_json, refused};
@@ -62,7 +62,7 @@ pub fn run(server: &Server, all: &[Listed], asked: &Move, json: bool) -> Result<
     Ok(Exit::Good)
 }
 
-/// `/dev/sda=S45NNE0M01`.
+/// Parses assignments of disks, such as `/dev/sda=S45NNE0M01`.
 fn disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for one in said {
@@ -70,17 +70,17 @@ fn disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
         let (name, disk) =
             both.ok_or_else(|| format!("--disk {one:?} is not NAME=DISK, such as /dev/sda=S45NNE0M01"))?;
         if all.insert(name.to_owned(), disk.to_owned()).is_some() {
-            return Err(format!("--disk says twice which disk {name} is to be"));
+            return Err(format!("--disk assigns {name} twice"));
         }
     }
     Ok(all)
 }
 
-/// How far it is, and what happens next.
+/// Describes the state of the migration and the next steps.
 fn in_words(all: &[Listed], shown: &MoveShown) -> String {
     let [a, b] = [&shown.from, &shown.to].map(|id| text::terminal::escape_line(name(all, id)));
-    let stands = |stands: bool| if stands { "stands in its ramdisk" } else { "does not stand in its ramdisk" };
-    let mut text = format!("{a} moves to {b}: {}; order {}.\n", shown.state, shown.id);
+    let stands = |stands: bool| if stands { "is ready in its ramdisk" } else { "is not yet in its ramdisk" };
+    let mut text = format!("Migration of {a} to {b}: {}; order {}.\n", shown.state, shown.id);
     for disk in &shown.disks {
         let serial =
             if disk.serial.is_empty() { String::new() } else { format!(", serial {}", text::clean(&disk.serial)) };
@@ -92,25 +92,25 @@ fn in_words(all: &[Listed], shown: &MoveShown) -> String {
     text += &certificates((&a, &shown.from_certificate), (&b, &shown.to_certificate));
     for (machine, says) in [(&a, &shown.from_says), (&b, &shown.to_says)] {
         if !says.is_empty() {
-            text += &format!("{machine} has said: {}\n", text::clean(says));
+            text += &format!("{machine} reported: {}\n", text::clean(says));
         }
     }
     text += &match shown.state {
         MoveState::Ordered | MoveState::Planned | MoveState::Copying => format!(
-            "Both boot the ramdisk when they next come over PXE. Take it back:\n  drophammer machine move {a} --cancel\n"
+            "Both boot the ramdisk at their next boot over PXE. To cancel:\n  drophammer machine move {a} --cancel\n"
         ),
         MoveState::Booting => format!(
-            "{b} has received all, and boots it. {a} waits, and is released when {b} phones home, or by:\n  drophammer machine move {a} --finish\n\
-             If {b} is no good, switch it off, and:\n  drophammer machine move {a} --cancel --off {b}\n"
+            "{b} has received all data and boots it. {a} waits, and is released when {b} phones home, or by:\n  drophammer machine move {a} --finish\n\
+             If {b} does not work, switch it off and run:\n  drophammer machine move {a} --cancel --off {b}\n"
         ),
-        MoveState::Done => format!("{b} has the allocation. {a} is free; its disks are as they were.\n"),
-        MoveState::Cancelled => format!("{a} has the allocation, and boots its disks. {b} is free.\n"),
-        MoveState::Refused => format!("Nothing was written. {a} has the allocation, and boots its disks.\n"),
+        MoveState::Done => format!("{b} has the allocation. {a} is free; its disks are unchanged.\n"),
+        MoveState::Cancelled => format!("{a} keeps the allocation and boots its disks. {b} is free.\n"),
+        MoveState::Refused => format!("Nothing was written. {a} keeps the allocation and boots its disks.\n"),
     };
     text
 }
 
-/// Lists the certificates, and what approves those that are not approved.
+/// Lists the certificates, and the command that approves the unapproved ones.
 fn certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option<CertificateShown>)) -> String {
     let (mut text, mut unapproved) = (String::new(), String::new());
     for (machine, certificate) in [a, b] {
@@ -123,7 +123,7 @@ fn certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option<Certific
     }
     if !unapproved.is_empty() {
         text += &format!(
-            "Nothing is copied before both are approved. Compare each fingerprint with the console of its machine, then:\n  drophammer machine move {}{unapproved}\n",
+            "Nothing is copied until both are approved. Compare each fingerprint with the console of its machine, then run:\n  drophammer machine move {}{unapproved}\n",
             a.0
         );
     }
@@ -165,16 +165,16 @@ mod tests {
     fn a_state_is_shown_with_what_can_be_done() {
         let one = Listed { id: "4c-1".to_owned(), name: "one".to_owned(), ..Listed::default() };
         for (state, words) in [
-            (MoveState::Ordered, "one stands in its ramdisk, 4c-2 does not stand in its ramdisk."),
+            (MoveState::Ordered, "one is ready in its ramdisk, 4c-2 is not yet in its ramdisk."),
             (MoveState::Copying, "drophammer machine move one --cancel\n"),
             (MoveState::Booting, "drophammer machine move one --cancel --off 4c-2\n"),
-            (MoveState::Done, "one is free; its disks are as they were."),
-            (MoveState::Cancelled, "one has the allocation, and boots its disks. 4c-2 is free."),
+            (MoveState::Done, "one is free; its disks are unchanged."),
+            (MoveState::Cancelled, "one keeps the allocation and boots its disks. 4c-2 is free."),
             (MoveState::Refused, "Nothing was written."),
         ] {
             let text = in_words(std::slice::from_ref(&one), &shown(state));
-            assert!(text.starts_with(&format!("one moves to 4c-2: {state}; order o1.\n")), "{text}");
-            assert!(text.contains(words) && text.contains("4c-2 has said: storage.partition: no\n"), "{text}");
+            assert!(text.starts_with(&format!("Migration of one to 4c-2: {state}; order o1.\n")), "{text}");
+            assert!(text.contains(words) && text.contains("4c-2 reported:  storage.partition: no\n"), "{text}");
             assert!(text.contains("  /dev/sda is 1.00 GB of 4c-2, serial N") && !text.contains('\u{1b}'), "{text:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What an operator can ask of a server.
+//! Options of the operator's commands.
 
 use crate::bmc::Action;
 use clap::{Args, Subcommand};
@@ -10,42 +10,43 @@ pub struct Options {
     pub command: MachineCommand,
     #[command(flatten)]
     pub of: OfServer,
-    /// What the server answers, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// Which server, and that it may be asked.
+/// Address of the server and credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OfServer {
-    /// Where `drophammer serve` is; DROPHAMMER_SERVER when it is left out [default: http://127.0.0.1:8080].
+    /// URL of `drophammer serve`; otherwise DROPHAMMER_SERVER [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
-    /// File with the operator's token; DROPHAMMER_TOKEN_FILE when it is left out [default: ./operator.token].
+    /// File with the operator's token; otherwise DROPHAMMER_TOKEN_FILE [default: ./operator.token].
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
+    /// List the machines, one per line: installed image, orders, result of the last reinstall.
     List,
-    /// Make a file of a machine that has registered, with its MACs and its size. Nothing is installed before it has an allocation.
+    /// Create the file of a machine that has registered, with its MACs and its size. Nothing is installed until an allocation is added.
     Add(Add),
-    /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
+    /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(Order),
-    /// Switch a machine through its management controller, or have it boot over PXE next.
+    /// Switch a machine through its management controller, or set its next boot to PXE.
     Power(Switch),
-    /// Move a machine to another one's hardware: order it, show how far it is, take it back, or say that its system runs there.
+    /// Migrate a machine to another one's hardware: order, show, approve, cancel or finish the migration.
     Move(Move),
-    /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
+    /// Record that machines are installed as their install markers claim, if the server has lost its records. They boot their disks.
     Adopt(Adopt),
-    /// Print the command that carries out a reinstall on the running machine, with a digest of kernel, ramdisk and command line: over plain HTTP another host
-    /// could replace them.
+    /// Print the command that carries out a reinstall on the running machine, with a digest of kernel, ramdisk and command line. Over plain
+    /// HTTP, another host could replace them.
     BootDigest(BootDigest),
-    /// The server's database was restored from a backup: its records of these machines are up to date, and orders are carried out again.
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. Orders are carried out
+    /// again.
     Confirm(Confirm),
-    /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
+    /// Move the records of a machine to its new id, after a new mainboard or new firmware.
     Rename(Rename),
 }
 
@@ -55,14 +56,14 @@ pub struct LayoutOptions {
     pub command: LayoutCommand,
     #[command(flatten)]
     pub of: OfServer,
-    /// What the server answers, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum LayoutCommand {
-    /// One line a layout: its filesystems, and for which sizes and images it is.
+    /// List the layouts, one per line: filesystems, sizes and images.
     #[command(visible_alias = "ls")]
     List,
     /// Print a layout as YAML.
@@ -70,17 +71,17 @@ pub enum LayoutCommand {
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Make a layout of a file. There must be none with its id.
+    /// Create a layout from a file. Its id must not exist yet.
     Create {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Have a layout be as in a file, whether there is one with its id or not. Comments of the server's file stay.
+    /// Create or update a layout from a file. Comments in the server's file are preserved.
     Apply {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Delete a layout that no machine uses.
+    /// Delete a layout that is not in use.
     Delete {
         #[arg(value_name = "ID")]
         id: String,
@@ -93,38 +94,38 @@ pub struct VolumeOptions {
     pub command: VolumeCommand,
     #[command(flatten)]
     pub of: OfServer,
-    /// What the server answers, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// One line a volume: its machine, how far it is, what it is mounted by.
+    /// List the volumes, one per line: machine, state, path.
     #[command(visible_alias = "ls")]
     List {
-        /// Print PersistentVolumes of those that are available instead, for kubectl apply -f.
+        /// Print the PersistentVolumes of available volumes instead, for kubectl apply -f.
         #[arg(long)]
         manifests: bool,
     },
-    /// Put the volumes and storage classes of a file into a machine's file.
+    /// Add the volumes and storage classes of a file to a machine's file.
     Add {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
         machine: String,
-        /// What kubectl get volumes,storageclasses -o yaml prints.
+        /// Output of kubectl get volumes,storageclasses -o yaml.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Take a volume out of a machine's file. Its data stay, and nobody writes to it any more.
+    /// Remove a volume from a machine's file. Its data is preserved, but no longer managed.
     Rm {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
         machine: String,
-        /// The volume's name.
+        /// Name of the volume.
         #[arg(value_name = "NAME")]
         volume: String,
-        /// The phase of its PersistentVolume, as kubectl get pv says it, or none: this server does not ask Kubernetes.
+        /// Phase of its PersistentVolume, as printed by kubectl get pv, or none. This server does not query Kubernetes.
         #[arg(long, value_name = "none|pending|available|bound|released|failed")]
         persistent_volume: String,
     },
@@ -132,47 +133,47 @@ pub enum VolumeCommand {
 
 #[derive(Debug, Args)]
 pub struct ListImages {
-    /// Hidden and blacklisted ones too.
+    /// Include hidden and blacklisted images.
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]
     pub of: OfServer,
-    /// What the server answers, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ModifyImage {
-    /// Id of the image, or name of an OS definition. There need not be one yet.
+    /// Id of the image, or name of an OS definition. It need not exist yet.
     #[arg(value_name = "ID")]
     pub image: String,
-    /// A hidden image is in no list, but can be installed.
+    /// A hidden image is not listed, but can be installed.
     #[arg(long, value_name = "true|false")]
     pub hidden: Option<bool>,
-    /// A blacklisted image is in no list, and does not install; what runs it can be reinstalled with it.
+    /// A blacklisted image is not listed and cannot be newly installed; machines that run it can be reinstalled with it.
     #[arg(long, value_name = "true|false")]
     pub blacklisted: Option<bool>,
     #[command(flatten)]
     pub of: OfServer,
-    /// What the server answers, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Adopt {
-    /// Ids of machines, or their names.
+    /// Ids or names of machines.
     #[arg(value_name = "ID", required_unless_present = "waiting")]
     pub machines: Vec<String>,
-    /// Only show which machines wait because a marker of their allocation is not believed, and the command that adopts them.
+    /// Only list machines that wait because their install marker is not trusted, with the command that adopts them.
     #[arg(long, conflicts_with = "machines")]
     pub waiting: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct BootDigest {
-    /// The machine's id or its name.
+    /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
     /// URL at which the machine reaches the server [default: that of `drophammer serve --url`].
@@ -183,23 +184,23 @@ pub struct BootDigest {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["machines", "all"])))]
 pub struct Confirm {
-    /// Ids of machines, or their names.
+    /// Ids or names of machines.
     #[arg(value_name = "ID")]
     pub machines: Vec<String>,
-    /// All machines, also those that are added later.
+    /// All machines, including those that are added later.
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Add {
-    /// The machine's id, as the server's output says it.
+    /// Id of the machine, as in the server's output.
     #[arg(value_name = "ID")]
     pub machine: String,
-    /// What it is to be called: machines/NAME.yaml of the server's directory.
+    /// Name of the machine, for machines/NAME.yaml in the server's directory.
     #[arg(long)]
     pub name: String,
-    /// Its size [default: the one of sizes/ whose constraints take it].
+    /// Size of the machine [default: the size in sizes/ whose constraints match].
     #[arg(long)]
     pub size: Option<String>,
 }
@@ -207,26 +208,27 @@ pub struct Add {
 #[derive(Debug, Args)]
 pub struct Switch {
     pub action: Action,
-    /// The machine's id or its name.
+    /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
     #[command(flatten)]
     pub controller: Controller,
 }
 
-/// A management controller that is asked from here, and not by the server.
+/// Management controller that is contacted directly, without the server.
 #[derive(Debug, Args)]
 pub struct Controller {
-    /// Ask this one, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file, by the server].
+    /// Contact this controller directly, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file,
+    /// through the server].
     #[arg(long, value_name = "URL", requires = "bmc_user")]
     pub bmc: Option<String>,
     /// User at the management controller.
     #[arg(long, value_name = "NAME", requires = "bmc")]
     pub bmc_user: Option<String>,
-    /// File with the password; DROPHAMMER_BMC_PASSWORD has it when this is left out.
+    /// File with the password; otherwise DROPHAMMER_BMC_PASSWORD.
     #[arg(long, value_name = "FILE", requires = "bmc")]
     pub bmc_password_file: Option<PathBuf>,
-    /// Take any certificate: whoever is on the way can read the password.
+    /// Accept any certificate. An attacker on the network can then read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
 }
@@ -234,73 +236,73 @@ pub struct Controller {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("done").args(["cancel", "finish", "approve"])))]
 pub struct Move {
-    /// The machine that is moved, by its id or its name.
+    /// The source machine, by its id or name.
     #[arg(value_name = "A")]
     pub machine: String,
-    /// The machine that receives, by its id or its name. Without it the newest move of A is shown.
+    /// The target machine, by its id or name. Without it, the newest migration of A is shown.
     #[arg(value_name = "B", conflicts_with = "done")]
     pub to: Option<String>,
-    /// Which disk of B a name of the layout means, by its serial number or its name; given for every disk of the layout, or for none [default:
-    /// those with the same names, or as many as there are, in the order of their names].
+    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Give it for every disk of the layout or for none
+    /// [default: disks with the same names, or else all disks in the order of their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
-    /// Have both machines carry it out now: they boot over PXE next, and are switched off and on, as `bmc:` of their files says.
+    /// Start it now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Approve the certificate of A or B by its fingerprint, which its console prints: nothing is copied before both are approved. Approve both
-    /// again after another boot of either.
+    /// Approve the certificate of A or B by its fingerprint, which its console prints. Nothing is copied until both are approved. After
+    /// another boot of either, approve both again.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
-    /// Copy without approval of the certificates. For a trusted network only: any machine that impersonates B receives the disks of A, and any
-    /// that impersonates A overwrites those of B.
+    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
+    /// any machine that impersonates A overwrites those of B.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
-    /// Take the move back: A boots its disks. Refused when B has received all, without --off.
+    /// Cancel the migration: A boots its disks. Refused without --off if B has received all data.
     #[arg(long)]
     pub cancel: bool,
-    /// With --cancel, when B has received all and may run the system: you say that B is switched off, and nobody looks.
+    /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. This is not checked.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// You say that the system runs on B: A is released.
+    /// Confirm that the system runs on B: A is released.
     #[arg(long)]
     pub finish: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Rename {
-    /// The id that it had.
+    /// Previous id.
     #[arg(value_name = "OLD")]
     pub old: String,
-    /// The id that it has.
+    /// New id.
     #[arg(value_name = "NEW")]
     pub new: String,
 }
 
 #[derive(Debug, Args)]
 pub struct Order {
-    /// The machine's id or its name.
+    /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
     /// Id of the new image.
     #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
     pub image: Option<String>,
-    /// Also when the disk that carries / has no marker of this machine, because it was replaced.
+    /// Reinstall even if the disk with / does not have an install marker of this machine, because the disk was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
-    /// With the layout of its file, also where that promises other things than what is installed: a disk that was kept so far
-    /// may be wiped.
+    /// Use the layout of the machine's file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
+    /// so far may be wiped.
     #[arg(long, conflicts_with = "cancel")]
     pub change_promise: bool,
-    /// Give up the data of the disk with this serial number; may be given several times.
+    /// Erase the data of the disk with this serial number; may be given several times.
     #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
     pub give_up: Vec<String>,
-    /// Replace the installation on the disks even if it is newer than what the server has on record.
+    /// Replace the installation on the disks even if it is newer than the server's record.
     #[arg(long, conflicts_with = "cancel")]
     pub replace_newer: bool,
-    /// Have the machine carry it out now: it boots over PXE next, and is switched off and on, as `bmc:` of its file says.
+    /// Start it now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
-    /// Take the order back, as long as it has not begun.
+    /// Cancel the order, if it has not started yet.
     #[arg(long)]
     pub cancel: bool,
 }

@@ -1,4 +1,4 @@
-//! A machine is switched: by the server, which knows its management controller, or from here.
+//! `drophammer machine power`: switches a machine through the server, or directly through its management controller.
 
 use super::options::{Controller, Switch};
 use super::{Answer, Server, find, print_json, refused};
@@ -12,13 +12,13 @@ use crate::stdout::{complain, print};
 use reqwest::Method;
 use std::time::Duration;
 
-/// Controllers are slow, and are asked several times.
+/// Timeout of a request. Controllers are slow, and the server sends them several requests.
 const ANSWER: Duration = Duration::from_secs(300);
 
-/// Where the password is when no file has it.
+/// Environment variable with the password, if no file is given.
 const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 
-/// Without the server: `None` when the command line names no controller.
+/// Switches the machine directly through the controller named on the command line. Returns `None` if none is named.
 pub fn from_here(asked: &Switch, json: bool) -> Option<Result<Exit>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = controller(address, &asked.controller).and_then(|bmc| {
@@ -37,7 +37,9 @@ fn controller(address: &str, asked: &Controller) -> Result<Bmc> {
         Some(file) => std::fs::read_to_string(file)
             .context(Phase::Control, || format!("read the password of --bmc-password-file {}", file.display()))?,
         None => std::env::var(PASSWORD).map_err(|_| {
-            refuse(format!("--bmc needs a password: --bmc-password-file FILE, or {PASSWORD} in the environment"))
+            refuse(format!(
+                "--bmc requires a password: give --bmc-password-file FILE, or set {PASSWORD} in the environment"
+            ))
         })?,
     };
     let username = asked.bmc_user.clone().unwrap_or_default();
@@ -49,7 +51,7 @@ fn controller(address: &str, asked: &Controller) -> Result<Bmc> {
     })
 }
 
-/// By the server.
+/// Switches the machine through the server.
 pub fn switch(server: &Server, all: &[Listed], asked: &Switch, json: bool) -> Result<Exit> {
     let machine = match find(all, &asked.machine) {
         Ok(machine) => machine,
@@ -61,13 +63,13 @@ pub fn switch(server: &Server, all: &[Listed], asked: &Switch, json: bool) -> Re
     }
 }
 
-/// Something was ordered: has the machine carry it out now. The order stands, whatever becomes of this.
+/// Power-cycles the machine into PXE, so that it carries out the order now. The order remains even if this fails.
 pub fn now(server: &Server, machine: &Listed, ordered: &str, json: bool) -> Result<Exit> {
     for action in [Action::Pxe, Action::Cycle] {
         match ask(server, machine, action)? {
             Answer::Refused(why) => {
                 let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
-                return Ok(refused(&format!("the {ordered} is ordered, and {name} goes on as it is: {why}")));
+                return Ok(refused(&format!("the {ordered} is ordered, but {name} could not be restarted: {why}")));
             }
             Answer::Good(Power { action }) if !json => drop(said(&machine.name, action, json)?),
             Answer::Good(_) => {}

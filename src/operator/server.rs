@@ -1,4 +1,4 @@
-//! The server's side that an operator may ask, over HTTP.
+//! HTTP client of the operator's API.
 
 use super::OfServer;
 use crate::control::wire::ErrorBody;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The server that the operator asks.
+/// Address and credentials of the server.
 pub struct Server {
     client: Client,
     url: String,
@@ -24,13 +24,15 @@ pub struct Server {
 
 pub enum Answer<T> {
     Good(T),
-    /// The server's own words.
+    /// Error message of the server.
     Refused(String),
 }
 
 impl Server {
+    /// Reads the operator's token and creates the client.
+    ///
     /// # Errors
-    /// There is no token, or TLS cannot be set up.
+    /// The token cannot be read, or TLS cannot be set up.
     pub fn new(options: &OfServer) -> Result<Server> {
         let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
         let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
@@ -44,24 +46,31 @@ impl Server {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token).timeout(ANSWER)
     }
 
+    /// Sends the request and parses the response.
+    ///
     /// # Errors
-    /// There is no answer, the token is not taken, or the server has trouble of its own.
+    /// The server does not respond, rejects the token, or fails.
     pub fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answer<T>> {
         match self.text(request)? {
             Answer::Refused(said) => Ok(Answer::Refused(said)),
             Answer::Good(body) => {
-                let what = || format!("the answer of {} is not understood", self.url);
+                let what = || format!("cannot parse the response of {}", self.url);
                 serde_json::from_str(&body).map(Answer::Good).context(Phase::Control, what)
             }
         }
     }
 
-    /// The answer as it is.
+    /// Sends the request and returns the body of the response.
     ///
     /// # Errors
     /// As [`Server::ask`].
     pub fn text(&self, request: RequestBuilder) -> Result<Answer<String>> {
-        let reach = || format!("no answer from {}; is it `drophammer serve`? --server URL names another", self.url);
+        let reach = || {
+            format!(
+                "no response from {}; check that `drophammer serve` is running there, or set --server URL",
+                self.url
+            )
+        };
         let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
         let status = response.status();
         if status.is_success() {
@@ -74,17 +83,18 @@ impl Server {
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,
-                format!("{} does not take the token of {}: {said}", self.url, self.token_file.display()),
+                format!("{} rejects the token in {}: {said}", self.url, self.token_file.display()),
             )),
             400 | 404 | 409 | 422 => Ok(Answer::Refused(said)),
-            _ => Err(Error::new(Phase::Control, format!("{} answered {status}: {said}", self.url))),
+            _ => Err(Error::new(Phase::Control, format!("{} responded {status}: {said}", self.url))),
         }
     }
 }
 
 fn read_token(file: &Path) -> Result<String> {
     let what = || {
-        let where_from = "it is operator.token in the directory of `drophammer serve`; --token-file FILE names a copy";
+        let where_from =
+            "`drophammer serve` stores it as operator.token in its directory; use --token-file FILE for a copy";
         format!("read the operator's token {}: {where_from}", file.display())
     };
     let text = std::fs::read_to_string(file).context(Phase::Control, what)?;

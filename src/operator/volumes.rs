@@ -1,4 +1,4 @@
-//! `drophammer volume`: the volumes of Kubernetes of a server's machines.
+//! `drophammer volume`: Kubernetes volumes of a server's machines.
 
 use super::options::{VolumeCommand, VolumeOptions};
 use super::{Answer, Server, find, print_json, refused, step};
@@ -10,10 +10,10 @@ use crate::stdout::print;
 use crate::text::{bytes, clean, columns};
 use reqwest::Method;
 
-/// Does what was asked for, and prints it.
+/// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run`]; a file cannot be read.
+/// As [`super::run`], or a file cannot be read.
 pub fn run(options: &VolumeOptions) -> Result<Exit> {
     let server = Server::new(&options.of)?;
     if let VolumeCommand::List { manifests: true } = options.command {

@@ -1,5 +1,5 @@
-//! Protects a reinstall against other hosts on the network: kernel and ramdisk are started as root, so that they must come over TLS or match the digest that
-//! the operator has given.
+//! Authentication of kernel and ramdisk for a reinstall. They run as root, so they must be downloaded over TLS or match the digest given by
+//! the operator.
 
 use super::server::Boot;
 use crate::control::boot_digest::BootDigest;
@@ -18,17 +18,18 @@ pub fn warning(server: &str, digest: Option<&BootDigest>) -> Option<String> {
     })
 }
 
-/// Compares kernel, ramdisk and command line with the digest. Without a digest, files that are offered over TLS must be downloaded over TLS.
+/// Compares kernel, ramdisk and command line with the digest. Without a digest, a server reached over TLS must also offer its files over
+/// TLS.
 ///
 /// # Errors
-/// They may not be started; nothing has been changed.
+/// Kernel and ramdisk must not be started; nothing has been changed.
 pub fn require(boot: &Boot, server: &str, digest: Option<&BootDigest>) -> Result<()> {
     let Some(expected) = digest else {
         return match [&boot.names.kernel, &boot.names.initrd].into_iter().find(|url| is_tls(server) && !is_tls(url)) {
             Some(url) => Err(Error::refusal(
                 Phase::Control,
                 format!(
-                    "{server} names {url}, which is plain http, so that another host can replace it; nothing was changed. Start the server with --url \
+                    "{server} offers {url} over plain http, so another host can replace it; nothing was changed. Start the server with --url \
                      https://…, or give --boot-digest"
                 ),
             )),
@@ -42,13 +43,13 @@ pub fn require(boot: &Boot, server: &str, digest: Option<&BootDigest>) -> Result
         return Ok(());
     }
     let message = format!(
-        "kernel, ramdisk or command line from {server} have the digest {actual}, and --boot-digest is {expected}: they were replaced on the way, or the \
-         server has other files or options now; nothing was changed. `drophammer machine boot-digest` prints the present digest, which covers the URL after --at"
+        "kernel, ramdisk and command line from {server} have the digest {actual}, but --boot-digest is {expected}: they were replaced in transit, or the \
+         server's files or options have changed; nothing was changed here. `drophammer machine boot-digest` prints the current digest, which covers the URL given with --at"
     );
     Err(Error::refusal(Phase::Control, message))
 }
 
-/// Refuses the boot through the firmware, which downloads kernel and ramdisk again, without a comparison.
+/// Refuses the boot through the firmware, which downloads kernel and ramdisk again without verification.
 ///
 /// # Errors
 /// A digest was given.
@@ -58,8 +59,8 @@ pub fn require_for_firmware(digest: Option<&BootDigest>, why: &Error) -> Result<
         Some(_) => Err(Error::refusal(
             Phase::Boot,
             format!(
-                "kexec is not possible: {why}; nothing was changed. A boot over the network, through the firmware, is not covered by --boot-digest: leave the \
-                 option out to boot that way"
+                "kexec is not possible: {why}; nothing was changed. --boot-digest does not cover a boot over PXE: omit the \
+                 option to boot over PXE"
             ),
         )),
     }
@@ -69,7 +70,7 @@ fn is_tls(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// Reads a file from its start, and leaves its position as it is.
+/// Reads a file from its start without changing its position.
 struct FromStart<'a> {
     file: &'a File,
     offset: u64,
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn a_server_over_tls_does_not_lead_to_plain_http() {
         let error = require(&boot("k", "i", ""), "https://install.rack", None).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().contains("/boot/vmlinuz, which is plain http"), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("/boot/vmlinuz over plain http"), "{error}");
     }
 
     #[test]

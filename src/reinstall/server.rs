@@ -1,4 +1,4 @@
-//! Kernel and ramdisk that the control plane serves for a reinstall, in memory: no filesystem of this system needs room for them.
+//! Download of kernel and ramdisk for a reinstall, into memory, so that no filesystem of this system needs free space.
 
 use crate::control::wire::{ErrorBody, NextBoot};
 use crate::error::{Context, Error, Phase, Result};
@@ -13,14 +13,14 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-/// No byte for so long ends a download.
+/// Maximum time without received data before a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Attempts at a download. This system still runs when all have failed.
+/// Download attempts. If all fail, this system continues to run.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The control plane. Its answer is requested without a token, from a privileged source port.
+/// Client of the control plane. The boot information is requested without a token, from a privileged source port.
 #[derive(Debug)]
 pub struct Server {
     client: Client,
@@ -35,7 +35,7 @@ pub enum Answer {
     },
 }
 
-/// Kernel and ramdisk, as the kernel reads them.
+/// Kernel and ramdisk as open files, as required by kexec_file_load(2).
 #[derive(Debug)]
 pub struct Boot {
     pub names: NextBoot,
@@ -44,8 +44,10 @@ pub struct Boot {
 }
 
 impl Server {
+    /// Creates a client.
+    ///
     /// # Errors
-    /// It is no URL of a control plane.
+    /// The URL is neither http:// nor https://.
     pub fn new(url: &str) -> Result<Server> {
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::new(Phase::Settings, format!("--server {url} is neither http:// nor https://")));
@@ -57,40 +59,40 @@ impl Server {
         &self.url
     }
 
-    /// What this machine is to boot. A server that knows it by one card only is asked for each of them.
+    /// Requests what this machine boots. Tries each MAC in turn, as the server may know only one of them.
     ///
     /// # Errors
-    /// No answer, or one that is not understood.
+    /// The server does not respond, or its response cannot be parsed.
     pub fn ask(&self, machine: Option<&str>, macs: &[String]) -> Result<Answer> {
         let one = [String::new()];
         let macs = if macs.is_empty() { &one } else { macs };
         let mut refused = None;
         for mac in macs {
             let url = question(&self.url, machine.unwrap_or_default(), mac);
-            let what = || format!("ask {} what to boot", self.url);
+            let what = || format!("request boot information from {}", self.url);
             let request = Request::get(&url).body(Vec::new()).context(Phase::Control, what)?;
             let response = privileged::send(request, STALL).context(Phase::Control, what)?;
             let status = response.status();
             if status.is_success() {
                 let boot = serde_json::from_slice(response.body());
-                return Ok(Answer::Boot(boot.context(Phase::Control, || format!("the answer of {url}"))?));
+                return Ok(Answer::Boot(boot.context(Phase::Control, || format!("parse the response of {url}"))?));
             }
             let answer = refusal(&self.url, status, &String::from_utf8_lossy(response.body()));
             if !status.is_client_error() {
                 return answer;
             }
-            // A refusal of what is not ordered says more than one of an unknown card.
+            // A refusal because nothing is ordered is more informative than one because of an unknown NIC.
             if refused.is_none() || matches!(answer, Ok(Answer::Nothing { .. })) {
                 refused = Some(answer);
             }
         }
-        refused.unwrap_or_else(|| Err(Error::new(Phase::Control, format!("{} was not asked", self.url))))
+        refused.unwrap_or_else(|| Err(Error::new(Phase::Control, format!("no request was sent to {}", self.url))))
     }
 
-    /// Both files, whole.
+    /// Downloads both files completely.
     ///
     /// # Errors
-    /// One of them cannot be had.
+    /// A file cannot be downloaded.
     pub fn fetch(&self, names: NextBoot) -> Result<Boot> {
         let kernel = self.download(&names.kernel)?;
         let initrd = self.download(&names.initrd)?;
@@ -101,7 +103,7 @@ impl Server {
         for _ in 1..DOWNLOADS {
             match self.download_once(url) {
                 Ok(file) => return Ok(file),
-                Err(error) => tracing::warn!("{error}; once more in {} s", PAUSE.as_secs()),
+                Err(error) => tracing::warn!("{error}; retrying in {} s", PAUSE.as_secs()),
             }
             thread::sleep(PAUSE);
         }
@@ -115,20 +117,20 @@ impl Server {
         if response.status() != StatusCode::OK {
             return Err(Error::new(
                 Phase::Control,
-                format!("download {url}: the server answers {}", response.status()),
+                format!("download {url}: the server responds {}", response.status()),
             ));
         }
         let length = response.content_length();
         let mut file = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Control, what)?);
         let got = io::copy(&mut response, &mut file).context(Phase::Control, what)?;
         if length != Some(got) || got == 0 {
-            let promised = length.map_or("an unknown number of".to_owned(), |length| length.to_string());
+            let promised = length.map_or("an unknown number".to_owned(), |length| length.to_string());
             return Err(Error::new(
                 Phase::Control,
-                format!("download {url}: {got} bytes came, {promised} were promised"),
+                format!("download {url}: received {got} bytes, expected {promised}"),
             ));
         }
-        // kexec_file_load(2) reads nothing that somebody may still write: ETXTBSY.
+        // kexec_file_load(2) fails with ETXTBSY if a writable descriptor of the file exists.
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).context(Phase::Control, what)
     }
 }
@@ -145,7 +147,7 @@ fn refusal(server: &str, status: StatusCode, body: &str) -> Result<Answer> {
         return Ok(Answer::Nothing { message: message.to_owned() });
     }
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Err(Error::new(Phase::Control, format!("ask {server} what to boot: it answers {status}{said}")))
+    Err(Error::new(Phase::Control, format!("request boot information from {server}: it responds {status}{said}")))
 }
 
 #[cfg(test)]
@@ -219,7 +221,7 @@ mod tests {
         for (status, body, says) in [
             (404, "{\"statuscode\":404,\"message\":\"unknown machine\"}", "404 Not Found: unknown machine"),
             (500, "", "500 Internal Server Error"),
-            (200, "<html>", "the answer of http://"),
+            (200, "<html>", "parse the response of http://"),
             (200, "{}", "missing field"),
         ] {
             let control = serve(vec![("/boot.json", Act::says(status, body))]);
@@ -230,7 +232,7 @@ mod tests {
         let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask(Some("id"), &[]) else {
             panic!("nobody is there")
         };
-        assert!(error.to_string().starts_with("ask http://127.0.0.1:1 what to boot: "), "{error}");
+        assert!(error.to_string().starts_with("request boot information from http://127.0.0.1:1: "), "{error}");
     }
 
     #[test]
@@ -238,8 +240,8 @@ mod tests {
         for (act, says) in [
             (Act::status(404), "404 Not Found"),
             (Act { cut: Some(5), ..Act::body("short file") }, "download http://"),
-            (Act { length: false, ..Act::body("no length") }, "9 bytes came, an unknown number of were promised"),
-            (Act::body(""), "0 bytes came, 0 were promised"),
+            (Act { length: false, ..Act::body("no length") }, "received 9 bytes, expected an unknown number"),
+            (Act::body(""), "received 0 bytes, expected 0"),
         ] {
             let files = serve(vec![("/vmlinuz", act)]);
             let server = Server::new(&files.url("")).unwrap();

@@ -1,5 +1,5 @@
-//! A clean end of the running system: by systemd where it is in charge, and else by our own hand. Data that is still in
-//! memory when the next kernel starts is lost.
+//! Clean stop of the running system, by systemd or, without systemd, directly. Data not yet written to disk when the next kernel starts is
+//! lost.
 
 use crate::boot::kexec;
 use crate::command::Command;
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For what was asked to end by itself.
+/// Time for processes to exit after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(15);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// An emergency remount is not waited for by the kernel.
+/// Time for an emergency remount, whose completion the kernel does not report.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
-/// The kernel's own filesystems have nothing to write back, and some are needed to the end.
+/// Filesystems of the kernel that have nothing to write back. Some are needed to the end.
 const VIRTUAL: [&str; 21] = [
     "autofs",
     "binfmt_misc",
@@ -51,15 +51,15 @@ const VIRTUAL: [&str; 21] = [
     "tracefs",
 ];
 
-/// What comes after this system.
+/// What runs after this system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The kernel that was loaded.
+    /// The loaded kernel.
     Loaded,
     Firmware,
 }
 
-/// Who stops it.
+/// Mechanism that stops the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manner {
     Systemd,
@@ -67,7 +67,7 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// sd_booted(3).
+    /// Returns the mechanism for this system, as by sd_booted(3).
     pub fn of_this_system() -> Manner {
         if Path::new("/run/systemd/system").is_dir() { Manner::Systemd } else { Manner::ByHand }
     }
@@ -80,10 +80,10 @@ impl Manner {
         }
     }
 
-    /// Returns when systemd has begun to stop the system; by hand it does not return.
+    /// Stops the system. With systemd, returns as soon as the stop has started; otherwise does not return.
     ///
     /// # Errors
-    /// systemd refuses, or the kernel.
+    /// systemd or the kernel refuses.
     pub fn stop(&self, next: Next) -> Result<()> {
         match self {
             Manner::Systemd => {
@@ -95,20 +95,20 @@ impl Manner {
     }
 }
 
-const BY_HAND: &str = "all processes end, all filesystems are unmounted or made read-only";
+const BY_HAND: &str = "all processes are terminated, all filesystems are unmounted or made read-only";
 
 fn verb(next: Next) -> &'static str {
     match next {
-        // It takes what is loaded already (load_kexec_kernel in systemd's systemctl).
+        // Uses the loaded kernel (load_kexec_kernel in systemd's systemctl).
         Next::Loaded => "kexec",
         Next::Firmware => "reboot",
     }
 }
 
 fn by_hand(next: Next) -> Result<()> {
-    // Whoever reads our words is about to end, and so is the terminal.
+    // The reader of our output and the terminal are terminated as well.
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
-        // SAFETY: no handler of ours runs.
+        // SAFETY: no signal handler is installed.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     end_processes();
@@ -124,7 +124,7 @@ fn by_hand(next: Next) -> Result<()> {
     nix::unistd::sync();
     let mut busy = false;
     for path in unmount_order(&read("/proc/self/mountinfo")) {
-        // Another filesystem below it may be what is left of its users, so each is tried in its turn.
+        // Unmounting another filesystem may have released this one, so each is tried in its turn.
         if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
             let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
@@ -133,8 +133,8 @@ fn by_hand(next: Next) -> Result<()> {
         }
     }
     if busy {
-        // proc(5), /proc/sysrq-trigger: every filesystem becomes read-only, whoever writes to it.
-        say_failure("make read-only", "what is left", fs::write("/proc/sysrq-trigger", "u"));
+        // proc(5), /proc/sysrq-trigger: remounts every filesystem read-only, even with open files.
+        say_failure("make read-only", "remaining filesystems", fs::write("/proc/sysrq-trigger", "u"));
         thread::sleep(EMERGENCY_PAUSE);
     }
     match next {
@@ -146,10 +146,10 @@ fn by_hand(next: Next) -> Result<()> {
     }
 }
 
-/// All but init and this one; kernel threads do not listen.
+/// Terminates all processes except init and this one. Kernel threads ignore signals.
 fn end_processes() {
     for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
-        // Linux leaves the caller and init out of -1 (kill(2)).
+        // Linux excludes the caller and init from -1 (kill(2)).
         if kill(Pid::from_raw(-1), with).is_err() {
             return;
         }
@@ -160,7 +160,7 @@ fn end_processes() {
     }
 }
 
-/// Kernel threads and zombies have no program.
+/// Returns whether other processes run. Kernel threads and zombies have no executable.
 fn others_run() -> bool {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -168,26 +168,26 @@ fn others_run() -> bool {
     ids.filter(|id| *id != 1 && *id != own).any(|id| fs::read_link(format!("/proc/{id}/exe")).is_ok())
 }
 
-/// Never panics where nobody listens any more.
+/// Prints a failure. Never panics, even if standard error is closed.
 fn say_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::Result<(), E>) {
     if let Err(error) = result {
         stdout::complain(&format!("{what} {on}: {error}"));
     }
 }
 
-/// What has to be unmounted, in this order: what lies deeper first, and what was mounted later first. The root comes last.
+/// Returns the mount points in the order of unmounting: the deepest first, and of these the last mounted first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = mounts(mountinfo);
     let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).gather();
     let depth = |id: u64| {
         let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
-        // A chain longer than all mounts would be a circle.
+        // A chain longer than the number of mounts is a cycle.
         std::iter::successors(Some(id), up).take(parents.len()).count()
     };
     let real = mounts.iter().rev().filter(|mount| !VIRTUAL.contains(&mount.format.as_str()));
     let mut real: Vec<_> =
         real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
-    // Stable: among the equally deep, the last mounted stays first.
+    // Stable sort: among equally deep mounts, the last mounted stays first.
     order::by_key(&mut real, |(is_root, depth, _)| (*is_root, *depth));
     let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
     order.dedup_by(|one, other| one == "/" && other == "/");

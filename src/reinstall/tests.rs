@@ -13,7 +13,7 @@ fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
         fs::write(path, text).unwrap();
     };
     let error = who(sys, None).unwrap_err().to_string();
-    assert!(error.contains("name it with --machine"), "{error}");
+    assert!(error.contains("give its id with --machine"), "{error}");
     for (name, mac, carrier) in [("eth0", "52:54:00:AA:00:01", "0"), ("eth1", "52:54:00:AA:00:02", "1")] {
         write(&format!("class/net/{name}/address"), mac);
         write(&format!("class/net/{name}/carrier"), carrier);
@@ -38,8 +38,13 @@ fn a_refusal_says_what_to_do() {
 
 #[test]
 fn the_preview_names_both_ways() {
-    let text = preview(&Manner::Systemd, &Err("this machine has started by BIOS".to_owned()));
-    for part in ["nothing is changed", "systemctl kexec", "systemctl reboot", "BIOS: its boot order would decide"] {
+    let text = preview(&Manner::Systemd, &Err("this machine was booted by BIOS".to_owned()));
+    for part in [
+        "nothing is changed",
+        "systemctl kexec",
+        "systemctl reboot",
+        "BIOS: the boot order of the firmware would decide",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Lines for the operator that any client on the network can cause. The same line is printed once a minute. Each address has a number of
-//! lines of its own, so that the lines of one do not suppress those of another. Dropped lines are announced, and counted afterwards.
+//! Rate limit for log lines that any client on the network can cause. The same line is printed once a minute. Each address has its own
+//! quota of lines, so that the lines of one do not suppress those of another. The first dropped line is announced, and a count follows.
 
 use super::requests;
 use super::watch::Watch;
@@ -12,20 +12,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
-/// Lines of one address in that time.
+/// Maximum number of lines per address and minute.
 const OF_ONE: u32 = 16;
-/// Lines without an address in that time: the server's own, and those of dnsmasq.
+/// Maximum number of lines per minute without an address: those of the server itself and of dnsmasq.
 const OF_SERVER: u32 = 256;
-/// Lines of all addresses in that time.
+/// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;
-/// Lines that each address may still cause when all addresses together have caused [`OF_ALL`].
+/// Lines that each address may still cause when [`OF_ALL`] is exhausted.
 const AT_LEAST: u32 = 2;
-/// Addresses that are counted in that time; lines of further ones are dropped.
+/// Maximum number of addresses counted per minute; lines of others are dropped.
 const ADDRESSES: usize = 4096;
-/// Addresses that are named in the line about dropped lines.
+/// Maximum number of addresses listed in the line about dropped lines.
 const NAMED: usize = 4;
 
-/// Cheap to clone.
+/// Rate-limited log. Cheap to clone.
 #[derive(Clone)]
 pub struct Alarms {
     watch: Watch,
@@ -35,7 +35,7 @@ pub struct Alarms {
 /// Lines of the current minute.
 struct Minute {
     began: Instant,
-    /// Hashes of the lines that were printed.
+    /// Hashes of the printed lines.
     printed: HashSet<u64>,
     hasher: RandomState,
     sources: HashMap<Option<IpAddr>, Lines>,
@@ -51,11 +51,11 @@ struct Lines {
     dropped: u64,
 }
 
-/// Fate of a line.
+/// Decision about a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Print,
-    /// The first line that is dropped is replaced by its announcement.
+    /// Print this announcement instead, as the line is the first one dropped.
     Announce(String),
     Drop,
 }
@@ -65,17 +65,17 @@ impl Alarms {
         Alarms { watch, minute: Arc::new(Mutex::new(Minute::new())) }
     }
 
-    /// Prints a line that needs the operator.
+    /// Logs a line that requires attention by the operator.
     pub fn say(&self, text: String) {
         self.print(requests::client(), text, Watch::problem);
     }
 
-    /// Prints a line caused by that address before it has sent a request.
+    /// Logs a line caused by an address before it has sent a request.
     pub fn say_of(&self, address: IpAddr, text: String) {
         self.print(Some(address), text, Watch::problem);
     }
 
-    /// Prints a line that needs nothing done.
+    /// Logs an informational line.
     pub fn note(&self, text: String) {
         self.print(requests::client(), text, Watch::note);
     }
@@ -108,7 +108,7 @@ impl Minute {
         }
     }
 
-    /// Begins the next minute, and returns the line about dropped lines.
+    /// Starts the next minute, and returns the line about dropped lines.
     fn end(&mut self) -> Option<String> {
         let ended = std::mem::replace(self, Minute::new());
         let mut sources: Vec<_> = ended.sources.into_iter().filter(|(_, lines)| lines.dropped > 0).collect();
@@ -118,8 +118,8 @@ impl Minute {
             sources.iter().take(NAMED).map(|(source, lines)| format!("{} of {}", lines.dropped, shown(*source)));
         let named: Vec<_> = named.collect();
         (dropped > 0).then(|| match named.is_empty() {
-            true => format!("{dropped} lines were dropped within a minute"),
-            false => format!("{dropped} lines were dropped within a minute: {}", named.join(", ")),
+            true => format!("{dropped} log lines were dropped within a minute"),
+            false => format!("{dropped} log lines were dropped within a minute: {}", named.join(", ")),
         })
     }
 
@@ -130,7 +130,9 @@ impl Minute {
         }
         if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
             self.dropped += 1;
-            let announcement = format!("more than {ADDRESSES} addresses cause alarms: the lines of others are dropped");
+            let announcement = format!(
+                "more than {ADDRESSES} addresses cause log lines: those of other addresses are dropped for up to a minute"
+            );
             return if self.dropped == 1 { Verdict::Announce(announcement) } else { Verdict::Drop };
         }
         let most = match source {
@@ -142,7 +144,7 @@ impl Minute {
         if lines.printed >= most {
             lines.dropped += 1;
             let announcement = format!(
-                "{} causes more than {} different lines a minute: its others are dropped until the minute is over",
+                "{} causes more than {} different log lines a minute: further ones are dropped for up to a minute",
                 shown(source),
                 lines.printed
             );
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(minute.judge(address(2), "a line"), Verdict::Print);
         assert_eq!(minute.judge(address(3), "a line"), Verdict::Drop, "the same line");
         let dropped = 1000 - OF_ONE;
-        let expected = format!("{dropped} lines were dropped within a minute: {dropped} of 10.0.0.1");
+        let expected = format!("{dropped} log lines were dropped within a minute: {dropped} of 10.0.0.1");
         assert_eq!(minute.end(), Some(expected));
         assert_eq!(minute.judge(address(1), "Some(10.0.0.1) 0"), Verdict::Print, "another minute");
         assert_eq!(minute.end(), None);
@@ -192,7 +194,7 @@ mod tests {
         let mut minute = Minute::new();
         printed(&mut minute, address(1), OF_ONE);
         let Verdict::Announce(line) = minute.judge(address(1), "one more") else { panic!("it is not announced") };
-        assert!(line.starts_with("10.0.0.1 causes more than 16 different lines a minute"), "{line}");
+        assert!(line.starts_with("10.0.0.1 causes more than 16 different log lines a minute"), "{line}");
         assert_eq!(minute.judge(address(1), "two more"), Verdict::Drop);
     }
 

@@ -1,5 +1,5 @@
-//! Events of clients that have not registered: so many of each address a minute, so that they neither replace the history of a machine
-//! nor fill the log.
+//! Rate limit for events of clients that have not registered: a quota per address and minute, so that they neither displace the history of
+//! a machine nor fill the log.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
-/// Events of one address in that time. A rack that boots behind one address sends some more, and losing an event is harmless.
+/// Maximum number of events per address and minute. A rack that boots behind one address may exceed it, but losing an event is harmless.
 pub const EVENTS: u32 = 120;
-/// Addresses that are counted in that time. Events of further ones are dropped.
+/// Maximum number of addresses counted per minute. Events of others are dropped.
 const ADDRESSES: usize = 16 << 10;
 
-/// Events of the current minute by address.
+/// Number of events in the current minute by address.
 pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
 
 impl Default for AnonymousEvents {
@@ -22,7 +22,7 @@ impl Default for AnonymousEvents {
 }
 
 impl AnonymousEvents {
-    /// Counts an event of that address, and returns whether it is kept.
+    /// Counts an event of the address, and returns whether it is within the quota.
     pub fn is_kept(&self, address: IpAddr) -> bool {
         let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, counts) = &mut *minute;

@@ -1,5 +1,5 @@
-//! The agent's API of [`crate::control::wire`]. `boot` opens it, `caller` authorizes its callers; `told` converts the allocation of a
-//! machine, `secrets` releases its secrets, `bodies` reads requests.
+//! The agent's API of [`crate::control::wire`]. `boot` issues its tokens and `caller` authorizes requests; `told` converts the allocation
+//! of a machine, `secrets` releases its secrets, `bodies` reads requests.
 
 pub mod bodies;
 pub mod secrets;
@@ -39,14 +39,14 @@ use std::time::Duration;
 use told::on_the_wire;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// Maximum length of an id in a refusal.
+/// Maximum length of an id in an error message, in bytes.
 const ID_BYTES: usize = 128;
-/// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
+/// Maximum size of inventories and reports with plans. They are text; that of the largest server has some ten thousand bytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
-/// Registration of a machine without a file: any client can send hundreds of them, and each is stored.
+/// Maximum size of the registration of a machine without a file. Any client can send hundreds of them, and each is stored.
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
-/// A boot becomes the machine's own.
+/// `POST /v1/machine/register`: registers the machine that a boot was requested for.
 pub async fn register(
     State(app): State<Arc<App>>,
     peer: Peer,
@@ -71,12 +71,12 @@ pub async fn register(
     let macs = identity::registered_macs(&register);
     let two_machines = identity::two_machines(&app, &id, &macs).await?;
     caller::enroll(&app, &boot, peer, two_machines.as_deref()).await?;
-    // What a boot says again, because its address has changed, was true at its beginning.
+    // A repeated registration, caused by a new address, has the same content as the first one.
     if boot.address.is_none() {
         app.state.register(&id, directory.name(&id), &register).await?;
         let allocation = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
         if allocation.is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
-            // Its layout is made of that: what is wrong with it is said now.
+            // The layout depends on the registration, so its problems are found now.
             app.state_has_changed();
         }
     }
@@ -86,18 +86,18 @@ pub async fn register(
     Ok(Json(json!({})))
 }
 
-/// Refuses a registration that is larger than what can be planned with.
+/// Refuses a registration that exceeds the limits of the planner.
 async fn within_limits(app: &App, peer: Peer, register: Register) -> Result<Register, ApiError> {
     let judge = move || match register.exceeded() {
         None => Ok(register),
         Some(why) => Err(why),
     };
-    // One address may register many machines.
+    // Accounted to the address, from which several machines may register.
     let judged = app.planner.compute(&peer.to_string(), judge).await?;
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses a machine whose NIC, as the kernel's table of neighbours has it, is not one of its file's.
+/// Refuses a machine if the NIC in the kernel's neighbour table is not listed in its file.
 fn refuse_other_nic(app: &App, directory: &Directory, id: &str, peer: Peer) -> Result<(), ApiError> {
     let message = directory.machine(id).and_then(|machine| caller::other_card(app, machine, peer));
     let Some(message) = message else { return Ok(()) };
@@ -111,8 +111,8 @@ pub struct WaitQuery {
     seconds: u64,
 }
 
-/// Answers as soon as the machine is allocated: a waiting machine is a socket and a place in the directory's list of
-/// those to wake, nothing else.
+/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine costs only a socket and an entry in the
+/// watchers of the directory.
 pub async fn wait(
     State(app): State<Arc<App>>,
     Caller { id, .. }: Caller,
@@ -133,7 +133,7 @@ pub async fn wait(
     .await
 }
 
-/// Returns when the machine has an allocation that can be carried out. Whatever changes that gives a new picture.
+/// Returns as soon as the machine has an allocation that can be carried out. Any change publishes a new directory.
 async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
@@ -142,7 +142,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
             return Ok(());
         }
         if directory.changed().await.is_err() {
-            // The server ends, which the caller sees as well.
+            // The server shuts down, which the client notices as well.
             std::future::pending::<()>().await;
         }
     }
@@ -159,7 +159,7 @@ pub async fn machine(
     if let Some(moving) = given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == Part::Send) {
         app.looks.told(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
     }
-    // After that: an end that comes in between is told as one.
+    // Read after the allocation: if the migration ends in between, its end is reported.
     let newest_move = app.state.last_move(&id).await?.map(|is| is.newest());
     let allocation = match given {
         Some(given @ Given { moving: Some(_), .. }) => Some(given.on_the_wire(&base.calls, !boot.begun)),
@@ -171,10 +171,10 @@ pub async fn machine(
                 let record = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
                 standing = Standing { created: record.created, fencing: record.fencing, ..standing };
             } else {
-                let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
+                let text = "is installed and no reinstall is ordered: it boots its disks";
                 app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
             }
-            // Until the installation has begun. After that, the agent has them.
+            // Only until the installation has started. After that, the agent has them.
             let with_parameters = assigned.installs && !boot.begun;
             Some(on_the_wire(&assigned, standing, &base.calls, with_parameters))
         }
@@ -201,7 +201,8 @@ pub async fn event(
     if boot.address.is_none() && !is_kept_of_anonymous(&app, peer) {
         return Ok(Json(json!({})));
     }
-    // Progress comes every second and is only of interest now. A boot that has not registered creates no record of a machine.
+    // Progress events arrive every second and are only of momentary interest. A boot that has not registered does not create a record of a
+    // machine.
     let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
     if event.progress.is_none() && is_recorded {
         app.state.event(&id, &event).await?;
@@ -213,19 +214,19 @@ pub async fn event(
     Ok(Json(json!({})))
 }
 
-/// Returns whether one more event of a client that has not registered is kept and printed.
+/// Returns whether another event of an unregistered client is kept and printed.
 pub fn is_kept_of_anonymous(app: &App, Peer(address): Peer) -> bool {
     let is_kept = app.anonymous_events.is_kept(address);
     if !is_kept {
         app.alarm(format!(
-            "{address} sends more than {} events a minute for machines that have not registered: the others of this minute are dropped",
+            "{address} sends more than {} events a minute for machines that have not registered: further ones of this minute are dropped",
             anonymous_events::EVENTS
         ));
     }
     is_kept
 }
 
-/// An installation is about to destroy. It may, when this is still what the operator wants.
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
 pub async fn point_of_no_return(
     State(app): State<Arc<App>>,
     Caller { id, boot, peer }: Caller,
@@ -234,7 +235,7 @@ pub async fn point_of_no_return(
     let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
         read_of_machine(&app, peer, body, DOCUMENT_BYTES).await?;
     if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
-        return Err(ApiError::bad("secret_digest: it must be `sha256:` and 64 hexadecimal digits in lower case"));
+        return Err(ApiError::bad("secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits"));
     }
     let start = AttemptStart { by: boot.hash, disks, secret_digest };
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
@@ -244,21 +245,21 @@ pub async fn point_of_no_return(
     {
         return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
     }
-    // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
+    // A different allocation in the file replaces this one, so the rest of this one must not be installed.
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
     match current {
         Some(current) if *current.id != allocationuuid => {
-            return changed(format!("the machine's allocation is {} now, not {allocationuuid}", *current.id));
+            return changed(format!("the machine's allocation is now {}, not {allocationuuid}", *current.id));
         }
         None if order.is_none() => {
-            return changed(format!("no file gives the machine allocation {allocationuuid} now"));
+            return changed(format!("the machine's file no longer contains allocation {allocationuuid}"));
         }
         _ => {}
     }
     if let Some(current) = current {
         let standing = app.state.standing(&id, &allocationuuid).await?;
         if directory.known.states.bars(current, &standing).is_some() {
-            return changed("its image has been blacklisted since the allocation was handed out".to_owned());
+            return changed("its image was blacklisted after the allocation was sent".to_owned());
         }
     }
     if let Err(why) = approved::compared(&app, &directory, &id, &allocationuuid, said.as_deref()).await? {
@@ -269,7 +270,7 @@ pub async fn point_of_no_return(
             BegunFirst::Yes(news) => {
                 app.state.boot_begins(boot.hash).await?;
                 if news {
-                    let text = "begins: what its layout lists is erased";
+                    let text = "starts its installation: the disks of its layout are erased";
                     app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
                 }
                 Ok(Json(json!({})))
@@ -282,13 +283,13 @@ pub async fn point_of_no_return(
             app.state.boot_begins(boot.hash).await?;
             if news {
                 app.state.metrics.ordered(Ordered::Begun);
-                let text = format!("begun: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
                 app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
             }
             Ok(Json(json!({})))
         }
         Begun::NotInForce => {
-            changed(format!("order {order:?} is not open any more: it was taken back, replaced, or is done"))
+            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
         }
     }
 }
@@ -332,55 +333,52 @@ pub async fn report(
     Ok(Json(Acknowledged { retry: reported.retry }))
 }
 
-/// Refuses a success that is not proven. The machine must not boot what it has, and the operator is alarmed.
+/// Refuses a success that is not proven. The machine must not boot its disks, and the operator is warned.
 fn refused_success(app: &App, machine: &str, report: &Report, why: &Unproven) -> ApiError {
     let message = why.explain(machine, &crate::text::cut(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
     app.alarm(format!("{}: {message}", app.directory().name(machine)));
     ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
 }
 
-/// Answers a report about an allocation that the machine never had, or of a boot that never registered. One line of it is printed, and
+/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. One line of it is logged, and
 /// nothing is stored.
 fn foreign(app: &App, who: &Who, report: &Report, has_registered: bool) -> Result<Json<Acknowledged>, ApiError> {
     let allocation = &report.allocationuuid;
     let end = if report.success { "success" } else { "failure" };
     let why = match has_registered {
-        true => format!("allocation {allocation:?} was never given to this machine"),
+        true => format!("this machine never had allocation {allocation:?}"),
         false => "its boot has not registered".to_owned(),
     };
-    app.alarms.note(format!(
-        "{who}  reports {end}, which is not stored: {why}: {}",
-        shortened(&first_line(&report.message), NAME_BYTES)
-    ));
+    app.alarms
+        .note(format!("{who}  reports {end}; ignored: {why}: {}", shortened(&first_line(&report.message), NAME_BYTES)));
     match report.success {
         true => {
-            let message =
-                format!("allocation {allocation:?} was never given to this machine: its success is not believed");
+            let message = format!("this machine never had allocation {allocation:?}: its success is rejected");
             Err(ApiError::new(StatusCode::CONFLICT, message))
         }
         false => Ok(Json(Acknowledged::default())),
     }
 }
 
-/// What a report makes of the order.
+/// Describes the effect of a report on the order.
 fn ending(reported: &Reported, report: &Report) -> Option<String> {
     let order = reported.order.as_ref()?;
     let (image, attempt) = (&order.image, order.attempts);
     Some(if report.success {
         format!("done: image {image}, attempt {attempt} of {ATTEMPTS}")
     } else if reported.retry {
-        format!("attempt {attempt} of {ATTEMPTS} failed: the machine tries again")
+        format!("attempt {attempt} of {ATTEMPTS} failed: the machine retries")
     } else if order.given_up {
-        format!("given up after {attempt} attempts: the machine is not whole and waits for a person")
+        format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
     } else {
-        format!("given up: nothing was touched, the machine goes back to what it had; image {image} was not installed")
+        format!("abandoned: no disk was changed, the machine boots its old system; image {image} was not installed")
     })
 }
 
 pub async fn no_such_call() -> ApiError {
-    ApiError::not_found("there is no such call")
+    ApiError::not_found("no such endpoint")
 }
 
 pub async fn wrong_method() -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this call has another method")
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")
 }

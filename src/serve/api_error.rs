@@ -1,4 +1,4 @@
-//! What a caller gets instead of an answer.
+//! Error responses.
 
 use crate::control::wire::ErrorBody;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// An answer that is not 2xx.
+/// Error response with its status.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -28,7 +28,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// For those who answer in another form.
+    /// Returns status and message, for responses in another format.
     pub fn parts(self) -> (StatusCode, String) {
         (self.status, self.message)
     }
@@ -38,10 +38,10 @@ impl ApiError {
     }
 }
 
-/// Seconds after which a client asks a busy server again.
+/// Seconds after which a client retries a request to a busy server.
 const RETRY_AFTER: &str = "5";
 
-/// Tells the client of a busy server when to ask again.
+/// Sets `Retry-After` in the response of a busy server.
 pub fn set_retry_after(response: &mut Response) {
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));

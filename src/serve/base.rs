@@ -1,4 +1,4 @@
-//! Under which URLs the one who asks reaches this server.
+//! URLs at which a client reaches this server.
 
 use super::api_error::ApiError;
 use super::peers::Connected;
@@ -9,11 +9,11 @@ use axum::http::header;
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// Base URLs, without a trailing slash. They differ where firmware asks in plain text and the agent is to ask over TLS.
+/// Base URLs, without a trailing slash. They differ if firmware uses plain HTTP but the agent must use TLS.
 pub struct Base {
-    /// For calls and images.
+    /// Base URL of API calls and images.
     pub calls: String,
-    /// For what firmware loads.
+    /// Base URL of files that firmware loads.
     pub files: String,
 }
 
@@ -27,7 +27,7 @@ impl FromRequestParts<Arc<App>> for Base {
             return Ok(Base { calls: url.clone(), files: url.clone() });
         }
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        ipxe::host(host).map_err(|why| ApiError::bad(format!("the request's Host header: {why}")))?;
+        ipxe::host(host).map_err(|why| ApiError::bad(format!("Host header: {why}")))?;
         let Some(https) = in_plain else {
             let url = format!("{}://{host}", if over_tls { "https" } else { "http" });
             return Ok(Base { calls: url.clone(), files: url });
@@ -37,7 +37,7 @@ impl FromRequestParts<Arc<App>> for Base {
             None => {
                 if !https.tls.is_for(host) {
                     app.alarm(format!(
-                        "machines ask for {host:?}, which the certificate does not name: give --url with a name that is in it"
+                        "machines send requests to {host:?}, which the server's certificate does not cover: set --url to a URL with a name in the certificate"
                     ));
                 }
                 format!("https://{}:{}", without_port(host), https.port)

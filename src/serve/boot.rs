@@ -1,4 +1,4 @@
-//! Boot scripts over PXE, and the same for running systems without their firmware. Every ramdisk that is served for an order is
+//! Boot scripts for PXE, and boot information for running systems that bypass their firmware. Every ramdisk that is served for an order is
 //! counted first.
 
 use super::api_error::ApiError;
@@ -34,7 +34,7 @@ pub struct BootQuery {
     mac: String,
 }
 
-/// `/boot.ipxe`: the script of one machine, with a token that opens nothing until its boot registers.
+/// `/boot.ipxe`: the boot script of a machine, with a token that only authorizes its registration.
 pub async fn script(
     State(app): State<Arc<App>>,
     base: Base,
@@ -44,9 +44,9 @@ pub async fn script(
 ) -> Result<String, ApiError> {
     let asking = asking(&app, peer, &method, query).await?;
     if let Some(why) = asking.withheld {
-        // What its disks hold may run on another machine.
+        // The system on its disks may be running on another machine.
         if app.state.is_held(&asking.id, asking.files).await? {
-            app.alarm(format!("{why}. It has part in a move: it does not boot its disk, and waits"));
+            app.alarm(format!("{why}. The machine takes part in a migration, so it does not boot its disk and waits"));
             return Ok(ipxe::hold(&base.files, &asking.id));
         }
         app.alarm(why);
@@ -57,12 +57,12 @@ pub async fn script(
     let initrd = initrd(&app, &asking.id).await;
     report_active(&app, &asking, active, peer).await?;
     let (message, stop) = match &next {
-        NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
+        NextBoot::Install => ("boots the ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
         NextBoot::Unconfirmed(order) => (unconfirmed(order), Some(false)),
         NextBoot::Moving(part, state) => (moving(*part, *state), Some(false)),
         NextBoot::Released => (RELEASED.to_owned(), Some(false)),
-        NextBoot::Disk => ("is installed, boots its disk".to_owned(), None),
+        NextBoot::Disk => ("is installed and boots its disk".to_owned(), None),
         NextBoot::Dropped(order) => (dropped(order), None),
         NextBoot::Elsewhere(other) => (elsewhere(&asking.id, other), None),
         NextBoot::NoFile => (no_file(&asking.id), None),
@@ -81,8 +81,8 @@ pub async fn script(
     })
 }
 
-/// `/boot.json`: the same for a running machine that carries out its reinstall. It is refused as long as nothing is ordered, and to
-/// unprivileged processes.
+/// `/boot.json`: boot information for a running machine that carries out its reinstall. Refused if nothing is ordered, and to unprivileged
+/// processes.
 pub async fn without_firmware(
     State(app): State<Arc<App>>,
     base: Base,
@@ -110,7 +110,7 @@ pub async fn without_firmware(
                 NextBoot::Attempt(order) => attempt(order),
                 _ => String::new(),
             };
-            tell(&app, id, peer, EventName::PlannedReboot, &format!("{what}, without its firmware")).await?;
+            tell(&app, id, peer, EventName::PlannedReboot, &format!("{what}, bypassing its firmware")).await?;
             let initrd = initrd(&app, id).await;
             let ramdisk = ipxe::Ramdisk { initrd, ..asking.ramdisk(&app, &base, &token, false) };
             return Ok(Json(wire::NextBoot {
@@ -121,9 +121,9 @@ pub async fn without_firmware(
         }
         NextBoot::Released => format!("machine {id} {RELEASED}"),
         NextBoot::Unconfirmed(_) => confirmed::explain(id),
-        NextBoot::Install => format!("machine {id} has no allocation that this server knows to be installed"),
+        NextBoot::Install => format!("machine {id}: this server lacks a record that its allocation is installed"),
         NextBoot::Disk => format!(
-            "no reinstall of machine {id} is ordered: `drophammer machine reinstall {id} --image IMAGE` orders one"
+            "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
         ),
         NextBoot::Dropped(order) => dropped(order),
         NextBoot::Elsewhere(other) => format!("machine {id} {}", elsewhere(id, other)),
@@ -136,10 +136,10 @@ pub async fn without_firmware(
 
 const PLAIN: &str = "initrd";
 
-/// The same with cryptsetup behind it, which only few machines need.
+/// Ramdisk with cryptsetup, which only few machines need.
 const WITH_LUKS: &str = "initrd-luks";
 
-/// The ramdisk's file for a machine: by what its layout is now. One that is given another layout later boots again for it.
+/// Returns the file name of the machine's ramdisk, as its current layout requires. A machine whose layout changes later boots again.
 pub async fn initrd(app: &App, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match api::told::assigned(app, &directory, id).await {
@@ -147,7 +147,7 @@ pub async fn initrd(app: &App, id: &str) -> &'static str {
             let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
             lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())
         }
-        // Its image is still being digested, or the like.
+        // The allocation cannot be resolved yet, for example because its image is still being hashed.
         _ => {
             let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
             let named = allocation.and_then(|allocation| allocation.filesystemlayout.as_deref());
@@ -163,21 +163,21 @@ pub async fn initrd(app: &App, id: &str) -> &'static str {
         return WITH_LUKS;
     }
     app.alarm(format!(
-        "{id}: its layout has encrypted filesystems, and {} is not there: its agent will refuse (scripts/build-ramdisk makes it)",
+        "{id}: its layout has encrypted filesystems, but {} is missing: its agent will refuse to install; create the file with scripts/build-ramdisk",
         file.display()
     ));
     PLAIN
 }
 
-/// Who asks.
+/// Machine that sends a boot request.
 struct Asking {
     id: String,
-    /// MAC of the NIC that it boots over.
+    /// MAC of the NIC that the machine boots from.
     mac: Option<String>,
     consoles: Vec<String>,
     network: Option<String>,
     files: Files,
-    /// Why it gets nothing.
+    /// Reason to refuse the request.
     withheld: Option<String>,
     /// Reason why it may be another machine.
     unproven: Option<String>,
@@ -205,7 +205,10 @@ async fn asking(
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<Asking, ApiError> {
     if *method == Method::HEAD {
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "a HEAD would waste the machine's token"));
+        return Err(ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "HEAD is not allowed: it would use up the machine's token",
+        ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad(error.to_string()))?;
     let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -227,11 +230,11 @@ async fn asking(
         }
         MachineMatch::Unidentified => {
             app.alarm(unidentified(peer, &asking));
-            return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
+            return Err(ApiError::bad("the uuid is not usable, and the mac is not in any file of machines/"));
         }
     };
     let machine = directory.machine(&id);
-    // Also while its image is being digested: what is installed stays installed.
+    // Applies even while the image is being hashed: an installed machine stays installed.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => Files::Allocated(allocation.id.to_string()),
         Some(None) => Files::Free,
@@ -245,85 +248,86 @@ async fn asking(
 
 fn unidentified(peer: Peer, asking: &BootIdentity) -> String {
     format!(
-        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} asks for its boot script: give it a file in machines/ with this MAC",
+        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
         asking.mac
     )
 }
 
 fn attempt(order: &Order) -> String {
     format!(
-        "gets kernel and ramdisk, attempt {} of {ATTEMPTS} of the reinstall with image {}",
+        "boots the ramdisk for attempt {} of {ATTEMPTS} of the reinstall with image {}",
         order.attempts, order.image
     )
 }
 
-/// The agent of an unconfirmed machine boots what is installed, and reports its marker.
+/// Describes the boot of an unconfirmed machine: its agent boots the installed system and reports the install marker.
 fn unconfirmed(order: &Order) -> String {
     format!(
-        "gets kernel and ramdisk, which boots what is installed: the reinstall with image {} needs confirmation, because the database was restored",
+        "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",
         order.image
     )
 }
 
-const RELEASED: &str = "gets kernel and ramdisk, and waits: what its disks hold was moved to another machine, or copied onto them for a move";
+const RELEASED: &str =
+    "boots the ramdisk and waits: the system on its disks was migrated to another machine, or copied from one";
 
 fn moving(part: Part, state: MoveState) -> String {
     let what = match (part, state) {
-        (Part::Send, MoveState::Booting) => "waits: another machine has received its system, and may run it",
-        (Part::Send, _) => "its system is to be moved to another machine",
-        (Part::Receive, _) => "it is to receive another machine's system",
+        (Part::Send, MoveState::Booting) => "waits: another machine has received its system and may be running it",
+        (Part::Send, _) => "its system will be migrated to another machine",
+        (Part::Receive, _) => "it will receive another machine's system",
     };
-    format!("gets kernel and ramdisk: {what} ({state})")
+    format!("boots the ramdisk: {what} ({state})")
 }
 
 fn dropped(order: &Order) -> String {
     format!(
-        "the reinstall with image {} is given up: {ATTEMPTS} attempts have not reached the point of no return; the machine \
-         keeps what it has",
+        "the reinstall with image {} is abandoned: {ATTEMPTS} attempts did not reach the point of no return; the machine \
+         is unchanged",
         order.image
     )
 }
 
 fn elsewhere(id: &str, other: &str) -> String {
     format!(
-        "boots its disk: its allocation is installed under machine {other}. If this is that machine with another id, \
-         `drophammer machine rename {other} {id}`; else give it an allocation id of its own"
+        "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
+         `drophammer machine rename {other} {id}`; otherwise give it an allocation with another id"
     )
 }
 
 fn no_file(id: &str) -> String {
     format!(
-        "boots its disk: machine {id} is installed, and no file in machines/ that can be used is about it. Put the file back; a \
+        "boots its disk: machine {id} is installed, but has no valid file in machines/. Restore the file; a \
          file without an allocation frees the machine"
     )
 }
 
 fn stopped(order: &Order) -> String {
     format!(
-        "the reinstall with image {} is given up: it has begun and {ATTEMPTS} attempts have not finished it; the machine is \
-         not whole and waits for a person",
+        "the reinstall with image {} is abandoned: it has started, and {ATTEMPTS} attempts did not complete it; the machine is \
+         only partially installed and waits at its console",
         order.image
     )
 }
 
-/// The line for people, when an order has come to its end here; and why the machine is not whole, when it is not.
+/// Logs the end of an order. Returns the reason why the machine is only partially installed, if it is.
 pub fn say_the_end(app: &App, id: &str, next: &NextBoot, peer: Peer) -> Option<String> {
     if let NextBoot::Dropped(order) | NextBoot::Stop(order) = next {
-        let text = format!("given up after {} attempts: image {} is not installed", order.attempts, order.image);
+        let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
         app.watch.reinstall(Who::new(id, app.directory().name(id), peer), text);
         app.state_has_changed();
     }
     if let NextBoot::Stop(order) = next { Some(stopped(order)) } else { None }
 }
 
-/// Reports that a machine which may be another one gets the ramdisk for an installation.
+/// Logs that a machine which may be another one gets the ramdisk for an installation.
 fn say_unproven(app: &App, asking: &Asking, next: &NextBoot, peer: Peer) {
     if let (NextBoot::Install | NextBoot::Attempt(_), Some(why)) = (next, &asking.unproven) {
         app.alarm(format!("{why}; it is at {peer}"));
     }
 }
 
-/// Reports that a boot was requested while another one is active.
+/// Logs that a boot was requested while another one is active.
 async fn report_active(app: &App, asking: &Asking, active: Option<Boot>, peer: Peer) -> Result<(), ApiError> {
     let Some(active) = active else { return Ok(()) };
     let two_machines = identity::two_machines(app, &asking.id, asking.mac.as_slice()).await?;
@@ -337,7 +341,7 @@ async fn report_active(app: &App, asking: &Asking, active: Option<Boot>, peer: P
 }
 
 fn crowded(app: &App, id: &str, peer: Peer) -> ApiError {
-    let message = "there are too many machines already that no file is about: give it a file in machines/";
+    let message = "too many machines without a file are registered: create a file in machines/ for this machine";
     app.alarm(format!("{id} at {peer}: {message}"));
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }

@@ -1,4 +1,4 @@
-//! Digest of what a machine boots for `drophammer reinstall`, for the operator.
+//! Digest of the kernel, ramdisk and command line of `drophammer reinstall`, for the operator.
 
 use super::api_error::ApiError;
 use super::ipxe::{self, Ramdisk};
@@ -38,9 +38,9 @@ pub async fn boot_digest(
     let id = id.to_lowercase();
     let directory = app.directory();
     let machine =
-        directory.machine(&id).ok_or_else(|| ApiError::not_found(format!("there is no machine {id} in machines/")))?;
+        directory.machine(&id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
     let server = query.server.or_else(|| app.url.clone()).ok_or_else(|| {
-        let why = "the digest covers the server's URL: name the URL at which the machine reaches this server, or start it with --url";
+        let why = "the digest covers the server's URL: give the URL at which the machine reaches this server, or start the server with --url";
         ApiError::new(StatusCode::CONFLICT, why)
     })?;
     let url = calls_url(&app, &server)?;
@@ -61,7 +61,7 @@ pub async fn boot_digest(
         BootDigest::compute(File::open(folder.join("vmlinuz"))?, File::open(folder.join(initrd))?, &arguments)
     });
     let failed = |why: String| {
-        let what = format!("the digest of kernel and ramdisk in {} cannot be computed: {why}", app.boot.display());
+        let what = format!("cannot compute the digest of kernel and ramdisk in {}: {why}", app.boot.display());
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, what)
     };
     let digest = computed.await.map_err(|error| failed(error.to_string()))?;
@@ -69,19 +69,19 @@ pub async fn boot_digest(
     Ok(Json(BootDigestShown { server, digest }))
 }
 
-/// Returns the URL that `/boot.json` puts on the command line of a machine that has asked at `server`.
+/// Returns the URL that `/boot.json` puts on the command line of a machine that requests it from `server`.
 fn calls_url(app: &App, server: &str) -> Result<String, ApiError> {
     let wrong = |why: &str| ApiError::bad(format!("server={server}: {why}"));
     let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
     let (scheme, required) = (url.scheme(), if app.https.is_some() { "https" } else { "http" });
     if !matches!(scheme, "http" | "https") || (app.https.is_some() && scheme == "http") {
-        return Err(wrong(&format!("a URL that begins with {required}:// is required")));
+        return Err(wrong(&format!("must begin with {required}://")));
     }
     if let Some(url) = &app.url {
         return Ok(url.clone());
     }
     let host = url.host_str().unwrap_or_default();
-    // As clients send it in the Host header.
+    // The format of the Host header.
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
     ipxe::host(&host).map_err(|why| wrong(&why))?;
     Ok(format!("{required}://{host}"))

@@ -1,5 +1,5 @@
-//! Token of a boot that a client has requested. The server signs it and stores nothing until the boot registers: no number of
-//! requests revokes the token of another client, and a request costs no transaction.
+//! Tokens of requested boots. The server signs a token and stores nothing until the boot registers: no number of requests revokes the token
+//! of another client, and a request does not cost a transaction.
 
 use super::token::{self, Hash};
 use crate::error::{Context, Error, Phase, Result};
@@ -10,19 +10,19 @@ use uuid::Uuid;
 
 /// Time in which a requested boot must register. A ramdisk registers within a few minutes, or never.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// Machine, time of the request in nanoseconds since 1970, whether another boot was active, random bytes.
+/// Length of the payload: machine, time of the request in nanoseconds since 1970, whether another boot was active, random bytes.
 const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Separates these signatures from all others that use the same key.
+/// Domain separation from other signatures with the same key.
 const PURPOSE: &[u8] = b"drophammer boot token 1";
 
-/// Boot that a client has requested, and that has not registered.
+/// A boot that was requested but has not registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedBoot {
     /// Id of the machine, a UUID.
     pub machine: String,
     pub created: OffsetDateTime,
-    /// Another boot of the machine was active at that time.
+    /// Whether another boot of the machine was active at that time.
     pub while_active: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct RequestedBoot {
 pub struct BootTokenKey(hmac::Key);
 
 impl BootTokenKey {
-    /// Derives the key from the hash of the operator's token, which is as secret and survives a restart of the server.
+    /// Derives the key from the hash of the operator's token, which is equally secret and survives a restart of the server.
     pub fn of_operator(operator: &Hash) -> BootTokenKey {
         BootTokenKey(hmac::Key::new(hmac::HMAC_SHA256, operator))
     }

@@ -1,5 +1,5 @@
-//! Who may call: a machine by the token of its boot, from the address that has registered with it. All of it is known from a
-//! request's head, before anything of its body is read.
+//! Authentication of machines by the token of their boot and the address that registered with it. It only needs the head of a request, so
+//! that no body of an unauthenticated client is read.
 
 use super::api_error::ApiError;
 use super::input::Machine;
@@ -14,14 +14,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use std::sync::Arc;
 
-/// The machine in the path, proven by its token. A handler that has one is authorised.
+/// Authenticated machine of the path. A handler with this extractor requires a registered boot.
 pub struct Caller {
     pub id: String,
     pub boot: Boot,
     pub peer: Peer,
 }
 
-/// The same for what a boot may say that has not registered yet, or is at its end: events and reports.
+/// Authenticated machine whose boot may not have registered yet or may have ended, for events and reports.
 pub struct Teller(pub Caller);
 
 impl FromRequestParts<Arc<App>> for Caller {
@@ -31,7 +31,7 @@ impl FromRequestParts<Arc<App>> for Caller {
         let caller = of_path(parts, app).await?;
         let Caller { boot, .. } = &caller;
         if boot.over == Some(true) {
-            return Err(unauthorized("the token has ended with the installation"));
+            return Err(unauthorized("the token expired when the installation ended"));
         }
         if boot.address.is_none() {
             return Err(unauthorized("the boot with this token has not registered"));
@@ -58,12 +58,10 @@ async fn of_path(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> 
     match &boot.address {
         Some(address) if *address != peer.to_string() => {
             app.alarm(format!(
-                "{}: a call from {peer} has the token of the boot that registered from {address}: refused",
+                "{}: request from {peer} refused: its token belongs to the boot that registered from {address}",
                 app.directory().name(&id)
             ));
-            return Err(unauthorized(&format!(
-                "the boot with this token has registered from {address}, not from {peer}"
-            )));
+            return Err(unauthorized(&format!("the boot with this token registered from {address}, not from {peer}")));
         }
         Some(_) => app.state.heard.note(&boot.hash),
         None => {}
@@ -71,7 +69,7 @@ async fn of_path(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> 
     Ok(Caller { id, boot, peer })
 }
 
-/// Returns the boot whose token the request has: one that has registered, or one that was requested lately.
+/// Returns the registered or recently requested boot with the request's token.
 pub async fn boot(app: &App, headers: &HeaderMap) -> Result<Option<Boot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash(token);
@@ -92,7 +90,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 pub fn not_of(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, not that of machine {id:?}, older than its last boot or than the time when it was freed, or expired"
+        "the bearer token is missing, expired, not that of machine {id:?}, or older than its last boot or its release"
     ))
 }
 
@@ -100,11 +98,11 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Makes the boot the machine's own. The caller has verified that a privileged process registers. `two_machines` is the reason why
-/// there may be two machines.
+/// Registers the boot of a machine. The caller has verified that a privileged process registers. `two_machines` is the reason why two
+/// machines may share the id.
 ///
 /// # Errors
-/// Another boot of the machine is active: the client registers again when that one is silent.
+/// Another boot of the machine is active. The client retries until that boot is silent.
 pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&str>) -> Result<(), ApiError> {
     let (directory, id) = (app.directory(), &boot.machine);
     let name = directory.name(id);
@@ -121,7 +119,7 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&st
         }
         Enrolled::Moved(before) => {
             app.state.heard.note(&boot.hash);
-            app.alarm(format!("{name}: its boot is at {peer} now, and was at {before}"));
+            app.alarm(format!("{name}: the address of its boot changed from {before} to {peer}"));
             Ok(())
         }
         Enrolled::Waits(active) => {
@@ -130,7 +128,7 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&st
                 "{name}: a boot at {peer} cannot register yet: the boot at {active} is still active{two_machines}"
             ));
             let message = format!(
-                "machine {id}: cannot register from {peer}: its boot at {active} is still active; register again when that boot is silent{two_machines}"
+                "machine {id}: cannot register from {peer}: its boot at {active} is still active; retry when that boot is silent{two_machines}"
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
@@ -138,7 +136,7 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer, two_machines: Option<&st
     }
 }
 
-/// Why whoever is at that address is not this machine: by the word of the segment, its card is none of the machine's.
+/// Returns the reason why the client at that address is not this machine: the neighbour table has a MAC that is not one of the machine's.
 pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<String> {
     if machine.macs.is_empty() {
         return None;
@@ -148,11 +146,11 @@ pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<S
     Some(format!("{}; it is at {address}", other_macs_of(id, name, macs, &mac)))
 }
 
-/// A machine that no file names, for the operator who may write one.
+/// Describes an unknown machine, so that the operator can write its file.
 pub fn stranger(id: &str, peer: Peer, hardware: &Hardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     format!(
-        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; a file in machines/ with this id allocates it",
+        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; create a file in machines/ with this id to use it",
         counted(hardware.cpu_cores as usize, "core", "cores"),
         hardware.memory >> 20,
         counted(hardware.disks.len(), "disk", "disks"),

@@ -1,4 +1,4 @@
-//! The calls that speak JSON, in one table: the routers are made of it, and so is `/openapi.json`.
+//! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
 use super::adding::{Add, Added};
 use super::moves::agents;
@@ -27,15 +27,15 @@ use std::sync::Arc;
 
 pub type Schema = fn(&mut Schemas) -> Value;
 
-/// One place of the router.
+/// A route of the router.
 pub struct Call {
     pub path: &'static str,
     handler: MethodRouter<Arc<App>>,
-    /// Most answer one call, some look at the method or the path themselves.
+    /// Operations of the route. Most routes have one; some dispatch on method or path themselves.
     pub described: Vec<Described>,
 }
 
-/// One call as people and programs read of it.
+/// Description of an operation.
 pub struct Described {
     pub method: &'static str,
     pub path: &'static str,
@@ -44,15 +44,15 @@ pub struct Described {
     pub query: &'static [&'static str],
     pub asks: Option<Schema>,
     pub answers: Vec<(u16, Content)>,
-    /// The form of a refusal.
+    /// Name of the schema of its error responses.
     pub refused: &'static str,
 }
 
-/// Which token opens it.
+/// Token that authorizes an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Operator,
-    /// Or the operator's.
+    /// The token for metrics, or the operator's.
     Metrics,
     Machine,
     None,
@@ -64,7 +64,7 @@ pub enum Content {
     Json(Schema),
 }
 
-/// metal-api's clients write a `/` behind these.
+/// Paths that metal-api's clients also use with a trailing `/`.
 const WITH_SLASH: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
 const TEMPLATES: [&str; 3] = ["/v1/deploy_templates", "/v1/deploy_templates/", "/v1/deploy_templates/{*path}"];
 const PROPOSED: [&str; 3] = ["/v1/deploy-templates", "/v1/deploy-templates/", "/v1/deploy-templates/{*path}"];
@@ -76,38 +76,42 @@ pub fn router(calls: Vec<Call>) -> Router<Arc<App>> {
     })
 }
 
-/// Those of agents. What firmware loads is no JSON.
+/// Endpoints for agents. Files loaded by firmware are not included, as they are not JSON.
 pub fn of_machines() -> Vec<Call> {
     let machine = "/v1/machine/{id}";
-    let running = get("/boot.json", boot::without_firmware, "What a running machine boots to carry out its reinstall")
-        .opened_by(Token::None)
-        .query(&["uuid", "mac"])
-        .gives(of::<NextBoot>);
+    let running = get(
+        "/boot.json",
+        boot::without_firmware,
+        "Boot information for a running machine that carries out its reinstall",
+    )
+    .opened_by(Token::None)
+    .query(&["uuid", "mac"])
+    .gives(of::<NextBoot>);
     vec![
-        post("/v1/machine/register", api::register, "A boot becomes the machine's own")
+        post("/v1/machine/register", api::register, "Register a boot of the machine")
             .asks(asked::<Register>)
             .gives(nothing),
-        get(machine, api::machine, "The agent's own machine, with its allocation").gives(of::<Machine>),
+        get(machine, api::machine, "The machine of the agent, with its allocation").gives(of::<Machine>),
         post(
             "/v1/machine/{id}/secrets",
             api::secrets::release,
-            "Secrets of the allocation, when the installation needs them",
+            "Secrets of the allocation, as soon as the installation needs them",
         )
         .asks(asked::<SecretsRequest>)
         .gives(of::<ReleasedSecrets>),
-        get("/v1/machine/{id}/wait", api::wait, "Wait until the machine is allocated; 204 when it is not yet")
+        get("/v1/machine/{id}/wait", api::wait, "Wait until the machine is allocated; 204 if it is not yet")
             .query(&["seconds"])
             .gives(nothing)
             .or(204, Content::Nothing),
-        post("/v1/machine/{id}/event", api::event, "Something has happened").asks(asked::<Event>).gives(nothing),
-        post("/v1/machine/{id}/log", log::take, "What was said on the console").asks(asked::<LogPart>).gives(nothing),
-        post("/v1/machine/{id}/point-of-no-return", api::point_of_no_return, "An installation is about to destroy")
+        post("/v1/machine/{id}/event", api::event, "Record an event").asks(asked::<Event>).gives(nothing),
+        post("/v1/machine/{id}/log", log::take, "Console output").asks(asked::<LogPart>).gives(nothing),
+        post("/v1/machine/{id}/point-of-no-return", api::point_of_no_return, "Request permission to erase data")
             .asks(asked::<PointOfNoReturn>)
             .gives(nothing),
-        post("/v1/machine/{id}/moving", agents::stands, "A machine of a move stands in its ramdisk")
+        post("/v1/machine/{id}/moving", agents::stands, "Report that a machine of a migration is ready in its ramdisk")
             .asks(asked::<Standing>)
             .gives(nothing),
-        post("/v1/machine/{id}/report", api::report, "The end of an installation")
+        post("/v1/machine/{id}/report", api::report, "Report the end of an installation")
             .asks(asked::<Report>)
             .gives(of::<Acknowledged>),
     ]
@@ -117,13 +121,13 @@ pub fn of_machines() -> Vec<Call> {
     .collect()
 }
 
-/// Those of operators.
+/// Endpoints for operators.
 pub fn of_operators() -> Vec<Call> {
     let all = [of_directory(), about_machines(), about_volumes(), about_templates(), about_itself()];
     all.into_iter().flatten().collect()
 }
 
-/// metal-api's, for layouts, images and sizes.
+/// Endpoints of metal-api for layouts, images and sizes.
 fn of_directory() -> Vec<Call> {
     let (layout, one_layout) = ("/v1/filesystemlayout", "/v1/filesystemlayout/{id}");
     let (image, one_image, state) = ("/v1/image", "/v1/image/{id}", "/v1/image/{id}/{state}");
@@ -131,41 +135,41 @@ fn of_directory() -> Vec<Call> {
     let (size, one_size) = ("/v1/size", "/v1/size/{id}");
     vec![
         get(layout, layouts::list, "Layouts").gives(list::<Layout>),
-        put(layout, layouts::create, "Make a layout").asks(layouts::asked).makes(of::<Layout>),
-        post(layout, layouts::update, "Change a layout").asks(layouts::asked).gives(of::<Layout>),
+        put(layout, layouts::create, "Create a layout").asks(layouts::asked).makes(of::<Layout>),
+        post(layout, layouts::update, "Update a layout").asks(layouts::asked).gives(of::<Layout>),
         get(one_layout, layouts::get, "One layout").gives(of::<Layout>),
-        delete(one_layout, layouts::delete, "Delete a layout that no machine uses").gives(of::<Layout>),
-        post(one_layout, layouts::ask, "The layout that a size and an image get")
+        delete(one_layout, layouts::delete, "Delete a layout that is not in use").gives(of::<Layout>),
+        post(one_layout, layouts::ask, "The layout for a size and an image")
             .at("/v1/filesystemlayout/try")
             .asks(asked::<layouts::Try>)
             .gives(of::<Layout>)
-            .and("/v1/filesystemlayout/matches", "The layout, when it fits a machine's disks")
+            .and("/v1/filesystemlayout/matches", "The layout, if it fits a machine's disks")
             .asks(asked::<layouts::Match>)
             .gives(of::<Layout>),
         get(image, images::list, "Images")
             .query(&["hidden", "blacklisted", "show-usage"])
             .gives(list::<images::ImageShown>),
-        put(image, images::create, "Make an image").asks(images::asked).makes(of::<images::ImageShown>),
-        post(image, images::update, "Change an image").asks(images::asked).gives(of::<images::ImageShown>),
-        get(one_image, images::get, "One image, also a hidden one").gives(of::<images::ImageShown>),
-        delete(one_image, images::delete, "Delete an image that no machine uses").gives(of::<images::ImageShown>),
-        get("/v1/image-states", states::states, "Which images are hidden or blacklisted").gives(of::<States>),
-        put(state, states::set_state, "Hide an image, also one that is not there yet")
+        put(image, images::create, "Create an image").asks(images::asked).makes(of::<images::ImageShown>),
+        post(image, images::update, "Update an image").asks(images::asked).gives(of::<images::ImageShown>),
+        get(one_image, images::get, "One image, even if hidden").gives(of::<images::ImageShown>),
+        delete(one_image, images::delete, "Delete an image that is not in use").gives(of::<images::ImageShown>),
+        get("/v1/image-states", states::states, "Hidden and blacklisted images").gives(of::<States>),
+        put(state, states::set_state, "Hide an image, which need not exist yet")
             .at(hidden)
             .gives(of::<States>)
-            .and(blacklisted, "Blacklist an image, also one that is not there yet")
+            .and(blacklisted, "Blacklist an image, which need not exist yet")
             .gives(of::<States>),
-        delete(state, states::set_state, "Hide an image no longer")
+        delete(state, states::set_state, "Unhide an image")
             .at(hidden)
             .gives(of::<States>)
-            .and(blacklisted, "Blacklist an image no longer")
+            .and(blacklisted, "Remove an image from the blacklist")
             .gives(of::<States>),
         get(size, sizes::list, "Sizes").gives(list::<sizes::SizeShown>),
-        put(size, sizes::create, "Make a size").asks(asked::<Size>).makes(of::<sizes::SizeShown>),
-        post(size, sizes::update, "Change a size").asks(sizes::asked).gives(of::<sizes::SizeShown>),
+        put(size, sizes::create, "Create a size").asks(asked::<Size>).makes(of::<sizes::SizeShown>),
+        post(size, sizes::update, "Update a size").asks(sizes::asked).gives(of::<sizes::SizeShown>),
         get(one_size, sizes::get, "One size").gives(of::<sizes::SizeShown>),
         delete(one_size, sizes::delete, "Delete a size").gives(of::<sizes::SizeShown>),
-        post(one_size, sizes::ask, "Constraints that take one machine alone")
+        post(one_size, sizes::ask, "Constraints that match only one machine")
             .at("/v1/size/suggest")
             .asks(asked::<sizes::Suggest>)
             .gives(list::<Constraint>),
@@ -175,44 +179,39 @@ fn of_directory() -> Vec<Call> {
 fn about_machines() -> Vec<Call> {
     let (machine, reinstall, moves) = ("/v1/machine", "/v1/machine/{id}/reinstall", "/v1/machine/{id}/move");
     vec![
-        get(machine, machines::list, "Machines as metal-api shows them").gives(list::<machines::MachineShown>),
-        post("/v1/machine/find", machines::find, "Machines of which all of it is true")
+        get(machine, machines::list, "Machines in metal-api's format").gives(list::<machines::MachineShown>),
+        post("/v1/machine/find", machines::find, "Machines that match all criteria")
             .asks(machines::searched)
             .gives(list::<machines::MachineShown>),
-        post("/v1/machine/allocate", machines::allocate, "Give a machine an allocation")
+        post("/v1/machine/allocate", machines::allocate, "Allocate a machine")
             .asks(machines::asked)
             .gives(of::<machines::MachineShown>),
-        delete(
-            "/v1/machine/{id}/free",
-            machines::free,
-            "Take its allocation from a machine; its disks stay as they are",
-        )
-        .gives(of::<machines::MachineShown>),
-        get("/v1/machines", operator::machines, "Machines, what is ordered, and how it ended").gives(list::<Listed>),
+        delete("/v1/machine/{id}/free", machines::free, "Free a machine; its disks are unchanged")
+            .gives(of::<machines::MachineShown>),
+        get("/v1/machines", operator::machines, "Machines with their orders and results").gives(list::<Listed>),
         post(reinstall, operator::reinstalls::reinstall, "Order a reinstall")
             .asks(asked::<Reinstall>)
             .gives(of::<Listed>),
-        delete(reinstall, operator::reinstalls::cancel, "Take an order back that has not begun").gives(of::<Listed>),
-        post("/v1/machine/{id}/adopt", operator::adopt, "A machine is installed, by the operator's word")
-            .gives(of::<Listed>),
+        delete(reinstall, operator::reinstalls::cancel, "Cancel an order that has not started").gives(of::<Listed>),
+        post("/v1/machine/{id}/adopt", operator::adopt, "Record a machine as installed").gives(of::<Listed>),
         post("/v1/machine/{id}/confirm", confirmations::confirm, "Confirm the record of a machine after a restore")
             .gives(of::<Listed>),
         post("/v1/machines/confirm", confirmations::confirm_all, "Confirm the records of all machines after a restore")
             .gives(list::<Listed>),
-        post("/v1/machine/{id}/rename", operator::rename, "A machine has another id now")
+        post("/v1/machine/{id}/rename", operator::rename, "Change the id of a machine")
             .asks(asked::<Rename>)
             .gives(of::<Listed>),
-        get(moves, moving::show, "The newest move of a machine").gives(of::<MoveShown>),
-        post(moves, moving::place, "Order a move of a machine to another one's hardware")
+        get(moves, moving::show, "The newest migration of a machine").gives(of::<MoveShown>),
+        post(moves, moving::place, "Order the migration of a machine to another one's hardware")
             .asks(asked::<moving::Ask>)
             .gives(of::<MoveShown>),
-        delete(moves, moving::cancel, "Take a move back").query(&["off"]).gives(of::<MoveShown>),
-        post("/v1/machine/{id}/move/approve", moving::approve, "Approve the certificates of a move")
+        delete(moves, moving::cancel, "Cancel a migration").query(&["off"]).gives(of::<MoveShown>),
+        post("/v1/machine/{id}/move/approve", moving::approve, "Approve the certificates of a migration")
             .asks(asked::<moving::Approve>)
             .gives(of::<MoveShown>),
-        post("/v1/machine/{id}/move/finish", moving::finish, "The system of a move runs, by the operator's word")
+        post("/v1/machine/{id}/move/finish", moving::finish, "Finish a migration whose system runs on the target")
             .gives(of::<MoveShown>),
-        post("/v1/machine/{id}/file", adding::add, "Make a file of a machine that has registered")
+        post("/v1/machine/{id}/file", adding::add, "Create the file of a machine that has registered")
             .asks(asked::<Add>)
             .gives(of::<Added>),
         post("/v1/machine/{id}/power", power::power, "Switch a machine").asks(asked::<Power>).gives(of::<Power>),
@@ -223,27 +222,26 @@ fn about_machines() -> Vec<Call> {
         )
         .query(&["server"])
         .gives(of::<boot_digest::BootDigestShown>),
-        get("/v1/machine/{id}/preview", preview::preview, "What a plan on a desk needs of a machine")
-            .gives(of::<Preview>),
+        get("/v1/machine/{id}/preview", preview::preview, "Inputs for planning a machine").gives(of::<Preview>),
     ]
 }
 
 fn about_volumes() -> Vec<Call> {
     vec![
-        get("/v1/volumes", volumes::list, "Volumes of Kubernetes of all machines, and how far each is")
+        get("/v1/volumes", volumes::list, "Kubernetes volumes of all machines, with their states")
             .gives(list::<volumes::VolumeShown>),
-        get("/v1/volumes/manifests", volumes::manifests, "PersistentVolumes of those that are available, as YAML")
+        get("/v1/volumes/manifests", volumes::manifests, "PersistentVolumes of available volumes, as YAML")
             .or(200, Content::Text),
-        post("/v1/machine/{id}/volumes", volumes::add, "Put volumes and storage classes into a machine's file")
+        post("/v1/machine/{id}/volumes", volumes::add, "Add volumes and storage classes to a machine's file")
             .asks(volumes::asked)
             .gives(list::<volumes::VolumeShown>),
-        delete("/v1/machine/{id}/volumes/{name}", volumes::remove, "Take a volume out of a machine's file")
+        delete("/v1/machine/{id}/volumes/{name}", volumes::remove, "Remove a volume from a machine's file")
             .query(&["persistent_volume"])
             .gives(list::<volumes::VolumeShown>),
     ]
 }
 
-/// Ironic's, and those of the proposal.
+/// Endpoints of Ironic for deploy templates, and those of metal-stack's proposal.
 fn about_templates() -> Vec<Call> {
     let one = |method, path, summary| Described { refused: "RefusedAsIronic", ..Described::new(method, path, summary) };
     let group = |paths: [&'static str; 3], one_of_them: &'static str, handler: MethodRouter<Arc<App>>| {
@@ -251,9 +249,9 @@ fn about_templates() -> Vec<Call> {
         let mut calls = paths.map(|path| Call { path, handler: handler.clone(), described: Vec::new() });
         calls[0].described = vec![
             one("GET", all, "Deploy templates").gives(200, Content::Json(templates::listed)),
-            one("POST", all, "Make a template").asks(templates::asked).gives(201, Content::Json(templates::schema)),
+            one("POST", all, "Create a template").asks(templates::asked).gives(201, Content::Json(templates::schema)),
             one("GET", one_of_them, "One template").gives(200, Content::Json(templates::schema)),
-            one("PATCH", one_of_them, "Change a template, by a JSON patch")
+            one("PATCH", one_of_them, "Update a template with a JSON Patch")
                 .asks(templates::patched)
                 .gives(200, Content::Json(templates::schema)),
             one("DELETE", one_of_them, "Delete a template").gives(204, Content::Nothing),
@@ -267,9 +265,11 @@ fn about_templates() -> Vec<Call> {
 
 fn about_itself() -> Vec<Call> {
     vec![
-        get("/metrics", metrics::metrics, "For Prometheus").opened_by(Token::Metrics).or(200, Content::Text),
-        get("/livez", metrics::live, "The process answers").opened_by(Token::None).or(200, Content::Text),
-        get("/readyz", metrics::ready, "The database answers too").opened_by(Token::None).or(200, Content::Text),
+        get("/metrics", metrics::metrics, "Metrics for Prometheus").opened_by(Token::Metrics).or(200, Content::Text),
+        get("/livez", metrics::live, "Liveness of the process").opened_by(Token::None).or(200, Content::Text),
+        get("/readyz", metrics::ready, "Readiness, including the database")
+            .opened_by(Token::None)
+            .or(200, Content::Text),
         get("/openapi.json", openapi, "This document").opened_by(Token::None).gives(anything),
     ]
 }
@@ -319,7 +319,7 @@ fn delete<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, handler: H, s
     call(("DELETE", MethodFilter::DELETE), path, handler, summary)
 }
 
-/// Each is about the call that was described last.
+/// Builder methods, which change the operation that was added last.
 impl Call {
     fn last(mut self, change: impl FnOnce(Described) -> Described) -> Call {
         let last = self.described.pop().map(change);
@@ -351,12 +351,12 @@ impl Call {
         self.last(|described| Described { token, ..described })
     }
 
-    /// The handler knows this path by itself.
+    /// Documents a concrete path of a route that dispatches on the path.
     fn at(self, path: &'static str) -> Call {
         self.last(|described| Described { path, ..described })
     }
 
-    /// And this one too.
+    /// Documents another concrete path of the same route.
     fn and(mut self, path: &'static str, summary: &'static str) -> Call {
         let method = self.described.last().map_or("GET", |last| last.method);
         self.described.push(Described::new(method, path, summary));

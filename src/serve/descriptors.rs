@@ -1,31 +1,32 @@
-//! How many connections may be open at once: whoever opens them without end must not take the descriptors with which the
-//! server reads its own files.
+//! Limit of open connections. A client that opens connections without end must not exhaust the file descriptors that the server needs for
+//! its own files.
 
 use super::watch::Watch;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// For the database, the operator's files and the runtime.
+/// Descriptors reserved for the database, the operator's files and the runtime.
 const RESERVE: u64 = 128;
-/// A connection may send a file.
+/// Descriptors per connection, as it may send a file.
 const BY_CONNECTION: u64 = 2;
-/// With less a server is none.
+/// Minimum number of connections.
 const AT_LEAST: u64 = 16;
 
-/// Every waiting machine is a descriptor, and the usual soft limit is 1024: raises it as far as it goes.
+/// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the
+/// maximum number of connections.
 pub fn connections(watch: &Watch) -> usize {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        watch.note(format!("the limit of open files stays as it is: {error}"));
+        watch.note(format!("cannot raise the limit of open files: {error}"));
     }
-    // The least that POSIX has.
+    // The minimum required by POSIX.
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
     within(limit)
 }
 
 fn within(limit: u64) -> usize {
     let places = limit.saturating_sub(RESERVE) / BY_CONNECTION;
-    // A semaphore's greatest number is far above any machine room, and far below that of a u64.
+    // Far below the maximum of a semaphore, and above any machine room.
     usize::try_from(places.clamp(AT_LEAST, 1 << 20)).unwrap_or(1 << 20)
 }
 

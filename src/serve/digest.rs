@@ -1,4 +1,4 @@
-//! The digests of the images that this server serves itself: computed once in a thread of their own, kept in the state.
+//! Digests of the images that this server serves itself: computed in a separate thread, and cached in the state.
 
 use super::state::{FileStamp, State};
 use sha2::{Digest, Sha256};
@@ -10,30 +10,30 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A file that could not be read is read again after this long.
+/// Time after which an unreadable file is read again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// A digest that has come to an end, one way or the other.
+/// Result of a computation.
 pub struct Done {
     file: FileStamp,
     digest: Result<String, String>,
 }
 
-/// The digests that are known, and those that are being computed.
+/// Known and pending digests.
 pub struct Digests {
     state: State,
-    /// `None` while it is being computed.
+    /// `None` while the digest is being computed.
     known: HashMap<FileStamp, Option<Result<String, String>>>,
-    /// When a file could last not be read.
+    /// Last time when a file could not be read.
     failed: Option<Instant>,
     queue: mpsc::Sender<FileStamp>,
 }
 
 impl Digests {
-    /// Starts the thread; `done` is called from it for every file and its answer goes to [`Digests::keep`].
+    /// Starts the thread. It calls `done` for every file; pass the result to [`Digests::keep`].
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     pub fn start(state: State, done: impl Fn(Done) + Send + 'static) -> std::io::Result<Digests> {
         let (queue, files) = mpsc::channel::<FileStamp>();
         let compute = move || {
@@ -46,12 +46,12 @@ impl Digests {
         Ok(Digests { state, known: HashMap::new(), failed: None, queue })
     }
 
-    /// Those that are known, and no thread that computes others.
+    /// Returns the cached digests, without a thread that computes others.
     pub fn known(state: State) -> Digests {
         Digests { state, known: HashMap::new(), failed: None, queue: mpsc::channel().0 }
     }
 
-    /// The file's digest; `None` when it has to be computed first.
+    /// Returns the file's digest, or `None` if it is being computed.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -60,7 +60,7 @@ impl Digests {
         if let Some(known) = self.known.get(&file) {
             return known.clone().transpose();
         }
-        // Without the cache it is computed again, which is slower and nothing else.
+        // Without the cache the digest is computed again, which is only slower.
         let cached = self.state.digest(&file).ok().flatten();
         if cached.is_none() {
             let _ = self.queue.send(file.clone());
@@ -69,7 +69,7 @@ impl Digests {
         Ok(cached)
     }
 
-    /// Takes a result in. A file that changed while it was read has another stamp by now, and is asked for again.
+    /// Stores a result. If the file changed while it was read, its stamp has changed too, and it will be requested again.
     pub fn keep(&mut self, done: Done) {
         let unchanged = stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
@@ -81,7 +81,7 @@ impl Digests {
         self.known.insert(done.file, Some(done.digest));
     }
 
-    /// Forgets after a while what could not be read: it may have been a passing trouble. True when there was any.
+    /// Discards failures after a while, as they may have been temporary. Returns whether there were any.
     pub fn try_again(&mut self) -> bool {
         let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
         if is_due {
@@ -91,14 +91,14 @@ impl Digests {
     }
 }
 
-/// What changes when the file does.
+/// Returns an identification of the file's content that changes with it.
 ///
 /// # Errors
-/// It is not there, or not a plain file.
+/// The file does not exist, or is not a regular file.
 pub fn stamp(path: &Path) -> std::io::Result<FileStamp> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
-        return Err(std::io::Error::other("not a plain file"));
+        return Err(std::io::Error::other("not a regular file"));
     }
     Ok(FileStamp {
         path: path.display().to_string(),

@@ -1,7 +1,6 @@
-//! Kernel, ramdisk and images over HTTP, with Range, If-Range and ETag.
+//! Kernel, ramdisk and images over HTTP, with support for Range, If-Range and ETag.
 //!
-//! Only files that the operator has named can be reached, so there is no path to escape with; links are followed within the
-//! directory.
+//! Only files listed by the operator can be requested, which prevents path traversal; symbolic links are followed within the directory.
 
 use super::App;
 use super::api_error::ApiError;
@@ -21,7 +20,8 @@ pub async fn image(
     headers: HeaderMap,
 ) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
     let file = app.directory().image_file(&served);
-    let file = file.ok_or_else(|| ApiError::not_found(format!("no image in images/ names the file {served:?}")))?;
+    let file =
+        file.ok_or_else(|| ApiError::not_found(format!("the file {served:?} does not belong to an image in images/")))?;
     send(&within(&app, &app.images, &file).await?, method, headers).await
 }
 
@@ -42,11 +42,11 @@ pub async fn ipxe(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
-    let none = || ApiError::not_found("this server gives iPXE to nobody: `drophammer serve --pxe CARD` does");
+    let none = || ApiError::not_found("this server does not serve iPXE: start it with `drophammer serve --pxe NIC`");
     directly(&app, app.ipxe.as_deref().ok_or_else(none)?, &name, method, headers).await
 }
 
-/// A file that is not further down.
+/// Sends a file directly in the directory, not in a subdirectory.
 async fn directly(
     app: &App,
     folder: &FilePath,
@@ -61,21 +61,21 @@ async fn directly(
     send(&within(app, folder, &folder.join(name)).await?, method, headers).await
 }
 
-/// The file itself, when it lies below the directory: a link that leads out of it would serve what nobody meant to be served.
+/// Resolves symbolic links. The file must lie below the directory, so that a link does not expose other files.
 async fn within(app: &App, directory: &FilePath, file: &FilePath) -> Result<PathBuf, ApiError> {
     let name = file.file_name().unwrap_or_default().display().to_string();
-    let gone = |_| ApiError::not_found(format!("{name} is not there"));
+    let gone = |_| ApiError::not_found(format!("{name} does not exist"));
     let directory = tokio::fs::canonicalize(directory).await.map_err(gone)?;
     let real = tokio::fs::canonicalize(file).await.map_err(gone)?;
     if real.starts_with(&directory) {
         return Ok(real);
     }
-    app.alarm(format!("{} leads out of {}: it is not served", file.display(), directory.display()));
-    Err(ApiError::not_found(format!("{name} leads out of its directory")))
+    app.alarm(format!("{} is a link out of {}: refused", file.display(), directory.display()));
+    Err(ApiError::not_found(format!("{name} is a link out of its directory")))
 }
 
-/// tower-http knows Range and ETag but not If-Range: a Range whose If-Range names another version of the file is
-/// answered with the whole file (RFC 9110, 13.1.5).
+/// Sends the file with support for If-Range, which tower-http lacks: a Range request whose If-Range does not match the file is answered
+/// with the whole file (RFC 9110, 13.1.5).
 async fn send(
     file: &std::path::Path,
     method: Method,
@@ -86,7 +86,7 @@ async fn send(
     let Some(if_range) = if_range.filter(|_| headers.contains_key(header::RANGE)) else {
         return Ok(response);
     };
-    // A 416 says nothing about the version, so it is asked for by itself.
+    // A 416 response does not contain the validators, so they are requested separately.
     let validators = match response.headers().contains_key(header::ETAG) {
         true => response.headers().clone(),
         false => ask(file, Method::HEAD, HeaderMap::new()).await?.headers().clone(),
@@ -110,11 +110,11 @@ async fn ask(
     let name = file.file_name().unwrap_or_default().display();
     let response = ServeFile::new(file).ignore_multi_range_requests(true).try_call(request).await;
     let response = response.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ApiError::not_found(format!("{name} is not there")),
+        std::io::ErrorKind::NotFound => ApiError::not_found(format!("{name} does not exist")),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("read {name}: {error}")),
     })?;
     match response.status() {
-        StatusCode::NOT_FOUND => Err(ApiError::not_found(format!("{name} is not there"))),
+        StatusCode::NOT_FOUND => Err(ApiError::not_found(format!("{name} does not exist"))),
         _ => Ok(response),
     }
 }

@@ -1,5 +1,5 @@
-//! Where the server listens, and which calls are answered there. With TLS, what carries a token is answered over TLS only; firmware,
-//! which mostly speaks plain http, gets its scripts, kernel and ramdisk as before.
+//! Listening sockets and their routes. With TLS, requests that carry a token are only accepted over TLS; firmware, which mostly supports
+//! only plain HTTP, still gets its scripts, kernel and ramdisk.
 
 use super::api;
 use super::api_error::ApiError;
@@ -19,22 +19,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// TLS as a person asks for it.
+/// TLS options of the command line.
 #[derive(Debug, Clone)]
 pub struct TlsOptions {
-    /// The certificate, then those that sign it.
+    /// Certificate chain, the server's own certificate first.
     pub certificates: PathBuf,
     pub key: PathBuf,
     pub listen: SocketAddr,
 }
 
-/// What is answered over TLS, and on which port.
+/// TLS configuration and its port.
 pub struct Https {
     pub tls: Tls,
     pub port: u16,
 }
 
-/// Addresses that are taken already; nothing is answered yet.
+/// Bound sockets that do not accept connections yet.
 pub struct Listeners {
     machines: TcpListener,
     tls: Option<(TcpListener, Tls)>,
@@ -43,9 +43,9 @@ pub struct Listeners {
 
 pub struct Fronts {
     pub machines: Front,
-    /// With TLS: all that carries a token.
+    /// With TLS: all requests that carry a token.
     pub tls: Option<Front>,
-    /// For the operator alone.
+    /// Only for the operator.
     pub operators: Option<Front>,
 }
 
@@ -67,7 +67,7 @@ impl Listeners {
             Some((tls, at)) => {
                 let (listener, address) = listen(at).await?;
                 watch.note(format!(
-                    "calls and images are answered at https://{address} only; http://{} has what firmware loads",
+                    "API and images are served at https://{address} only; http://{} only serves boot files",
                     machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
                 ));
                 Some((listener, tls))
@@ -78,7 +78,7 @@ impl Listeners {
             Some(at) => {
                 let (listener, address) = listen(at).await?;
                 let scheme = if tls.is_some() { "https" } else { "http" };
-                watch.note(format!("the operator is answered at {scheme}://{address} only"));
+                watch.note(format!("the operator's API is only served at {scheme}://{address}"));
                 Some(listener)
             }
             None => None,
@@ -88,7 +88,7 @@ impl Listeners {
 
     pub fn https(&self) -> Result<Option<Https>> {
         let Some((listener, tls)) = &self.tls else { return Ok(None) };
-        let address = listener.local_addr().context(Phase::Serve, || "look at the address of --tls-listen")?;
+        let address = listener.local_addr().context(Phase::Serve, || "get the address of --tls-listen")?;
         Ok(Some(Https { tls: tls.clone(), port: address.port() }))
     }
 
@@ -96,9 +96,9 @@ impl Listeners {
         self.tls.as_ref().map(|(_, tls)| tls.clone())
     }
 
-    /// Where firmware is answered.
+    /// Returns the port for firmware.
     pub fn port(&self) -> Result<u16> {
-        let address = self.machines.local_addr().context(Phase::Serve, || "look at the address of --listen")?;
+        let address = self.machines.local_addr().context(Phase::Serve, || "get the address of --listen")?;
         Ok(address.port())
     }
 
@@ -127,10 +127,10 @@ impl Listeners {
     }
 }
 
-/// The certificate and where it is spoken for, and what is not good with its files.
+/// Loads the certificate. Returns it with its address, and with a warning about its files, if any.
 ///
 /// # Errors
-/// They cannot be used, or do not go with the other options.
+/// The files are invalid, or contradict other options.
 pub fn tls(options: &Options) -> Result<Option<(Tls, SocketAddr, Option<String>)>> {
     let Some(asked) = &options.tls else { return Ok(None) };
     let tls = Tls::load(&asked.certificates, &asked.key)?;
@@ -138,16 +138,17 @@ pub fn tls(options: &Options) -> Result<Option<(Tls, SocketAddr, Option<String>)
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
         match host {
-            None => return refuse("with --tls-cert machines talk over TLS, so it begins with https://"),
+            None => return refuse("must begin with https://, as machines use TLS with --tls-cert"),
             Some(host) if !tls.is_for(host) => {
-                let names = format!("{} does not name this host", asked.certificates.display());
+                let names = format!("{} does not cover this host", asked.certificates.display());
                 return refuse(&names);
             }
             Some(_) => {}
         }
     }
     let readable = tls::readable_key(&asked.key);
-    let problem = readable.map(|key| format!("everybody on this host can read the key: chmod o-r {}", key.display()));
+    let problem =
+        readable.map(|key| format!("the key is readable by all users of this host: run chmod o-r {}", key.display()));
     Ok(Some((tls, asked.listen, problem)))
 }
 
@@ -182,18 +183,18 @@ fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
     guarded(router, app)
 }
 
-/// Checks the head of every request, also of one for an unknown path.
+/// Adds the check of request heads, which also applies to unknown paths.
 fn guarded(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
     router.layer(from_fn_with_state(app.clone(), request_guard::check)).with_state(app.clone())
 }
 
-/// Nothing of such a request is looked at: what it carries has been read by whoever is on the way.
+/// Refuses the request without reading it. Its content was sent unencrypted and may be compromised.
 async fn over_tls_only(State(app): State<Arc<App>>, peer: Peer, headers: HeaderMap) -> ApiError {
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {
         app.alarm(format!(
-            "{peer} has sent a token over plain http, where everybody on the way can read it: its URL must begin with https://, on port {port}"
+            "{peer} sent a token unencrypted over plain http: its URL must begin with https://, with port {port}"
         ));
     }
-    ApiError::new(StatusCode::FORBIDDEN, format!("this server answers that over https only, on port {port}"))
+    ApiError::new(StatusCode::FORBIDDEN, format!("this server only accepts this request over https, on port {port}"))
 }

@@ -1,23 +1,23 @@
-//! The iPXE scripts, and the checks on everything that a stranger may put into one.
+//! iPXE scripts, and validation of everything that an unauthenticated client may put into one.
 
 use crate::machine_identity::usable_uuid;
 
-/// Where a machine finds the server and who it is to it.
+/// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
 pub struct Ramdisk<'a> {
-    /// Base URL of the calls, without a trailing slash.
+    /// Base URL of the API, without a trailing slash.
     pub url: &'a str,
-    /// Base URL of kernel and ramdisk, as firmware reaches them.
+    /// Base URL of kernel and ramdisk, for firmware.
     pub files: &'a str,
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// How to come up without DHCP, as `drophammer.network=` has it.
+    /// Network configuration without DHCP, as for `drophammer.network=`.
     pub network: Option<&'a str>,
-    /// More kernel arguments, as the operator gave them.
+    /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,
-    /// No agent: a person is offered a shell.
+    /// Offer a shell at the console instead of starting the agent.
     pub stop: bool,
-    /// Name of the ramdisk's file.
+    /// File name of the ramdisk.
     pub initrd: &'a str,
 }
 
@@ -30,7 +30,7 @@ impl Ramdisk<'_> {
         format!("{}/boot/{}", self.files, self.initrd)
     }
 
-    /// The kernel's command line, however the kernel is started.
+    /// Returns the kernel's command line, which does not depend on how the kernel is started.
     pub fn arguments(&self) -> String {
         let Ramdisk { url, token, machine, .. } = self;
         let mut arguments = vec![
@@ -47,14 +47,14 @@ impl Ramdisk<'_> {
     }
 }
 
-/// Boots the ramdisk. `initrd=initrd` is for UEFI kernels, which ask for the file by that name; BIOS ignores it.
+/// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
 pub fn ramdisk(boot: &Ramdisk) -> String {
     let (kernel, initrd, arguments) = (boot.kernel(), boot.initrd(), boot.arguments());
     format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
-/// Boots what is installed. UEFI firmware goes to its next boot entry when this one has failed; after one that ends well it stops, and
-/// shows its menu (UEFI 2.10, 3.1.1). A BIOS may not go on at all, so its first disk is started by name.
+/// Returns a script that boots the installed system. UEFI firmware continues with its next boot entry if this one fails, but shows its menu
+/// if it succeeds (UEFI 2.10, 3.1.1). A BIOS may stop in either case, so its first disk is started explicitly.
 pub fn local_disk(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -62,24 +62,24 @@ pub fn local_disk(machine: &str) -> String {
     )
 }
 
-/// Boots nothing, and asks again, until a person has put the machine's file right or its move has ended. Whatever fails, the firmware
-/// does not get its turn: it would start the disk.
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended. It
+/// never returns to the firmware, even on errors, as the firmware would boot the disk.
 pub fn hold(url: &str, machine: &str) -> String {
     format!(
-        "#!ipxe\n:again\necho drophammer: {machine} waits: it has part in a move, and its file does not list the card ${{netX/mac}}\n\
+        "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
          sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
     )
 }
 
-/// For the TFTP server. `netX` is the card that DHCP has just answered on, whichever that is.
+/// Returns the script for the TFTP server. `netX` is the NIC that has just been configured by DHCP.
 pub fn start(url: &str) -> String {
     format!("#!ipxe\necho drophammer: asking {url}\ndhcp\nchain {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n")
 }
 
-/// A UUID in the usual spelling, in lower case; `None` for those that identify no machine.
+/// Parses a UUID in its usual spelling. Returns it in lower case, or `None` if it does not identify a machine.
 ///
 /// # Errors
-/// It is not a UUID.
+/// The text is not a UUID.
 pub fn uuid(text: &str) -> Result<Option<String>, String> {
     match uuid::Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(usable_uuid(uuid).map(|uuid| uuid.to_string())),
@@ -87,10 +87,10 @@ pub fn uuid(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// A MAC address in lower case with colons.
+/// Parses a MAC address. Returns it in lower case with colons.
 ///
 /// # Errors
-/// It is not a MAC address.
+/// The text is not a MAC address.
 pub fn mac(text: &str) -> Result<String, String> {
     let pairs: Vec<&str> = text.split([':', '-']).collect();
     let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -101,10 +101,10 @@ pub fn mac(text: &str) -> Result<String, String> {
     }
 }
 
-/// The value of a `console=` argument.
+/// Validates the value of a `console=` argument.
 ///
 /// # Errors
-/// It has characters that no console name has.
+/// The text contains characters that are not valid in console names.
 pub fn console(text: &str) -> Result<(), String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b",._:/-".contains(&byte);
     if !text.is_empty() && text.bytes().all(fits) {
@@ -114,12 +114,12 @@ pub fn console(text: &str) -> Result<(), String> {
     }
 }
 
-/// `HOST` or `HOST:PORT`, as a request's Host header has it.
+/// Validates `HOST` or `HOST:PORT`, the value of a Host header.
 ///
 /// # Errors
-/// It is something else.
+/// The text is neither.
 pub fn host(text: &str) -> Result<(), String> {
-    let refuse = || format!("{text:?} is not a host name with a port");
+    let refuse = || format!("{text:?} is not a host name with an optional port");
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or_else(refuse)?,
         None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
@@ -134,19 +134,17 @@ pub fn host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Extra kernel arguments. iPXE has its own meaning for some characters, so an argument with them would not arrive.
+/// Validates additional kernel arguments. iPXE interprets some characters, so that arguments with them would not reach the kernel.
 ///
 /// # Errors
-/// One of them is there.
+/// The text contains such a character or word.
 pub fn cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {
-        return Err(format!(
-            "kernel arguments {text:?}: {c:?} means something else to iPXE and would not reach the kernel"
-        ));
+        return Err(format!("kernel arguments {text:?}: {c:?} is not allowed: iPXE would interpret it"));
     }
     match text.split_whitespace().find(|word| ["||", "&&"].contains(word)) {
-        Some(word) => Err(format!("kernel arguments {text:?}: {word} ends a command in iPXE")),
+        Some(word) => Err(format!("kernel arguments {text:?}: {word} is not allowed: it ends a command in iPXE")),
         None => Ok(()),
     }
 }
@@ -206,7 +204,7 @@ mod tests {
         let held = hold("http://10.0.2.2:8080", "m");
         assert_eq!(
             held,
-            "#!ipxe\n:again\necho drophammer: m waits: it has part in a move, and its file does not list the card ${netX/mac}\n\
+            "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
              sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
         );
         assert!(!held.contains("exit") && !held.contains("sanboot"));

@@ -1,4 +1,4 @@
-//! Console logs of machines: taken from agents, and given to people as text.
+//! Console logs of machines: received from agents, and shown to the operator as text.
 
 use super::App;
 use super::api::bodies::bytes;
@@ -25,20 +25,20 @@ pub async fn take(
     Teller(Caller { id, boot, peer }): Teller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    // Whoever asks for a boot gets a token. What he says is not to take the place of what the machine has said.
+    // Any client can request a boot and get a token. Its messages must not displace those of the machine.
     if boot.address.is_none() {
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "the boot with this token has not registered"));
     }
     let sent = bytes(&app, peer, body, PART_BYTES).await?;
     let LogPart { start, log } =
-        serde_json::from_slice(&sent).map_err(|error| ApiError::bad(format!("the body: {error}")))?;
+        serde_json::from_slice(&sent).map_err(|error| ApiError::bad(format!("request body: {error}")))?;
     let part = LogKept { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: limits::log(&log) };
     app.state.keep_log(&id, part).await?;
     app.watch.live.said_more(&id);
     Ok(Json(json!({})))
 }
 
-/// `GET /machines/{id}/log`: all that is kept.
+/// `GET /machines/{id}/log`: the whole stored log.
 pub async fn show(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Result<Response, Response> {
     let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
     let log = app.state.log(&id.to_lowercase()).await.map_err(|error| refused(error.into()))?;
@@ -46,7 +46,7 @@ pub async fn show(State(app): State<Arc<App>>, person: Person, Path(id): Path<St
     Ok(shell::with_headers((types, text(&log)).into_response()))
 }
 
-/// With a line where another boot begins, and where something is missing.
+/// Formats the log, with a line at the start of each boot, and a note for each gap.
 pub fn text(log: &[LogKept]) -> String {
     let mut text = String::new();
     let mut before: Option<&LogKept> = None;
@@ -58,7 +58,7 @@ pub fn text(log: &[LogKept]) -> String {
             text += &format!("{}── {time} ──\n", if text.is_empty() { "" } else { "\n" });
         }
         if part.start > said {
-            text += &format!("[{} bytes are not kept]\n", part.start - said);
+            text += &format!("[{} bytes are missing]\n", part.start - said);
         }
         text += &part.text;
         before = Some(part);
@@ -80,8 +80,8 @@ mod tests {
             text: text.to_owned(),
         };
         let log = [part(1, 0, "one\ntwo\n", 8), part(1, 100, "many\n", 5), part(2, 7, "again\n", 6)];
-        let expected = "── 2026-11-24 10:00:00 ──\none\ntwo\n[92 bytes are not kept]\nmany\n\n\
-                        ── 2026-11-24 10:00:00 ──\n[7 bytes are not kept]\nagain\n";
+        let expected = "── 2026-11-24 10:00:00 ──\none\ntwo\n[92 bytes are missing]\nmany\n\n\
+                        ── 2026-11-24 10:00:00 ──\n[7 bytes are missing]\nagain\n";
         assert_eq!(text(&log), expected);
         assert_eq!(text(&[]), "");
     }

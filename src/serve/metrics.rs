@@ -1,4 +1,4 @@
-//! What the server counts, for Prometheus, and whether it lives and is ready.
+//! Metrics for Prometheus, liveness and readiness.
 
 mod calls;
 mod text;
@@ -12,28 +12,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Names come from machines: no more of them than a plan has.
+/// Maximum number of step names, as they come from machines. A plan does not have more.
 const MOST_STEPS: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
-/// Upper bounds in seconds.
+/// Upper bounds of the histograms, in seconds.
 const OF_STEPS: [f64; 13] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
-/// What has happened since the server was started.
+/// Counters since the start of the server.
 #[derive(Default)]
 pub struct Metrics {
     counts: Mutex<Counts>,
-    /// Calls of machines that wait for their allocation.
+    /// Requests of machines that wait for their allocation.
     waiting: AtomicU64,
     phases: calls::Phases,
 }
 
 #[derive(Clone)]
 struct Counts {
-    /// By kind and result.
+    /// Installations by type and result.
     installs: BTreeMap<(&'static str, &'static str), u64>,
-    /// By what became of them.
+    /// Orders by event.
     orders: BTreeMap<&'static str, u64>,
     steps: BTreeMap<String, Histogram>,
     image_bytes: u64,
@@ -53,7 +53,7 @@ impl Default for Counts {
     }
 }
 
-/// What becomes of an order to reinstall.
+/// Events of an order to reinstall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordered {
     Placed,
@@ -73,11 +73,11 @@ impl Ordered {
     }
 }
 
-/// How often a value was within each bound.
+/// Histogram of durations.
 #[derive(Clone)]
 struct Histogram {
     bounds: &'static [f64],
-    /// One more than there are bounds.
+    /// Count for each bound, and one for larger values.
     within: Vec<u64>,
     sum: f64,
 }
@@ -96,7 +96,7 @@ impl Histogram {
     }
 }
 
-/// A machine waits as long as this is kept.
+/// Counts a waiting machine as long as it exists.
 pub struct Waiting(Arc<Metrics>);
 
 impl Drop for Waiting {
@@ -119,12 +119,12 @@ impl Metrics {
         *self.counts().orders.entry(what.name()).or_default() += 1;
     }
 
-    /// How long a job for the database took, from being asked to being answered.
+    /// Records the duration of a database job, from request to result.
     pub fn stored(&self, took: Duration) {
         self.counts().store.add(took.as_secs_f64());
     }
 
-    /// A report that is news.
+    /// Records a report that was not received before.
     pub fn reported(&self, report: &Report) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
@@ -140,7 +140,7 @@ impl Metrics {
     }
 }
 
-/// The name of a step, when it can be one and there are not too many already.
+/// Returns the name of a step as a label, or `other` if it is invalid or there are too many names already.
 fn step(known: &BTreeMap<String, Histogram>, name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_name = !name.is_empty() && name.len() <= LONGEST_STEP && name.bytes().all(plain);
@@ -150,7 +150,7 @@ fn step(known: &BTreeMap<String, Histogram>, name: &str) -> String {
     }
 }
 
-/// Where a machine with a file stands.
+/// Phases of machines with a file.
 const PHASES: [&str; 8] =
     ["unallocated", "waiting", "installing", "installed", "ordered", "reinstalling", "given_up", "elsewhere"];
 

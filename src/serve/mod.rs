@@ -1,15 +1,18 @@
-//! `drophammer serve`: the control plane for a desk or a rack.
+//! `drophammer serve`: the control plane for a bench or a rack.
 //!
-//! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
-//! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
-//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted, `one_file` how such a file is looked at,
-//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `boot_token` signs their tokens, `proof` requires privileged processes, `boot_digest` the digest of what they boot, `caller` who may, `neighbours` whose
-//! card that is, `tidy` how their words come in, `log` what they say on their consoles, `files` what they load, `operator` what the operator asks, `adding` how a machine
-//! becomes a file, `moves` how it goes to other hardware, `sizes` what it is called, `power` how it is switched, `freeing` how the system of a previous tenant ends, `preview` what a plan on a desk needs, `metrics` what is
-//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `host_names` the names of the server, `request_guard` what is checked of every request, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
-//! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
-//! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take, `turns` in which order,
-//! `anonymous_events` how many events are kept of those that have not registered, `notify` how systemd learns that the server lives.
+//! * Operator's directory: `folder`, `directory` and `definitions` read it, `keeper` watches it, `one_file` reads a single file, `input`
+//!   parses, `resolve` follows the references of an allocation, `wanted` determines its steps, `templates` the deploy templates, `sizes`
+//!   the sizes, `states` hidden and blacklisted images, `approved` approved plans, `inspect` checks everything.
+//! * State: `state` is the database, `backup` copies it, `restored` handles a restored one, `digest` the digests of images.
+//! * Machines: `boot` and `ipxe` boot them, `boot_token` signs their tokens, `caller` and `proof` authenticate them, `identity` and
+//!   `neighbours` identify them, `api` is their API, `log` their console logs, `files` their downloads, `moves` migrates them, `pxe` runs
+//!   DHCP and TFTP.
+//! * Operators: `operator` is their API, `v1` that of metal-api, `page` the web page, `calls` the table of all endpoints and `openapi` its
+//!   description, `adding` creates machine files, `power` and `freeing` switch machines, `preview` and `boot_digest` serve commands,
+//!   `watch` prints the log.
+//! * Connections: `fronts` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
+//!   `requests` gives them ids, `base` determines URLs, `peers`, `turns`, `descriptors`, `alarm` and `anonymous_events` limit clients,
+//!   `tidy` sanitizes texts, `metrics` counts, `notify` reports to systemd.
 
 pub mod adding;
 mod alarm;
@@ -108,20 +111,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 use watch::Watch;
 
-/// What has happened, in the server's directory.
+/// Database in the server's directory.
 const DATABASE: &str = "drophammer.sqlite";
-/// It is for a desk. A rack has the unit, under which it is a user of its own.
-const AS_ROOT: &str = "this server runs as root, which it needs for --pxe alone and keeps all the time: a unit gives it a user of its own, \
+/// Acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
+const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
-/// Answers that are still on their way when the server is ended may take so long.
+/// Time limit for pending responses at shutdown.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// What every request can reach.
+/// State shared by all request handlers.
 pub struct App {
     url: Option<String>,
     hosts: HostNames,
     boot: PathBuf,
-    /// iPXE's binaries, with `--pxe`.
+    /// Directory of iPXE's binaries, with `--pxe`.
     ipxe: Option<PathBuf>,
     images: PathBuf,
     layouts: PathBuf,
@@ -134,7 +137,7 @@ pub struct App {
     watch: Watch,
     /// Hash of the operator's token.
     operator: token::Hash,
-    /// Hash of the token that opens the metrics.
+    /// Hash of the token for metrics.
     metrics: token::Hash,
     wake: mpsc::Sender<Wake>,
     boot_tokens: BootTokenKey,
@@ -151,27 +154,27 @@ pub struct App {
 }
 
 impl App {
-    /// What is in force now.
+    /// Returns the current state of the directory.
     fn directory(&self) -> Arc<Directory> {
         self.directory.borrow().clone()
     }
 
-    /// Something that anybody on the network can bring about, and the operator should know.
+    /// Logs a message for the operator that any client on the network can cause, with a rate limit.
     fn alarm(&self, text: String) {
         self.alarms.say(text);
     }
 
-    /// Has a new picture made, which wakes machines that wait and says what is wrong now.
+    /// Requests a reload of the directory, which wakes waiting machines and logs problems.
     fn state_has_changed(&self) {
-        // Without the thread that hears it, the server is ending.
+        // Fails only if the keeper's thread has ended, at shutdown.
         let _ = self.wake.send(Wake::State);
     }
 }
 
-/// Serves, or copies the database of a server.
+/// Runs `drophammer serve`: serves, checks the directory, or copies the database.
 ///
 /// # Errors
-/// As [`run`]; a file cannot be read or written.
+/// As [`run`], or a file cannot be read or written.
 pub fn command(serve: Serve) -> Result<Exit> {
     if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
         return or_refused(serve.options.map_or(Ok(Exit::Good), |options| inspect::inspect(&options.into())));
@@ -180,7 +183,7 @@ pub fn command(serve: Serve) -> Result<Exit> {
         (Some(ServeCommand::Backup(asked)), _) => backup::backup(&asked.dir, &asked.file),
         (Some(ServeCommand::Restore(asked)), _) => backup::restore(&asked.dir, &asked.file, asked.older),
         (None, Some(options)) => run(options.into()),
-        (None, None) => Err(Error::new(Phase::Serve, "name the server's directory: `drophammer serve DIR`")),
+        (None, None) => Err(Error::new(Phase::Serve, "the server's directory is missing: `drophammer serve DIR`")),
     };
     or_refused(done.map(|()| Exit::Good))
 }
@@ -188,7 +191,7 @@ pub fn command(serve: Serve) -> Result<Exit> {
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The directory, the address or an option cannot be used.
+/// The directory, the address or an option is invalid.
 pub fn run(options: Options) -> Result<()> {
     let (watch, writer) = Watch::start(options.json).context(Phase::Serve, || "start the output")?;
     let connections = descriptors::connections(&watch);
@@ -197,7 +200,7 @@ pub fn run(options: Options) -> Result<()> {
     let result = runtime.block_on(async {
         let ended = ended().context(Phase::Serve, || "listen for signals")?;
         let server = Server::bind(&options, watch.clone(), &Surroundings::default(), connections).await?;
-        // Who has started it reads the first line for the address.
+        // The parent process may read the first line for the address.
         if nix::unistd::geteuid().is_root() {
             watch.note(AS_ROOT.to_owned());
         }
@@ -209,7 +212,7 @@ pub fn run(options: Options) -> Result<()> {
     result
 }
 
-/// Ready at SIGINT or SIGTERM.
+/// Returns a future that resolves at SIGINT or SIGTERM.
 fn ended() -> std::io::Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(async move {
@@ -220,7 +223,7 @@ fn ended() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A server that listens already.
+/// A server whose sockets are bound.
 struct Server {
     fronts: Fronts,
     places: usize,
@@ -232,14 +235,14 @@ struct Server {
     wake: mpsc::Sender<Wake>,
     state: State,
     pxe: Option<Pxe>,
-    /// Brings the files to say what moves have come to.
+    /// Task that updates machine files after migrations.
     files: tokio::task::JoinHandle<()>,
     /// Held as long as the server runs.
     _lock: Option<backup::Lock>,
 }
 
 impl Server {
-    /// With so many connections at once.
+    /// Binds the sockets and starts the threads. `places` is the maximum number of connections.
     async fn bind(options: &Options, watch: Watch, around: &Surroundings, places: usize) -> Result<Server> {
         check(options)?;
         options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check(asked, options))?;
@@ -255,10 +258,10 @@ impl Server {
         let (wake, woken) = mpsc::channel();
         let done = wake.clone();
         let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
-        let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
+        let digests = digests.context(Phase::Serve, || "start the digest thread")?;
         let done = wake.clone();
         let verified = Verified::start(move |verdict| drop(done.send(Wake::Verified(verdict))));
-        let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
+        let verified = verified.context(Phase::Serve, || "start the verify thread")?;
         let definitions = Definitions::new(options.dir.join("os"), verified);
         let loader = Loader::new(&options.dir, digests, definitions, state.clone());
         let loader = loader.approved_only(options.approved_only);
@@ -271,7 +274,7 @@ impl Server {
                 let look_every = around.look_every;
                 move || keeper.run(&woken, look_every, ready)
             })
-            .context(Phase::Serve, || "start the directory's thread")?;
+            .context(Phase::Serve, || "start the directory thread")?;
         first_look.await.context(Phase::Serve, || "read the directory")?;
 
         let pxe = match options.pxe.clone() {
@@ -306,7 +309,7 @@ impl Server {
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
             page: page::Page::default(),
-            planner: Planner::start().context(Phase::Serve, || "start the planner's threads")?,
+            planner: Planner::start().context(Phase::Serve, || "start the planner threads")?,
             looks: moves::looks::Looks::default(),
         };
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
@@ -316,10 +319,10 @@ impl Server {
         Ok(Server { fronts, places, peers, alarms, planner, watch, closing, wake, state, pxe, files, _lock: lock })
     }
 
-    /// Accepts until `ended`, then lets running answers go out for a moment.
+    /// Accepts connections until `ended`, then gives pending responses a short time to complete.
     ///
     /// # Errors
-    /// The database was taken away.
+    /// The database was removed.
     async fn serve(self, ended: impl Future<Output = ()>, manager: &ServiceManager) -> Result<()> {
         let running = GracefulShutdown::new();
         let door = Door::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
@@ -342,7 +345,7 @@ impl Server {
                     Ok((stream, address)) => door.enter(stream, address, front, &running, place),
                     Err(error) => {
                         self.watch.problem(format!("accept a connection: {error}"));
-                        // Out of descriptors, most likely: asking again at once would only spin.
+                        // Most likely out of file descriptors: an immediate retry would only spin.
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }
                 },
@@ -365,19 +368,19 @@ fn boot_folder(options: &Options) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// What is wrong with what is looked at once, at the start.
+/// Returns problems that are only checked at the start.
 fn start_problems(options: &Options) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_folder(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
-    let boot = boot.map(|path| format!("{} is not there, so no machine can boot the ramdisk", path.display()));
+    let boot = boot.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
     let secrets = ["machines", "images"].map(|name| folder::readable_secrets(&options.dir.join(name)));
     let registries = Some(options.dir.join("registries.json")).filter(|path| folder::is_readable(path));
-    let what = "holds secrets, and everybody on this host can read it";
+    let what = "contains secrets and is readable by all users of this host";
     let secrets = secrets.into_iter().flatten().chain(registries);
-    boot.chain(secrets.map(|path| format!("{} {what}: chmod o-r {0}", path.display()))).collect()
+    boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-/// It waits for dnsmasq's first words.
+/// Starts dnsmasq, and waits until it is ready or has failed.
 async fn start_pxe(asked: PxeOptions, options: Options, port: u16, watch: Watch) -> Result<Pxe> {
     let started = tokio::task::spawn_blocking(move || Pxe::start(&asked, &options, port, &watch));
     started.await.context(Phase::Serve, || "start dnsmasq")?
@@ -387,7 +390,7 @@ fn check(options: &Options) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Phase::Serve, what));
     if !options.dir.is_dir() {
         return refuse(format!(
-            "{} is not a directory; it should hold machines/, layouts/ and images/",
+            "{} is not a directory; it should contain machines/, layouts/ and images/",
             options.dir.display()
         ));
     }
@@ -396,14 +399,15 @@ fn check(options: &Options) -> Result<()> {
         let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:[]".contains(&byte);
         if host.is_none_or(|host| ipxe::host(host).is_err()) || !url.bytes().all(plain) {
-            return refuse(format!("--url {url}: give something like http://10.0.0.1:8080"));
+            return refuse(format!("--url {url}: must be a URL such as http://10.0.0.1:8080"));
         }
     }
     ipxe::cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
-/// A machine in the middle of a reinstall has no marker, and only the database knows that it is no new one: without it all of
-/// its disks would be wiped. The operator's token is made after the database, and so tells that there was one.
+/// Refuses to start if the database was lost: only the database records that a machine is in the middle of a reinstall and has no install
+/// marker, and without it all of its disks would be wiped. The operator's token, which is created after the database, proves that it
+/// existed.
 fn refuse_lost(dir: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
     let has_token = dir.join(token::OPERATOR_FILE).exists();
@@ -411,9 +415,9 @@ fn refuse_lost(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} is gone or empty, but {} says that there was one. Without it, a machine in the middle of a reinstall is taken for a \
-         new one, and the disks that it keeps are wiped. Put a backup in its place with `drophammer serve restore`; or, when no \
-         machine is in the middle of a reinstall, remove {1} and start again: both are made anew",
+        "{} is missing or empty, although {} shows that it existed. Without it, a machine in the middle of a reinstall is taken for a \
+         new one, and its preserved disks are wiped. Restore a backup with `drophammer serve restore`. If no \
+         machine is in the middle of a reinstall, remove {1} and start again: both are recreated",
         database.display(),
         token::OPERATOR_FILE
     );

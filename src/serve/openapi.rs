@@ -1,4 +1,4 @@
-//! `/openapi.json`: what [`super::calls`] has, as OpenAPI 3.1. Bodies are described by the types that are read and written.
+//! `/openapi.json`: OpenAPI 3.1 description of the endpoints of [`super::calls`]. Bodies are described by their Rust types.
 
 use super::calls::{self, Call, Content, Described, Token};
 use super::v1::Refusal;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 const COMPONENTS: &str = "/components/schemas";
-/// A type that is both read and written may have two forms.
+/// Suffix for the request form of a type that differs from its response form.
 const ASKED: &str = "Asked";
 
 /// `GET /openapi.json`.
@@ -18,7 +18,7 @@ pub async fn openapi() -> Json<&'static Value> {
     Json(document())
 }
 
-/// The whole document.
+/// Returns the whole document.
 pub fn document() -> &'static Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
         let calls: Vec<Call> = calls::of_machines().into_iter().chain(calls::of_operators()).collect();
@@ -30,13 +30,13 @@ pub fn document() -> &'static Value {
 
 fn make(all: &[&Described]) -> Value {
     let mut schemas = Schemas::new();
-    // A JSON text in a JSON object.
+    // Ironic puts a JSON text into the field.
     let as_ironic =
         json!({"type": "object", "required": ["error_message"], "properties": {"error_message": {"type": "string"}}});
     let refusals = [("Refused", of::<Refusal>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
     let refusals = refusals.map(|(name, schema)| {
         let content = json!({"application/json": {"schema": schema}});
-        (name.to_owned(), json!({"description": "Why this is not done.", "content": content}))
+        (name.to_owned(), json!({"description": "Error message.", "content": content}))
     });
     let mut paths = Map::new();
     for described in all {
@@ -53,9 +53,9 @@ fn make(all: &[&Described]) -> Value {
             "schemas": schemas.all(),
             "responses": Map::from_iter(refusals),
             "securitySchemes": {
-                "operator": bearer("Of DIR/operator.token."),
-                "metrics": bearer("Of DIR/metrics.token."),
-                "machine": bearer("Of the machine's boot script. It is good for one boot of that machine."),
+                "operator": bearer("Token in DIR/operator.token."),
+                "metrics": bearer("Token in DIR/metrics.token."),
+                "machine": bearer("Token in the machine's boot script, valid for one boot of that machine."),
             },
         },
     })
@@ -99,7 +99,7 @@ fn operation(described: &Described, schemas: &mut Schemas) -> Value {
     operation
 }
 
-/// The schemas of what is read and of what is written: a field may be left out in the one and not in the other.
+/// Generators for the schemas of responses and of requests. They differ, as a field may be optional in only one of them.
 pub struct Schemas {
     answered: SchemaGenerator,
     asked: SchemaGenerator,
@@ -122,7 +122,7 @@ impl Schemas {
         }
         let mut all = Value::Object(all);
         without_widths(&mut all);
-        // Of an allocation that is withheld nobody knows yet what the disks become.
+        // The layout of an allocation that is withheld is not known yet.
         if let Some(layout) = all.pointer_mut("/Allocation/properties/filesystemlayout") {
             *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
         }
@@ -130,7 +130,7 @@ impl Schemas {
     }
 }
 
-/// Names of what is read are those of what is read alone.
+/// Appends the suffix to the references in a request schema.
 fn as_asked(schema: &mut Value) {
     match schema {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
@@ -142,7 +142,7 @@ fn as_asked(schema: &mut Value) {
     }
 }
 
-/// What is written.
+/// Returns the schema of a response.
 pub fn of<T: JsonSchema>(schemas: &mut Schemas) -> Value {
     schemas.answered.subschema_for::<T>().to_value()
 }
@@ -151,19 +151,19 @@ pub fn list<T: JsonSchema>(schemas: &mut Schemas) -> Value {
     json!({"type": "array", "items": of::<T>(schemas)})
 }
 
-/// What is read.
+/// Returns the schema of a request.
 pub fn asked<T: JsonSchema>(schemas: &mut Schemas) -> Value {
     let mut schema = schemas.asked.subschema_for::<T>().to_value();
     as_asked(&mut schema);
     schema
 }
 
-/// Some fields of what is written, of which the id must be there.
+/// Returns the schema of a request with some fields of a response, of which the id is required.
 pub fn fields<T: JsonSchema>(schemas: &mut Schemas, names: &[&str]) -> Value {
     let mut schema = T::json_schema(&mut schemas.answered).to_value();
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.retain(|name, _| names.contains(&name.as_str()));
-        // What is null says nothing.
+        // A null value is equivalent to an absent one.
         properties.values_mut().for_each(|schema| *schema = json!({"anyOf": [schema.take(), {"type": "null"}]}));
     }
     schema["required"] = json!(["id"]);
@@ -171,7 +171,7 @@ pub fn fields<T: JsonSchema>(schemas: &mut Schemas, names: &[&str]) -> Value {
     schema
 }
 
-/// `{}`.
+/// Returns the schema of `{}`.
 pub fn nothing(_: &mut Schemas) -> Value {
     json!({"type": "object", "maxProperties": 0})
 }

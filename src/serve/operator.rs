@@ -1,4 +1,4 @@
-//! What the operator asks of the server: which machines there are, and what he says of one. `reinstalls` is the button.
+//! The operator's API: lists and changes machines. `reinstalls` orders reinstalls.
 
 pub mod confirmations;
 pub mod reinstalls;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A machine, in a few words.
+/// Summary of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Listed {
     pub id: String,
@@ -34,52 +34,52 @@ pub struct Listed {
     pub size: Option<String>,
     /// Id of the allocation.
     pub allocation: Option<String>,
-    /// Id of the image that is installed.
+    /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that it is to have: the order's, else its file's.
+    /// Id of the wanted image: that of the order, or else that of the machine's file.
     #[serde(default)]
     pub wanted: Option<String>,
-    /// Id of the layout that is installed.
+    /// Id of the installed layout.
     pub layout: Option<String>,
     pub installed: bool,
-    /// By the operator's word, and the machine has not said so yet.
+    /// The operator has recorded the machine as installed, and it has not reported itself yet.
     #[serde(default)]
     pub adopted: bool,
     /// The installation is known only from an adopted install marker: image and layout are claims of the disk.
     #[serde(default)]
     pub claimed: bool,
-    /// It waits with a marker of its allocation, which this server does not know to be installed.
+    /// Install marker with which the machine waits, because this server has no record that its allocation is installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// The server's database was restored from a backup, and its record of this machine is not confirmed since.
+    /// The server's database was restored from a backup, and its record of this machine has not been confirmed since.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that a machine which needs confirmation has reported, and that the server does not have on record.
+    /// Installation that a machine which needs confirmation has reported, and of which the server has no record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<Waits>,
-    /// The system of a previous tenant may still run: the machine has not been through the ramdisk since it was freed.
+    /// The system of a previous tenant may still run: the machine has not booted the ramdisk since it was freed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_clean: bool,
-    /// Why nothing can be ordered.
+    /// Reason why the machine is locked and nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
-    /// Its part in a move that is open.
+    /// Open migration of the machine, as source or target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<PartOfMove>,
-    /// As many attempts an order has.
+    /// Maximum number of attempts of an order.
     pub attempts: u32,
     pub last_seen: Option<String>,
     pub last_event: Option<Event>,
-    /// How the last reinstall ended.
+    /// Result of the last reinstall.
     pub outcome: Option<Outcome>,
 }
 
-/// What the marker says that a machine waits with.
+/// Content of the install marker with which a machine waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Waits {
     /// Id of the image.
     pub image: String,
-    /// RFC 3339, UTC, by the machine's clock.
+    /// Time of the installation in RFC 3339, UTC, by the machine's clock.
     pub time: String,
 }
 
@@ -89,11 +89,11 @@ pub struct Rename {
     pub id: String,
 }
 
-/// Whoever has the operator's token. A handler that has one is authorised.
+/// Proof that a request carries the operator's token. A handler with this extractor is authorized.
 pub struct Operator;
 
 impl Operator {
-    /// Does this request carry the operator's token?
+    /// Returns whether the request carries the operator's token.
     pub fn is_asking(app: &App, headers: &HeaderMap) -> bool {
         bearer(headers).is_some_and(|given| token::same(&given, &app.operator))
     }
@@ -108,7 +108,7 @@ impl FromRequestParts<Arc<App>> for Operator {
             false => Err(ApiError::new(
                 StatusCode::UNAUTHORIZED,
                 format!(
-                    "this call needs the operator's token, which is in {} of the server's directory",
+                    "this request requires the operator's token, which is in {} in the server's directory",
                     token::OPERATOR_FILE
                 ),
             )),
@@ -116,12 +116,12 @@ impl FromRequestParts<Arc<App>> for Operator {
     }
 }
 
-/// `GET /v1/machines`: those with a file, by name.
+/// `GET /v1/machines`: machines with a file, by name.
 pub async fn machines(State(app): State<Arc<App>>, _: Operator) -> Result<Json<Vec<Listed>>, ApiError> {
     all(&app).await.map(Json)
 }
 
-/// Those with a file, by name.
+/// Returns the machines with a file, by name.
 pub async fn all(app: &App) -> Result<Vec<Listed>, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
@@ -164,13 +164,13 @@ pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         moving,
         attempts: ATTEMPTS,
         last_seen,
-        // One that a newer version has written may have another shape.
+        // An event stored by a newer version may have another format.
         last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
         outcome: standing.outcome,
     })
 }
 
-/// `POST /v1/machine/{id}/adopt`: the server has forgotten that the allocation is installed, and the operator says that it is.
+/// `POST /v1/machine/{id}/adopt`: records that the allocation is installed, if the server has lost that record.
 pub async fn adopt(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -183,7 +183,7 @@ pub async fn adopt(
         Adopted::Yes => {
             let name = app.directory().name(&id).to_owned();
             app.watch.note(format!(
-                "{name}: {peer} says that allocation {allocation} is installed: nothing is installed, and the marker on its disks is believed"
+                "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
             ));
             app.state_has_changed();
             Ok(Json(listed(&app, &machine).await?))
@@ -192,13 +192,13 @@ pub async fn adopt(
     }
 }
 
-/// The machine, and the id of its allocation.
+/// Returns the machine and the id of its allocation.
 ///
 /// # Errors
-/// There is none.
+/// The machine does not exist or is not allocated.
 pub fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
     let machine = listed_machine(app, id)?;
-    let none = || invalid(format!("machine {id} has no allocation in its file"));
+    let none = || invalid(format!("the file of machine {id} does not contain an allocation"));
     let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
     Ok((machine, allocation))
 }
@@ -208,11 +208,11 @@ pub fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiErro
 /// # Errors
 /// `machines/` has no file for it.
 pub fn listed_machine(app: &App, id: &str) -> Result<Machine, ApiError> {
-    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
+    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     app.directory().machine(id).cloned().ok_or_else(unknown)
 }
 
-/// `POST /v1/machine/{id}/rename`: the machine has another id now.
+/// `POST /v1/machine/{id}/rename`: moves the records of a machine to its new id.
 pub async fn rename(
     State(app): State<Arc<App>>,
     Path(old): Path<String>,
@@ -223,14 +223,14 @@ pub async fn rename(
     let Rename { id: new } = read(&app, peer, body, EVENT_BYTES).await?;
     let (old, new) = (former_id(&old)?, new_id(&new)?);
     if old == new {
-        return Err(ApiError::bad(format!("the machine has the id {new} already")));
+        return Err(ApiError::bad(format!("the machine already has the id {new}")));
     }
     match app.state.rename(&old, &new).await? {
         Renamed::Done => {
             let directory = app.directory();
-            app.watch.note(format!("machine {old} is {new} now, by the word of {peer}"));
+            app.watch.note(format!("machine {old} was renamed to {new} by {peer}"));
             app.state_has_changed();
-            // Its file may follow later.
+            // The machine's file may be changed later.
             let machine = directory.machine(&new);
             let named = Listed { id: new.clone(), attempts: ATTEMPTS, ..Listed::default() };
             Ok(Json(match machine {
@@ -242,7 +242,7 @@ pub async fn rename(
     }
 }
 
-/// Earlier versions accepted vendor defaults as ids: such a machine gets another one.
+/// Parses an old id. Earlier versions accepted vendor defaults as ids, and such a machine needs a new one.
 fn former_id(text: &str) -> Result<String, ApiError> {
     match Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),
@@ -255,7 +255,7 @@ fn new_id(text: &str) -> Result<String, ApiError> {
     ipxe::uuid(text).map_err(ApiError::bad)?.ok_or_else(default)
 }
 
-/// metal-api's words, and what exactly.
+/// Returns metal-api's error message, with the exact reason.
 pub fn invalid(what: String) -> ApiError {
     ApiError::bad(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
 }

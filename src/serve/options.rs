@@ -1,4 +1,4 @@
-//! What a person asks of `drophammer serve` on the command line.
+//! Command line options of `drophammer serve`.
 
 use super::fronts::TlsOptions;
 use super::pxe::{PxeOptions, Range};
@@ -17,9 +17,9 @@ pub struct Serve {
 
 #[derive(Debug, Subcommand)]
 pub enum ServeCommand {
-    /// Copy the database into a new file, whole and consistent, while the server runs.
+    /// Copy the database to a new file, complete and consistent, while the server runs.
     Backup(Backup),
-    /// Put a backup in the place of the database. The server must not run. Unless the directory proves that the backup is complete, every machine
+    /// Replace the database with a backup. The server must not run. Unless the directory proves that the backup is complete, every machine
     /// needs confirmation afterwards.
     Restore(Restore),
 }
@@ -30,7 +30,7 @@ pub struct Backup {
     /// The server's directory.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// The copy, which must not be there yet.
+    /// The copy, which must not exist yet.
     #[arg(required = true)]
     pub file: PathBuf,
 }
@@ -41,10 +41,10 @@ pub struct Restore {
     /// The server's directory.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// What `drophammer serve backup` made.
+    /// A file created by `drophammer serve backup`.
     #[arg(required = true)]
     pub file: PathBuf,
-    /// Also when the directory knows of more than the backup does.
+    /// Restore even if the directory shows that the backup is outdated.
     #[arg(long)]
     pub older: bool,
 }
@@ -53,43 +53,43 @@ pub struct Restore {
 pub struct ServeOptions {
     /// Directory with machines/, layouts/, images/ and boot/.
     pub dir: PathBuf,
-    /// Say all that is wrong with the directory and these options, and serve nothing. The server may run.
+    /// Print all problems of the directory and these options, without serving. A server may be running.
     #[arg(long)]
     pub check: bool,
-    /// Address and port; port 0 takes a free one and prints it.
+    /// Address and port; port 0 selects a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Answer the operator's calls here, and not where machines ask.
+    /// Serve the operator's API here, and not at --listen.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub operator_listen: Option<SocketAddr>,
-    /// Speak TLS: this certificate, then those that sign it (PEM). --listen has then only what firmware loads.
+    /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's key (PEM, without a passphrase).
+    /// Private key of the certificate (PEM, without a passphrase).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Where calls and images are answered over TLS.
+    /// Address and port of TLS.
     #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
     pub tls_listen: SocketAddr,
-    /// Address of a proxy before this server, whose X-Forwarded-For says for whom it asks; may be given several times.
+    /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
     /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that sends requests from a
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
-    /// Another name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses, localhost, the host's own
-    /// names, and those of --url and --tls-cert are always accepted.
+    /// Additional name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses,
+    /// localhost, the host's own names, and those of --url and --tls-cert are always accepted.
     #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
     pub hosts: Vec<String>,
-    /// How machines reach this server; without it, as each request names it.
+    /// URL at which machines reach this server [default: that of each request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Answer machines that boot over PXE or HTTP on this network card, beside the DHCP server that is there. It needs dnsmasq, and
-    /// root or three capabilities.
-    #[arg(long, value_name = "CARD")]
+    /// Boot machines over PXE or HTTP on this NIC, in addition to the existing DHCP server. Requires dnsmasq, and root or three
+    /// capabilities.
+    #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
-    /// Give addresses too, where there is no other DHCP server.
+    /// Also assign addresses, if there is no other DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<Range>,
     /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].
@@ -98,44 +98,44 @@ pub struct ServeOptions {
     /// Directory with vmlinuz and initrd [default: DIR/boot].
     #[arg(long, value_name = "DIR")]
     pub boot: Option<PathBuf>,
-    /// More for the kernel command line of the ramdisk.
+    /// Additional arguments for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
     /// Install only machines whose plan is approved (`drophammer rack plan --approve`); the others wait.
     #[arg(long)]
     pub approved_only: bool,
-    /// One JSON object a line instead of text.
+    /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
 }
 
-/// The same as the server takes it.
+/// Options of the server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory with `machines/`, `layouts/` and `images/`; the state file goes there too.
+    /// Directory with `machines/`, `layouts/` and `images/`, and the database.
     pub dir: PathBuf,
     pub listen: SocketAddr,
-    /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
+    /// Address of the operator's API, if separate from that for machines.
     pub operator_listen: Option<SocketAddr>,
-    /// Calls with a token are answered over TLS; `listen` serves only files for firmware.
+    /// TLS options. If set, requests with a token are only accepted over TLS, and `listen` only serves boot files.
     pub tls: Option<TlsOptions>,
-    /// Addresses that say in `X-Forwarded-For` for whom they ask.
+    /// Addresses of reverse proxies whose `X-Forwarded-For` contains the client's address.
     pub proxies: Vec<IpAddr>,
-    /// Machines register from every source port.
+    /// Accept registrations from every source port.
     pub any_source_port: bool,
-    /// Further names that clients use for this server.
+    /// Additional names of this server.
     pub hosts: Vec<String>,
-    /// Base URL for machines; what they used themselves (the Host header) when absent.
+    /// Base URL for machines; by default that of each request (the Host header).
     pub url: Option<String>,
-    /// Machines find this server over a network card.
+    /// DHCP and TFTP options, to boot machines on a NIC.
     pub pxe: Option<PxeOptions>,
-    /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
+    /// Directory with `vmlinuz` and `initrd`; by default `DIR/boot`.
     pub boot: Option<PathBuf>,
-    /// More kernel arguments for the ramdisk.
+    /// Additional kernel arguments of the ramdisk.
     pub cmdline: String,
-    /// Nothing is installed of which no plan is approved.
+    /// Only carry out approved plans.
     pub approved_only: bool,
-    /// One JSON object a line instead of text.
+    /// Print one JSON object per line instead of text.
     pub json: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The page that a person keeps open: HTML made here, readable without JavaScript, for whoever has the operator's token.
+//! The operator's web page: server-side HTML that works without JavaScript, for clients with the operator's token.
 //!
-//! `session` is who is logged in, `form` what is sent, `shell` what every page has around it. `machines` is the list, `machine` one of
-//! them, of which `disks` and `history` are parts, `outlook` its plan; `reinstall` orders one. `lists` has layouts, images and orders.
-//! `phase` is a machine in one word, `live` what moves, `assets` the style, the script and the sign.
+//! `session` contains logins, `form` parses submitted forms, `shell` builds the frame of every page. `machines` is the list and `machine` a
+//! single one, with `disks`, `history`, and `outlook` for its plan; `reinstall` orders reinstalls. `lists` shows layouts, images and
+//! orders. `phase` summarizes a machine in one word, `live` sends events, `assets` are style, script and icon.
 
 mod assets;
 mod disks;
@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use session::{Person, Sessions};
 use std::sync::Arc;
 
-/// What the pages remember.
+/// State of the pages.
 #[derive(Default)]
 pub struct Page {
     pub sessions: Sessions,
@@ -57,7 +57,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/page.svg", get(assets::sign))
 }
 
-/// `/` is the page for a browser; clients of OpenStack look there for versions of the API.
+/// Serves `/`: the page for browsers, and the versions of the API for OpenStack clients.
 async fn root(
     app: State<Arc<App>>,
     base: Base,

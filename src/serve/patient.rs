@@ -1,5 +1,5 @@
-//! A connection that is given up when its other end does not take what it is sent: whoever reads nothing must not hold an image
-//! open for ever. An agent whose disks stall for longer comes again, and goes on where it was.
+//! Write timeout of connections: a connection is closed if the peer does not accept data, so that a client that never reads does not keep
+//! an image open forever. An agent whose disks stall for longer reconnects and resumes.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Not one byte is taken for so long.
+/// Time without a single byte accepted.
 pub const STALLED: Duration = Duration::from_secs(60);
 
 pub struct Patient {
     stream: TcpStream,
     stalled: Duration,
-    /// Runs while something waits to be sent.
+    /// Runs while data waits to be sent.
     end: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a plan on a desk needs of a machine in the rack: what it has registered, and what it would be told.
+//! Inputs for planning a machine on a workstation: its registered inventory, and the allocation that it would receive.
 
 use super::App;
 use super::api::told::on_the_wire;
@@ -22,17 +22,17 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template makes its layout of what it has \
+pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
     not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Preview {
-    /// As the machine is told it, without secrets.
+    /// The document that the machine would receive, without secrets.
     pub machine: allocation::Machine,
-    /// Why it is told of no allocation.
+    /// Reason why it would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// What it has registered last, at the beginning of a boot into the ramdisk.
+    /// Last registration, at the beginning of a boot into the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<Registered>,
 }
@@ -41,10 +41,10 @@ pub struct Preview {
 pub struct Registered {
     #[schemars(with = "serde_json::Value")]
     pub inventory: Inventory,
-    /// When, RFC 3339, UTC; empty when that was before servers noted it. It is this server's clock, and so are the seconds since then.
+    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if it was registered before times were recorded.
     pub time: String,
     pub seconds_ago: u64,
-    /// The machine has passed a point of no return since: its disks hold other things now.
+    /// The machine has passed a point of no return since: the contents of its disks have changed.
     pub outdated: bool,
 }
 
@@ -82,17 +82,19 @@ pub async fn preview(
                 Err(why) => preview.withheld = Some(why),
             }
         } else {
-            preview.withheld = Some("its file gives it no allocation".to_owned());
+            preview.withheld = Some("its file does not contain an allocation".to_owned());
         }
     } else {
-        preview.withheld = Some("no file in machines/ is about it".to_owned());
+        preview.withheld = Some("it does not have a file in machines/".to_owned());
     }
     if let Some(allocation) = &mut preview.machine.allocation {
         allocation.blank_only = identity::blank_only(&app, &directory, &id).await?;
     }
     preview.registered = registered(&app, &id, is_installed).await?;
     if described.is_none() && preview.registered.is_none() {
-        return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
+        return Err(ApiError::not_found(format!(
+            "machines/ contains no machine {id}, and no machine with this id has registered"
+        )));
     }
     Ok(Json(preview))
 }
@@ -104,23 +106,25 @@ async fn registered(app: &App, id: &str, is_installed: bool) -> Result<Option<Re
     read.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
 }
 
+/// Parses a stored registration.
+///
 /// # Errors
-/// What was registered is not understood.
+/// The registration is invalid or not supported.
 pub fn of_row(row: Row, id: &str, is_installed: bool) -> Result<Option<Registered>, String> {
-    // One of another version may have written it.
+    // It may have been stored by another version.
     let register: Register = serde_json::from_str(&row.document).map_err(|error| {
-        let what = format!("what machine {id} has registered is not understood: {error}");
-        format!("{what}. It registers again when it boots the ramdisk")
+        let what = format!("cannot parse the registration of machine {id}: {error}");
+        format!("{what}. The machine registers again when it boots the ramdisk")
     })?;
     let Some(inventory) = register.inventory else { return Ok(None) };
     if let Some(why) = inventory.exceeded() {
         return Err(format!(
-            "what machine {id} has registered is not supported: {why}, and boot it into the ramdisk again"
+            "the registration of machine {id} is not supported: {why}, and boot it into the ramdisk again"
         ));
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
-    // Of what was registered before times were noted only this is certain: the installation came later.
+    // If the time was not recorded, it is only known that the installation came later.
     let outdated = row.has_begun_since || (at.is_none() && is_installed);
     Ok(Some(Registered { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
 }

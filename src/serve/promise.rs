@@ -1,15 +1,17 @@
-//! Compares what the marker promises with the layout that the machine would get. A layout file that was edited after the
-//! database was lost must not pass for the installed layout.
+//! Comparison of the promises in an install marker with the layout that the machine would get. A layout file that was edited after the
+//! database was lost must not be mistaken for the installed layout.
 
 use crate::layout::{digest, read_json};
 use crate::marker::{Marker, Promise};
 use serde_json::Value;
 
-/// Both sides, if the layout would wipe or keep other disks than the marker says. `None` for markers without promises (earlier
-/// versions).
+/// Describes both, if the layout would wipe or preserve other disks than the marker promises. Returns `None` for markers of earlier
+/// versions, which do not contain promises.
 pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
-        return Some("the layout is not understood, so nothing tells whether it keeps what was to be kept".to_owned());
+        return Some(
+            "the layout is invalid, so it is unknown whether it preserves the disks that it must preserve".to_owned(),
+        );
     };
     let layout = parsed.layout;
     let now = digest(&layout);
@@ -24,7 +26,7 @@ pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
     let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(disk.promise())));
     differs.then(|| {
         format!(
-            "the machine was installed with layout {} ({}), which a reinstall leaves so: {}. Layout {} ({now}) says: {}",
+            "the machine was installed with layout {} ({}), which promises: {}. Layout {} ({now}) promises: {}",
             marker.layout,
             marker.layout_digest.as_deref().unwrap_or_default(),
             in_words(promised),
@@ -34,19 +36,19 @@ pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
     })
 }
 
-/// `/dev/sda wiped, /dev/sdb kept`.
+/// Lists the promises, such as `/dev/sda wiped, /dev/sdb kept`.
 fn in_words<'a>(disks: impl Iterator<Item = (&'a str, Option<Promise>)>) -> String {
     let words = disks.map(|(device, promise)| match promise {
         Some(promise) => format!("{device} {promise}"),
-        None => format!("{device} not known"),
+        None => format!("{device} unknown"),
     });
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What the operator can do about it.
+/// Returns the remedies for a contradiction.
 pub fn remedy(machine: &str) -> String {
     format!(
-        "put the old layout back into its file; or, to change the promise, `drophammer machine reinstall {machine} --image IMAGE \
+        "restore the old layout in its file; or, to change the promise, run `drophammer machine reinstall {machine} --image IMAGE \
          --change-promise`"
     )
 }
@@ -93,7 +95,7 @@ filesystems:
         );
         let wiped =
             says(&TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,")).unwrap();
-        assert!(wiped.contains("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
+        assert!(wiped.contains("promises:  /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
         assert!(
             wiped.ends_with("says: /dev/sda wiped, /dev/sdb wiped")
                 && wiped.contains(installed.layout_digest.as_deref().unwrap())

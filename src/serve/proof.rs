@@ -60,7 +60,7 @@ pub fn require_privileged(
     Err(ApiError::new(StatusCode::FORBIDDEN, message))
 }
 
-/// Returns why a request from this port proves nothing, and the remedies.
+/// Returns the reason why a request from this port does not prove a privileged process, with remedies.
 fn refusal(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
     const ANY: &str = "or start the server with --any-source-port, docs/serve.md";
     match (ports, port) {
@@ -71,7 +71,7 @@ fn refusal(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
              NAT changes the ports of machines, give them a route without it, {ANY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(
-            "the proxy does not pass on the source port; have it send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
+            "the proxy does not forward the source port; configure it to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
         )),
     }
 }
@@ -88,7 +88,7 @@ mod tests {
             (below, Some(1023), None),
             (below, Some(1024), Some("source port 1024 does not prove")),
             (below, Some(65535), Some("below 1024")),
-            (below, None, Some("the proxy does not pass on the source port")),
+            (below, None, Some("the proxy does not forward the source port")),
             (SourcePorts::Any, Some(1024), None),
             (SourcePorts::Any, None, None),
         ] {

@@ -1,4 +1,5 @@
-//! `DIR/registries.json`: what opens the registries of images whose files have no pull secret of their own. It is Docker's `config.json`.
+//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format is that of Docker's
+//! `config.json`.
 
 use super::input::{Image, Location};
 use super::one_file::OneFile;
@@ -22,7 +23,7 @@ impl Registries {
         self.0.problem()
     }
 
-    /// Gives an image what opens its registries; says why there is something, and it is of no use.
+    /// Adds the credentials of its registries to an image. Returns a problem if there are credentials that cannot be used.
     pub fn open(&self, image: &mut Image) -> Option<String> {
         let Location::Url(url) = &image.at else { return None };
         let mut problem = None;

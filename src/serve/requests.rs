@@ -1,5 +1,5 @@
-//! Context of the request that is being answered: its id, which is in the answer and in every line that is printed because of it, the
-//! client that causes it, its turn, and memory that is accounted to that client until the answer is ready.
+//! Context of the request that is being handled: its id, which is in the response and in every log line that it causes, its client, its
+//! turn, and the memory accounted to the client until the response is ready.
 
 use super::turns::RequestTurn;
 use crate::control::wire::REQUEST_ID;
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Longest id of a caller, in bytes.
+/// Maximum length of a client's own request id, in bytes.
 const LONGEST: usize = 64;
 
 tokio::task_local! {
@@ -20,7 +20,7 @@ pub struct RequestContext {
     id: String,
     client: IpAddr,
     turn: RequestTurn,
-    /// Released when the answer is ready.
+    /// Permits that are released when the response is ready.
     held: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -30,34 +30,34 @@ impl RequestContext {
     }
 }
 
-/// Returns the id of a request: the caller's own if it gives a plain one, else a random one.
+/// Returns the id of a request: that of the client if it is valid, otherwise a random one.
 pub fn id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_plain(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
 }
 
-/// Returns whether an id can go into lines that people and programs read.
+/// Returns whether an id is safe in log lines.
 fn is_plain(id: &str) -> bool {
     (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Runs the answer within the context of its request.
+/// Runs the handler within the context of its request.
 pub async fn within<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
     REQUEST.scope(Arc::new(context), answer).await
 }
 
-/// Returns the id of the request that is being answered.
+/// Returns the id of the current request.
 pub fn current() -> Option<String> {
     REQUEST.try_with(|request| request.id.clone()).ok()
 }
 
-/// Returns the client whose request is being answered; `None` for the server's own work.
+/// Returns the client of the current request, or `None` for the server's own work.
 pub fn client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
-/// Gives the request's turn to another request of the client while the work waits for something outside of the server. The caller must
-/// not hold a lock for which other requests wait: they may have taken all turns.
+/// Yields the request's turn to another request of the client while it waits for something outside of the server. The caller must not hold
+/// a lock that other requests wait for: these may have taken all turns.
 pub async fn resting<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest(work).await,
@@ -65,7 +65,7 @@ pub async fn resting<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Keeps a permit until the answer of the request is ready. Outside of a request it is released at once.
+/// Keeps a permit until the response to the current request is ready. Outside of a request it is released at once.
 pub fn hold(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         request.held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(permit));
@@ -73,7 +73,7 @@ pub fn hold(permit: impl Any + Send) {
     let _ = REQUEST.try_with(hold);
 }
 
-/// Puts the id into the answer.
+/// Adds the id to the response.
 pub fn name(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);

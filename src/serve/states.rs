@@ -1,6 +1,6 @@
-//! `DIR/image-states.yaml`: images that are hidden, and images that are blacklisted, as Ganeti has both. A hidden one is in no list
-//! and installs. A blacklisted one is in no list and does not install; what runs it may be installed with it again. A name of an OS
-//! definition is meant with all its variants. Names may stand there before there is anything of that name.
+//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed but can be installed. A blacklisted
+//! image is not listed and cannot be installed, except on machines that run it. The name of an OS definition applies to all of its
+//! variants. Names need not exist yet.
 
 use super::input::{Allocation, at, node};
 use super::one_file::OneFile;
@@ -22,8 +22,10 @@ pub struct States {
 }
 
 impl States {
+    /// Parses the file.
+    ///
     /// # Errors
-    /// What is wrong with the file, with its place.
+    /// Describes the problem, with its position.
     pub fn read(text: &str) -> Result<States, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(States::default());
@@ -35,13 +37,13 @@ impl States {
         self.hidden.contains(image)
     }
 
-    /// Of an image, or of a definition with or without its variant.
+    /// Returns whether an image, or a definition with or without a variant, is blacklisted.
     pub fn is_blacklisted(&self, image: &str) -> bool {
         let os = image.split_once('+').map_or(image, |(os, _)| os);
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
-    /// Why this is not installed now. What has begun goes on.
+    /// Returns the reason why the allocation must not be installed now. Started installations continue.
     pub fn bars(&self, allocation: &Allocation, standing: &Standing) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
@@ -49,7 +51,7 @@ impl States {
                 let bars = !order.begun && runs != order.image && self.is_blacklisted(&order.image);
                 bars.then(|| {
                     format!(
-                        "a reinstall with image {} is ordered, which is blacklisted since: the machine waits; take the order back",
+                        "a reinstall with image {} is ordered, but the image was blacklisted since: the machine waits; cancel the order",
                         order.image
                     )
                 })
@@ -57,14 +59,14 @@ impl States {
             None if !standing.is_installed() && standing.first.is_none() => {
                 let os = allocation.os.as_ref().filter(|os| self.is_blacklisted(os));
                 let named = os.or(Some(&allocation.image)).filter(|image| self.is_blacklisted(image))?;
-                Some(at(named, &format!("{} is blacklisted: nothing new is installed with it", &**named)))
+                Some(at(named, &format!("{} is blacklisted: it cannot be used for new installations", &**named)))
             }
             _ => None,
         }
     }
 }
 
-/// The file of a server's directory.
+/// Returns the file of a server's directory.
 pub fn file(dir: &Path) -> OneFile<States> {
     OneFile::new(dir.join(FILE), States::read)
 }

@@ -1,4 +1,4 @@
-//! Properties of the host and its network that tests replace.
+//! Properties of the host and its network, which tests replace.
 
 use super::neighbours::{self, Neighbours};
 use super::proof::FIRST_UNPRIVILEGED_PORT;

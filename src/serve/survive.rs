@@ -1,5 +1,5 @@
-//! A request that panics is answered with 500, and the server goes on. It needs a build that unwinds: the ramdisk's agent, which has
-//! nothing to go on with, has a profile of its own.
+//! Panic handling: a request that panics is answered with 500, and the server continues. This requires a build with unwinding; the
+//! ramdisk's agent, which cannot continue after a panic, has a separate profile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 #[cfg(panic = "abort")]
 compile_error!("the server must survive a request that panics: build it with a profile that unwinds");
 
-/// It has panicked; what it said is on standard error.
+/// Marker for a request that panicked; the message is on standard error.
 pub struct Panicked;
 
 pub struct Survive<F>(Pin<Box<F>>);
@@ -23,7 +23,7 @@ impl<F: Future> Future for Survive<F> {
     type Output = Result<F::Output, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Self::Output> {
-        // What it has left half done is its own: what requests share is in the database, or behind a lock that minds no panic.
+        // State left half-modified belongs to the request: shared state is in the database, or behind locks that ignore poisoning.
         match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(Panicked)),

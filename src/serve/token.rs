@@ -1,4 +1,4 @@
-//! The token of one machine and one boot: made here, kept only as a hash. And the operator's, which is in a file.
+//! Tokens of machines, each for one boot and stored only as a hash; and those of the operator, which are in files.
 
 use crate::error::{Context, Error, Phase, Result};
 use sha2::{Digest, Sha256};
@@ -9,16 +9,16 @@ use std::path::Path;
 
 /// The operator's token, in the server's directory.
 pub const OPERATOR_FILE: &str = "operator.token";
-/// What opens the metrics and nothing else, beside it.
+/// File with the token that only authorizes requests for metrics, in the same directory.
 pub const METRICS_FILE: &str = "metrics.token";
 
-/// SHA-256 of a token; the token itself has 256 random bits, so no salt and no slow hash is needed.
+/// SHA-256 of a token. The token itself has 256 random bits, so neither a salt nor a slow hash is needed.
 pub type Hash = [u8; 32];
 
 /// Returns random bytes of the system.
 ///
 /// # Errors
-/// The system returns none.
+/// The system does not provide random bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
@@ -28,14 +28,14 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// Returns a new token, and its hash.
 ///
 /// # Errors
-/// The system gives no random bytes.
+/// The system does not provide random bytes.
 pub fn fresh() -> Result<(String, Hash)> {
     let token: String = random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let hash = hash(&token);
     Ok((token, hash))
 }
 
-/// The hash of the operator's token.
+/// Returns the hash of the operator's token.
 ///
 /// # Errors
 /// As [`of_file`].
@@ -43,15 +43,15 @@ pub fn of_operator(dir: &Path) -> Result<Hash> {
     of_file(dir, OPERATOR_FILE)
 }
 
-/// The hash of the token in a file, which is made when there is none, readable for its owner only.
+/// Returns the hash of the token in a file. If the file does not exist, it is created with a new token, readable only by its owner.
 ///
 /// # Errors
-/// The file cannot be made or read, or has no token in it.
+/// The file cannot be created or read, or does not contain a token.
 pub fn of_file(dir: &Path, name: &str) -> Result<Hash> {
     let path = dir.join(name);
-    let what = || format!("the token {}", path.display());
+    let what = || format!("token file {}", path.display());
     if !path.try_exists().context(Phase::Serve, what)? {
-        // Whole or not at all: an empty file would lock the operator out.
+        // Written atomically, as an empty file would lock the operator out.
         let new = dir.join(format!("{name}.new"));
         let (token, _) = fresh()?;
         let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
@@ -63,7 +63,7 @@ pub fn of_file(dir: &Path, name: &str) -> Result<Hash> {
     }
     let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
     match text.trim() {
-        "" => Err(Error::new(Phase::Serve, format!("{} is empty: remove the file, and a new one is made", what()))),
+        "" => Err(Error::new(Phase::Serve, format!("{} is empty: remove the file to create a new token", what()))),
         token => Ok(hash(token)),
     }
 }
@@ -72,7 +72,7 @@ pub fn hash(token: &str) -> Hash {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// Are they the same, in a time that does not depend on where they differ?
+/// Compares two hashes in constant time.
 pub fn same(one: &Hash, other: &Hash) -> bool {
     one.iter().zip(other).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }

@@ -1,7 +1,7 @@
-//! metal-api's REST for what it shares with this server: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and
-//! `/v1/machine`; and in the same manner the volumes of Kubernetes of machines.
+//! metal-api's REST API for objects that this server has too: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and `/v1/machine`; and, in
+//! the same style, the Kubernetes volumes of machines.
 //!
-//! What the calls change are the files of the directory, and what they show is what is in force of them.
+//! Requests change the files of the directory, and responses show the versions in effect.
 
 mod answer;
 mod change;

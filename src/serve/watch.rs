@@ -1,6 +1,6 @@
-//! What people see: on a terminal one line a machine, redrawn; elsewhere plain lines; with `--json` one object a line.
+//! Log of the server: on a terminal one redrawn line per machine; otherwise plain lines; with `--json` one object per line.
 //!
-//! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
+//! A separate thread writes, so that a paused terminal or a full pipe never delays a machine.
 
 mod bars;
 mod shown;
@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 use time::UtcOffset;
 
-/// As many messages wait for a slow reader; then progress and events are dropped from the display.
+/// Maximum number of pending messages. If the reader is too slow, further messages are dropped.
 const BACKLOG: usize = 4096;
 
 #[derive(Debug)]
@@ -37,14 +37,14 @@ enum Said {
     Answered(Answered),
 }
 
-/// A line, and the request that it was said for.
+/// A message with the id of the request that caused it.
 #[derive(Debug)]
 struct Line {
     request: Option<String>,
     said: Said,
 }
 
-/// A request and its answer, for logs that programs read.
+/// A request and its response, for machine-readable logs.
 #[derive(Debug)]
 pub struct Answered {
     pub from: IpAddr,
@@ -54,7 +54,7 @@ pub struct Answered {
     pub took: Duration,
 }
 
-/// What a line is about, and where it came from.
+/// Machine that a message is about, and the address that caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
     machine: String,
@@ -68,32 +68,31 @@ impl Who {
     }
 }
 
-/// `storage-7 10.0.0.7`.
+/// Formats name and address, such as `storage-7 10.0.0.7`.
 impl std::fmt::Display for Who {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.name, self.from)
     }
 }
 
-/// The end that everybody talks to; cheap to clone.
+/// Sender of log messages. Cheap to clone.
 #[derive(Clone)]
 pub struct Watch {
     said: SyncSender<Line>,
-    /// The same for those who watch a page.
+    /// Sender of live updates for the web page.
     pub live: Live,
 }
 
-/// The writing thread; [`Writer::finish`] waits for its last line.
+/// The writing thread. [`Writer::finish`] waits for its last line.
 pub struct Writer {
     done: Receiver<()>,
 }
 
 impl Watch {
-    /// Starts the thread that writes to standard output. Call it before there are other threads, so that the local
-    /// time zone can be read.
+    /// Starts the thread that writes to standard output. Call it before other threads are started, so that the local time zone can be read.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     pub fn start(as_json: bool) -> std::io::Result<(Watch, Writer)> {
         let stdout = std::io::stdout();
         if as_json {
@@ -107,7 +106,7 @@ impl Watch {
         Watch::with(Plain { out: stdout, offset, last_progress: HashMap::new() })
     }
 
-    /// As `--json`, to somewhere else.
+    /// Writes JSON as with `--json`, but to another destination.
     #[cfg(test)]
     pub fn json_into(out: impl std::io::Write + Send + 'static) -> Watch {
         Watch::with(Json { out }).unwrap().0
@@ -118,7 +117,7 @@ impl Watch {
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
-                // Nobody reads any more, or this one line cannot be drawn: the machines are served all the same.
+                // The output is closed, or this line cannot be drawn: the server must continue regardless.
                 let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
             }
             show.end();
@@ -131,22 +130,22 @@ impl Watch {
         let _ = self.said.try_send(Line { request: requests::current(), said });
     }
 
-    /// The first line: where the server is.
+    /// Prints the first line, with the server's URL.
     pub fn listening(&self, url: String) {
         self.say(Said::Listening(url));
     }
 
-    /// Where lines are for programs; for people, what comes of it is enough.
+    /// Logs a response, only in JSON: for people, its effects suffice.
     pub fn answered(&self, answered: Answered) {
         self.say(Said::Answered(answered));
     }
 
-    /// Something that is good to know.
+    /// Logs an informational message.
     pub fn note(&self, text: String) {
         self.say(Said::Note(text));
     }
 
-    /// Something that the operator has to put right.
+    /// Logs a problem that requires attention by the operator.
     pub fn problem(&self, text: String) {
         self.say(Said::Problem(text));
     }
@@ -156,13 +155,13 @@ impl Watch {
         self.say(Said::Event(who, event));
     }
 
-    /// What has become of an order to reinstall.
+    /// Logs a change of an order to reinstall.
     pub fn reinstall(&self, who: Who, text: impl Into<String>) {
         self.live.changed(&who.machine);
         self.say(Said::Reinstall(who, clean(&text.into())));
     }
 
-    /// The end of an installation.
+    /// Logs the end of an installation.
     pub fn report(&self, who: Who, report: &Report) {
         self.live.changed(&who.machine);
         self.say(Said::Report(who, Box::new(report.clone())));
@@ -170,7 +169,7 @@ impl Watch {
 }
 
 impl Writer {
-    /// Waits a moment until everything is written; every [`Watch`] must be gone.
+    /// Waits briefly until everything is written. All [`Watch`]es must have been dropped.
     pub fn finish(self) {
         let _ = self.done.recv_timeout(Duration::from_millis(300));
     }

@@ -1,4 +1,4 @@
-//! `drophammer check --fix`: layouts in their canonical spelling, edited where they differ from it.
+//! `drophammer check --fix`: rewrites layouts in their canonical spelling and preserves everything else.
 
 use super::TextFile;
 use crate::desk::{STDIN, is_json, problem_lines};
@@ -12,20 +12,20 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::path::Path;
 
-/// What becomes of a file.
+/// Result of canonicalizing a file.
 enum Fixed {
-    /// It needs nothing.
+    /// Already canonical.
     Canonical(String),
-    /// With its comments, its order and its line ends.
+    /// Edited in place: comments, order and line ends are preserved.
     Edited(String),
-    /// From the layout alone: what is written otherwise is not written in one place.
+    /// Regenerated from the layout, since the differences cannot be edited in place.
     Anew(String),
     NotValid(Vec<Problem>),
-    /// Several layouts, and one of them cannot be edited.
+    /// Several layouts, at least one of which cannot be edited in place.
     ByHand,
 }
 
-/// The canonical spelling of the one file to print, or what was done with each of the files.
+/// Returns the canonical spelling of the one file to print, or what was done with each of the files.
 pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
     if write {
         let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
@@ -33,7 +33,8 @@ pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
         return Ok((said.into_iter().map(|(said, _)| said).collect(), Exit::good_if(good)));
     }
     let [file] = files else {
-        let what = format!("--fix prints one layout, these are {}: give one file, or --write", files.len());
+        let what =
+            format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match fixed(file)? {
@@ -43,27 +44,24 @@ pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
     })
 }
 
-/// What is said of a file, and whether it is good now. One that is not valid, or needs nothing, stays as it is.
+/// Rewrites a file unless it is invalid or already canonical. Returns the message, and whether the file is canonical now.
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {
-        return Err(Error::new(
-            Phase::Settings,
-            "standard input is no file that --write could change: leave --write out",
-        ));
+        return Err(Error::new(Phase::Settings, "--write cannot change standard input: omit --write"));
     }
     Ok(match fixed(file)? {
-        Fixed::Canonical(_) => (format!("{name}: canonical already\n"), true),
+        Fixed::Canonical(_) => (format!("{name}: already canonical\n"), true),
         Fixed::Edited(text) => {
             replace(&file.path, &text)?;
-            (format!("{name}: spelt canonically now\n"), true)
+            (format!("{name}: rewritten in the canonical spelling\n"), true)
         }
         Fixed::Anew(text) => {
             replace(&file.path, &text)?;
-            (format!("{name}: written anew in the canonical form, without its comments\n"), true)
+            (format!("{name}: regenerated in the canonical form, without its comments\n"), true)
         }
         Fixed::NotValid(problems) => {
-            (format!("{}{name}: not valid, left as it is\n", problem_lines(&file.path, &problems)), false)
+            (format!("{}{name}: not valid, unchanged\n", problem_lines(&file.path, &problems)), false)
         }
         Fixed::ByHand => (by_hand(file), false),
     })
@@ -71,7 +69,7 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
 
 fn by_hand(file: &TextFile) -> String {
     let name = file.path.display();
-    format!("{name}: holds several layouts and cannot be edited in place: spell it by hand, as `check` notes\n")
+    format!("{name}: contains several layouts and cannot be edited in place: change it manually as `check` notes\n")
 }
 
 fn fixed(file: &TextFile) -> Result<Fixed> {
@@ -102,10 +100,10 @@ fn fixed(file: &TextFile) -> Result<Fixed> {
     })
 }
 
-/// Puts `text` in the place of the file's content: at every moment, a reader finds all of the old or all of the new one.
+/// Replaces the file's content atomically: a reader sees either all of the old or all of the new content.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let replace = || -> std::io::Result<()> {
-        // A link stays one; what it points at is replaced.
+        // A symbolic link is preserved; its target is replaced.
         let file = file.canonicalize()?;
         let mut name = OsString::from(".");
         name.push(file.file_name().unwrap_or_default());
@@ -118,7 +116,7 @@ fn replace(file: &Path, text: &str) -> Result<()> {
         }
         replaced
     };
-    replace().context(Phase::Settings, || format!("write {}; it is as it was", file.display()))
+    replace().context(Phase::Settings, || format!("write {}; it is unchanged", file.display()))
 }
 
 fn write_new(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! One machine of the rack: the plan that its agent would make, in a row.
+//! Plans one machine of the rack as its agent would, and summarizes the plan as a row.
 
 use super::{Outcome, Row};
 use crate::assigned::preview::{NOBODY_LOOKED, Planned, planned};
@@ -16,7 +16,7 @@ pub fn failure(why: impl Into<String>) -> Error {
     Error::new(Phase::Plan, why)
 }
 
-/// The row, and what can be approved. A fresh inventory goes before the registered one.
+/// Returns the row, and the verdicts that can be approved. A fresh inventory replaces the registered one.
 pub fn judge(seen: Seen, fresh: Option<Inventory>) -> (Row, Option<Verdicts>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
     let mut row = Row {
@@ -48,7 +48,7 @@ pub fn judge(seen: Seen, fresh: Option<Inventory>) -> (Row, Option<Verdicts>) {
         Outlook::Told(machine) => *machine,
     };
     let Some(allocation) = machine.allocation.clone() else {
-        return ends(Outcome::Nothing, "it has no allocation".to_owned());
+        return ends(Outcome::Nothing, "it does not have an allocation".to_owned());
     };
     let (inventory, is_outdated) = match (fresh, seen.registered) {
         (Some(fresh), _) => (fresh, false),
@@ -57,13 +57,13 @@ pub fn judge(seen: Seen, fresh: Option<Inventory>) -> (Row, Option<Verdicts>) {
             (registered.inventory, registered.outdated)
         }
         (None, None) => {
-            let why = "it has never registered: boot it over PXE once, or give its inventory with --inventories";
+            let why = "it has never registered: boot it over PXE once, or provide its inventory with --inventories";
             return ends(Outcome::Unknown, why.to_owned());
         }
     };
     row.mode = Some(if allocation.reinstall { Mode::Reinstall } else { Mode::Install });
     row.image = Some(allocation.image.id.clone());
-    let inventory = match possible(inventory, || "what it has registered is no inventory".to_owned()) {
+    let inventory = match possible(inventory, || "the registered inventory is invalid".to_owned()) {
         Ok(inventory) => inventory,
         Err(error) => {
             row.outcome = Outcome::Unknown;
@@ -73,7 +73,7 @@ pub fn judge(seen: Seen, fresh: Option<Inventory>) -> (Row, Option<Verdicts>) {
     };
     match planned(&machine, allocation, inventory, is_outdated) {
         Ok(Planned { verdicts: None, .. }) => {
-            row.reasons = vec!["what is ordered is installed there already: it is booted".to_owned()];
+            row.reasons = vec!["the ordered installation already exists and is booted".to_owned()];
             (row, None)
         }
         Ok(Planned { disks, verdicts: Some(verdicts), foreseen, .. }) => {

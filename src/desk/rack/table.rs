@@ -1,4 +1,4 @@
-//! The plan of the rack for people: what matters most stands last, before the sum.
+//! The plan of the rack as a table. The most important rows come last, directly above the summary.
 
 use super::{Outcome, Row, Summary};
 use crate::assigned::preview::PlannedDisk;
@@ -6,7 +6,7 @@ use crate::device::identifiers::{comparable_serial, comparable_wwn};
 use crate::plan::Verdict;
 use crate::text::{bytes, clean, columns, counted};
 
-/// So many disks of a machine are named; `--json` has all.
+/// Maximum number of disks listed per machine; `--json` lists all.
 const NAMED: usize = 4;
 
 pub fn table(rows: &[Row], summary: &Summary) -> String {
@@ -46,11 +46,11 @@ fn of_row(row: &Row) -> [String; 6] {
     ]
 }
 
-/// `wipes S1, S2; keeps S3`.
+/// Summarizes the disks, such as `wipes S1, S2; keeps S3`.
 fn disks(disks: &[PlannedDisk]) -> String {
     let verdicts = [
         (Verdict::Wipe, "wipes"),
-        (Verdict::Make, "makes anew"),
+        (Verdict::Make, "recreates"),
         (Verdict::Keep, "keeps"),
         (Verdict::Volumes, "has volumes on"),
     ];
@@ -76,10 +76,10 @@ fn name(disk: &PlannedDisk) -> String {
 fn in_words(sum: &Summary) -> String {
     let parts = [
         (sum.erases, format!("{} on {} lost", bytes(sum.lost_bytes), counted(sum.disks, "disk", "disks"))),
-        (sum.installs, "installed, and nothing lost".to_owned()),
+        (sum.installs, "installed without loss".to_owned()),
         (sum.refused, "refused".to_owned()),
         (sum.unknown, "unknown".to_owned()),
-        (sum.nothing, "nothing changes".to_owned()),
+        (sum.nothing, "unchanged".to_owned()),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count}: {what}")).collect();
@@ -87,10 +87,10 @@ fn in_words(sum: &Summary) -> String {
     let mut text = format!("{}{parts}.", counted(sum.machines, "machine", "machines"));
     if sum.erases + sum.installs > 0 {
         text += &match (sum.minutes, sum.of_unknown_length) {
-            (None, _) => " How long that takes is unknown.".to_owned(),
-            (Some(minutes), 0) => format!(" Each takes about {} at most.", counted_minutes(minutes)),
+            (None, _) => " The duration is unknown.".to_owned(),
+            (Some(minutes), 0) => format!(" Each takes at most about {}.", counted_minutes(minutes)),
             (Some(minutes), unknown) => format!(
-                " Each takes about {} at most, as far as is known; of {unknown} it is unknown.",
+                " Each takes at most about {}, as far as known; the duration of {unknown} is unknown.",
                 counted_minutes(minutes)
             ),
         };

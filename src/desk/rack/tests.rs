@@ -163,10 +163,10 @@ fn the_table_in_the_docs_is_the_one_that_is_printed() {
 fn the_sum_says_what_it_does_not_know() {
     let erases = |minutes| Row { minutes, ..row("one", told(false), registered(inventory(&["sda", "sdb"]), false)) };
     let said = |rows: &[Row]| table::table(rows, &summary(rows)).lines().last().unwrap().to_owned();
-    assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. How long that takes is unknown.");
+    assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. The duration is unknown.");
     assert_eq!(
         said(&[erases(None), Row { approved: true, ..erases(Some(7)) }]),
-        "2 machines; 2: 83.9 GB on 4 disks lost. Each takes about 7 minutes at most, as far as is known; of 1 it is unknown. 1 plan is approved."
+        "2 machines; 2: 83.9 GB on 4 disks lost. Each takes at most about 7 minutes, as far as known; the duration of 1 is unknown. 1 plan is approved."
     );
     assert_eq!(said(&[]), "0 machines.");
 }

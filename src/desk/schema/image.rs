@@ -1,4 +1,4 @@
-//! The schema of an image's file, `images/*.yaml` of `drophammer serve`; written here for the same reason as that of machines.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`; written by hand for the same reason as that of machine files.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
-        "description": "A file of images/, as `drophammer serve` reads it. It has a file or a url.",
+        "description": "A file of images/ of `drophammer serve`. It has either file or url.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],
@@ -26,40 +26,40 @@ pub fn schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "OS, hyphen, version. Constraints of layouts look at it.",
+                "description": "OS, hyphen, version. Constraints of layouts match it.",
                 "examples": ["debian-12.0.20261101"],
             },
-            "name": {"type": ["string", "null"], "description": "For people."},
-            "description": {"type": ["string", "null"], "description": "For people."},
+            "name": {"type": ["string", "null"], "description": "Display name."},
+            "description": {"type": ["string", "null"], "description": "Description for display only."},
             "file": {
                 "type": ["string", "null"],
                 "pattern": "^[^/]",
                 "description": "A path below images/, which the server serves.",
                 "examples": ["debian-12.tar.zst"],
             },
-            "url": place("Where the image is: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
+            "url": place("Location of the image: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
             "mirrors": {
                 "type": ["array", "null"],
-                "items": place("Another place with the same image."),
-                "description": "Other places with the same image, in the order in which they are tried.",
+                "items": place("Another location of the same image."),
+                "description": "Other locations of the same image, in the order in which they are tried.",
             },
             "digest": {
                 "type": ["string", "null"],
                 "pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$",
-                "description": "Of the file as it travels; of an image in a registry that of its manifest. That of a file is computed.",
+                "description": "Digest of the file as downloaded; of an image in a registry, the digest of its manifest. For file, it is computed.",
             },
             "pull_secret": {
                 "type": ["object", "null"],
-                "description": "For a registry that wants a password. It goes to host and port of url alone, and to token_service.",
+                "description": "Registry credentials. They are sent only to host and port of url, and to token_service.",
                 "additionalProperties": false,
                 "properties": {
-                    "username": word("As the registry knows it."),
-                    "password": word("Its password, or a token that the registry takes in its place."),
+                    "username": word("User name at the registry."),
+                    "password": word("Password, or a token that the registry accepts instead."),
                     "token_service": {
                         "type": "string",
-                        "description": "Host of the registry's token service, with a port other than 443, if it is not that of url: gitlab.example.org.",
+                        "description": "Host of the registry's token service, with a port other than 443, if it differs from that of url: gitlab.example.org.",
                     },
-                    "identitytoken": word("What `docker login` keeps where the registry gives it in place of the password."),
+                    "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
                 },
                 "anyOf": [
                     {"required": ["username", "password"]},
@@ -69,7 +69,7 @@ pub fn schema() -> Value {
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",
-                "description": "What makes the image boot on a machine: its installer if it has one or else drophammer, its installer, drophammer, nobody.",
+                "description": "Program that makes the image bootable on a machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
             },
         },
     })

@@ -1,5 +1,5 @@
-//! The schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written here and not derived, because the reader's
-//! types carry places in the file; a test compares the fields of both.
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand and not derived, because the types of the
+//! reader carry positions in the file; a test compares the fields of both.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub fn schema() -> Value {
     let any = |description: &str| json!({"description": description});
     let allocation = json!({
         "type": ["object", "null"],
-        "description": "What the machine is to become; without one it registers and waits.",
+        "description": "Target state of the machine; without it, the machine registers and waits.",
         "additionalProperties": false,
         "required": ["id", "hostname"],
         "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
@@ -20,79 +20,79 @@ pub fn schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "Names this installation. A new id begins anew and wipes every listed disk.",
+                "description": "Identifies this installation. A new id starts a new installation, which wipes every listed disk.",
                 "examples": ["storage-7-2026-11"],
             },
-            "hostname": {"type": "string", "description": "Of the installed system.", "examples": ["storage-7"]},
+            "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
             "image": {
                 "type": "string",
-                "description": "Id of a file of images/. A reinstall takes the image of its order.",
+                "description": "Id of an image in images/. A reinstall uses the image of its order.",
                 "examples": ["debian-12.0.20261101"],
             },
             "os": {
                 "type": ["string"],
                 "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
-                "description": "In place of an image: a folder of os/, an OS definition, and its variant.",
+                "description": "Instead of an image: an OS definition (a directory of os/) and its variant.",
                 "examples": ["web+small"],
             },
             "os_parameters": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
-                "description": "What the OS definition is told: KEY=VALUE, and -KEY for what all machines are told otherwise.",
+                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that all other machines get.",
                 "examples": [["track=testing", "-proxy"]],
             },
             "filesystemlayout": text(
-                "Id of a file of layouts/; without one, the layout whose constraints take the machine's size and the image."
+                "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
             ),
-            "name": text("For people."),
-            "project": text("Passed on to the image."),
-            "role": text("Passed on to the image."),
-            "requested_traits": list("Some of the machine's traits. A deploy template of that name changes the steps of the installation."),
-            "ssh_pub_keys": list("Who may log in, as the image's installer understands it."),
-            "user_data": text("For the image: cloud-init, ignition or what else it reads."),
+            "name": text("Display name."),
+            "project": text("Passed to the image."),
+            "role": text("Passed to the image."),
+            "requested_traits": list("Traits of the machine that this installation requests. A deploy template of that name changes the steps of the installation."),
+            "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
+            "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
             "console_password": {
                 "type": ["string", "number", "null"],
-                "description": "For the image: the password of its user at the console.",
+                "description": "Console password of the image's user.",
             },
             "disk_key": {
                 "type": ["string", "null"],
                 "minLength": 20,
-                "description": "What opens the machine's filesystems that are `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It is drawn, not thought up.",
+                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It must be random.",
             },
             "erase": {
                 "enum": ["quick", "secure", "none", null],
                 "default": "quick",
-                "description": "How thoroughly disks are erased before they are made anew.",
+                "description": "Method of erasing disks before they are recreated.",
             },
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",
-                "description": "What makes the image boot on this machine: its installer if it has one or else drophammer, its installer, drophammer, nobody.",
+                "description": "Program that makes the image bootable on this machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
             },
             "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
-            "kernel_arguments": list("Further arguments of the installed kernel, one word each."),
+            "kernel_arguments": list("Additional arguments of the installed kernel, one word each."),
             "boot_order": {
                 "enum": ["pxe", "disk", "keep", null],
                 "default": "pxe",
-                "description": "Where the installed system comes among the entries of an EFI firmware: after the network, first, or the order stays.",
+                "description": "Position of the installed system in the boot order of EFI firmware: pxe (after the network), disk (first), keep (the order is unchanged).",
             },
             "network": network(),
             "volumes": {
                 "type": ["array", "null"],
                 "items": {"type": "object"},
-                "description": "Volumes of Kubernetes that are prepared on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
+                "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
             },
-            "networks": any("Passed on to the image as it is written."),
-            "dns_servers": any("Passed on to the image as it is written."),
-            "ntp_servers": any("Passed on to the image as it is written."),
-            "firewall_rules": any("Passed on to the image as it is written."),
-            "vpn": any("Passed on to the image as it is written."),
+            "networks": any("Passed to the image unchanged."),
+            "dns_servers": any("Passed to the image unchanged."),
+            "ntp_servers": any("Passed to the image unchanged."),
+            "firewall_rules": any("Passed to the image unchanged."),
+            "vpn": any("Passed to the image unchanged."),
         },
     });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Machine",
-        "description": "A file of machines/, as `drophammer serve` reads it.",
+        "description": "A file of machines/ of `drophammer serve`.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],
@@ -103,21 +103,21 @@ pub fn schema() -> Value {
                 "description": "SMBIOS UUID, as `dmidecode -s system-uuid` prints it.",
                 "examples": ["4c4c4544-0051-3010-8052-b4c04f4d3132"],
             },
-            "name": text("For people."),
+            "name": text("Display name."),
             "macs": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
-                "description": "MAC addresses of its cards. With some, a machine of this id and another MAC gets nothing.",
+                "description": "MAC addresses of its NICs. If given, a machine with this id but another MAC is refused.",
                 "examples": [["52:54:00:aa:00:01"]],
             },
             "smbios_uuid": {
                 "type": ["string", "null"],
                 "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-                "description": "UUID that its firmware reports, if the id is another one.",
+                "description": "UUID that its firmware reports, if it differs from the id.",
             },
             "size": {
                 "type": ["string", "null"],
-                "description": "Id of its size, for which layouts have constraints.",
+                "description": "Id of its size, which constraints of layouts match.",
                 "examples": ["c1-large-x86"],
             },
             "consoles": {
@@ -128,28 +128,28 @@ pub fn schema() -> Value {
             },
             "ramdisk_network": {
                 "oneOf": [network(), {"type": "null"}],
-                "description": "How the ramdisk comes up where DHCP does not say it: version 2 of netplan's format.",
+                "description": "Network of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
             },
-            "traits": list("What can be requested of the machine: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
+            "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "true, or the reason in words: then no reinstall can be ordered.",
+                "description": "true, or the reason as text: reinstalls are refused.",
             },
             "bmc": {
                 "type": ["object", "null"],
-                "description": "The management controller that switches the machine. The password is a secret.",
+                "description": "The machine's management controller (BMC). The password is a secret.",
                 "additionalProperties": false,
                 "required": ["url", "username", "password"],
                 "properties": {
                     "url": {
                         "type": "string",
                         "pattern": "^(https?|ipmi)://",
-                        "description": "https://HOST for Redfish, with the path of the system where there are several; ipmi://HOST for IPMI.",
+                        "description": "https://HOST for Redfish, with the path of the system if there are several; ipmi://HOST for IPMI.",
                         "examples": ["https://10.1.0.7"],
                     },
-                    "username": {"type": "string", "description": "Who may switch it."},
-                    "password": {"type": ["string", "number"], "description": "Their password."},
-                    "insecure": {"type": ["boolean", "null"], "default": false, "description": "Take any certificate."},
+                    "username": {"type": "string", "description": "User with power privileges."},
+                    "password": {"type": ["string", "number"], "description": "Password of the user."},
+                    "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
                 },
             },
             "allocation": allocation,
@@ -157,18 +157,19 @@ pub fn schema() -> Value {
     })
 }
 
-/// The kinds of devices. What is in them the reader judges, in better words than a schema has.
+/// Returns the schema of a network by device types. The contents of the devices are checked by the reader, with better messages than a
+/// schema has.
 fn network() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
-        "version": {"enum": [2, "2", null], "description": "Only version 2 is read."},
-        "ethernets": devices("Cards, found by match.macaddress or named by their id."),
-        "bonds": devices("Several cards as one."),
-        "vlans": devices("Tagged networks on a card or a bond."),
+        "version": {"enum": [2, "2", null], "description": "Only version 2 is supported."},
+        "ethernets": devices("NICs, selected by match.macaddress or named by their id."),
+        "bonds": devices("Bonds of several NICs."),
+        "vlans": devices("Tagged networks on a NIC or a bond."),
     });
     json!({
         "type": ["object", "null"],
-        "description": "The network of the installed system, in version 2 of netplan's format.",
+        "description": "Network configuration in version 2 of netplan's format.",
         "additionalProperties": false,
         "properties": {
             "version": fields["version"],
@@ -177,7 +178,7 @@ fn network() -> Value {
             "vlans": fields["vlans"],
             "network": {
                 "type": ["object", "null"],
-                "description": "The same, as a file of netplan has it.",
+                "description": "The same, nested as in netplan's files.",
                 "additionalProperties": false,
                 "properties": fields,
             },

@@ -1,4 +1,5 @@
-//! The schema of `IMAGE.manifest`, which `image pack` lays beside an image; written here because the reader is not in every build.
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image; written by hand because not every build contains the
+//! reader.
 
 use crate::contents::Contents;
 use schemars::generate::SchemaSettings;
@@ -10,20 +11,20 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Manifest",
-        "description": "IMAGE.manifest, which lies beside an image. All but contents is about the image as it travels, compressed.",
+        "description": "IMAGE.manifest, which is stored next to an image. All fields except contents describe the image as downloaded, compressed.",
         "type": "object",
         "required": ["version", "size_bytes", "digest", "chunk_bytes", "chunks"],
         "properties": {
             "version": {"const": 1},
-            "image": {"type": ["string", "null"], "description": "OS, hyphen, version: what a signature is for."},
+            "image": {"type": ["string", "null"], "description": "Id of the image that a signature covers: OS, hyphen, version."},
             "size_bytes": {"type": "integer", "minimum": 0},
-            "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Of the whole."},
-            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each piece but the last."},
+            "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Digest of the whole image."},
+            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each chunk except the last."},
             "contents": contents,
             "chunks": {
                 "type": "array",
                 "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
-                "description": "SHA-256 of each piece, in order.",
+                "description": "SHA-256 of each chunk, in order.",
             },
         },
     })

@@ -1,6 +1,5 @@
-//! What the types of a layout do not say: which fields may be left out, what their text looks like, and which other
-//! spellings are read. The latter are marked as deprecated: `deprecated` is the standard's word, `deprecationMessage`
-//! the one that editors show (VS Code, JetBrains).
+//! Rules for layouts that cannot be derived from the Rust types: optional fields, patterns of text, and accepted alternative spellings. The
+//! latter are marked with the standard `deprecated` and with `deprecationMessage`, which editors display (VS Code, JetBrains).
 
 use crate::layout::{FILESYSTEM_OF_V2, Format, LAYOUT_OF_V2, LvmType, OnReinstall, RaidLevel};
 use serde_json::{Map, Value, json};
@@ -11,13 +10,13 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// A word that reaches a command as it is: no shell reads quotes.
+/// A word that is passed to a command unchanged: no shell interprets quotes.
 const WORD: &str = r#"^[^\s"']+$"#;
 
-/// Names in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and the codes.
+/// Names of GPT types in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and the codes.
 const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
-/// The layout itself, which is the root of one schema and a definition in the other.
+/// Adds the rules of the layout, which is the root of one schema and a definition in another.
 pub(super) fn layout(layout: &mut Value) {
     required(layout, &["id", "filesystems", "disks"]);
     set(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
@@ -27,7 +26,7 @@ pub(super) fn layout(layout: &mut Value) {
     also(layout, "logicalvolumes", &["logical_volumes", "logicalVolumes"]);
 }
 
-/// Everything below the layout.
+/// Adds the rules of all types below the layout.
 pub(super) fn definitions(definitions: &mut Fields) {
     for (name, rules) in [
         ("Constraints", constraints as fn(&mut Value)),
@@ -59,13 +58,13 @@ fn constraints(constraints: &mut Value) {
             "propertyNames": {"pattern": r"\S", "not": {"const": "*"}},
             "additionalProperties": {"anyOf": [
                 canonical,
-                deprecated(without_blank, "a blank belongs between operator and version"),
-                deprecated(json!({"type": "number"}), "this is text: write it in quotes"),
+                deprecated(without_blank, "put a blank between operator and version"),
+                deprecated(json!({"type": "number"}), "must be text: write it in quotes"),
             ]},
             "examples": [{"debian": ">= 12", "ubuntu": "*"}],
         }),
     );
-    let none = deprecated(json!({"type": "array", "maxItems": 0}), "this is a mapping: write {}");
+    let none = deprecated(json!({"type": "array", "maxItems": 0}), "must be a mapping: write {}");
     or(constraints, "images", none);
 }
 
@@ -73,7 +72,11 @@ fn filesystem(filesystem: &mut Value) {
     required(filesystem, &["device", "format"]);
     unread(filesystem, &FILESYSTEM_OF_V2);
     set(filesystem, "path", json!({"pattern": "^(/.*)?$", "examples": ["/", "/boot/efi", "/var/lib"]}));
-    or(filesystem, "path", deprecated(json!({"const": "none"}), "what is not mounted has no path: leave it out"));
+    or(
+        filesystem,
+        "path",
+        deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit it"),
+    );
     set(
         filesystem,
         "device",
@@ -91,7 +94,7 @@ fn filesystem(filesystem: &mut Value) {
     }
     set(filesystem, "mountoptions", json!({"examples": [["noatime", "nodev"]]}));
     set_items(filesystem, "mountoptions", json!({"pattern": r"^[^\s,\\]+$"}));
-    or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "this is a list: one option an entry"));
+    or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "must be a list: one option per entry"));
     also(filesystem, "mountoptions", &["mount_options", "mountOptions"]);
     createoptions(filesystem, json!([["-F", "32"]]));
     choice(filesystem, "format", "format_", &Format::ALL.map(Format::name));
@@ -104,10 +107,10 @@ fn createoptions(owner: &mut Value, examples: Value) {
     set(owner, "createoptions", json!({"examples": examples}));
     let several = json!({"type": "string", "pattern": r#"^\s*[^\s"']+(\s+[^\s"']+)*\s*$"#});
     let word = json!({"type": "string", "pattern": WORD});
-    let item = json!({"anyOf": [word, deprecated(several, "one word an entry")]});
+    let item = json!({"anyOf": [word, deprecated(several, "one word per entry")]});
     set(owner, "createoptions", json!({"items": item}));
     let text = json!({"type": "string", "pattern": r#"^[^"']*$"#});
-    or(owner, "createoptions", deprecated(text, "this is a list: one word an entry"));
+    or(owner, "createoptions", deprecated(text, "must be a list: one word per entry"));
     also(owner, "createoptions", &["options", "create_options", "createOptions"]);
 }
 
@@ -133,7 +136,7 @@ fn disk(disk: &mut Value) {
         }),
     );
     also(disk, "wipeonreinstall", &["wipe", "wipe_on_reinstall", "wipeOnReinstall"]);
-    // Only what hints find may have any name.
+    // Only disks that are found by hints may have any name.
     let named =
         json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
     all_of(disk, named);
@@ -151,12 +154,12 @@ fn partition(partition: &mut Value) {
         |number: u32, text: &str| deprecated(json!({"const": number}), &format!("write \"{text}\" in quotes"));
     or(partition, "gpttype", deprecated(name, "write \"ef00\", \"8300\", \"fd00\" or \"8e00\""));
     or(partition, "gpttype", unquoted(8300, "8300"));
-    // To YAML, 8e00 without quotes is 8 times 10 to the power of 0.
+    // In YAML, 8e00 without quotes is the number 8 times 10 to the power of 0.
     or(partition, "gpttype", unquoted(8, "8e00"));
     also(partition, "gpttype", &["type", "gpt_type", "gptType"]);
 }
 
-/// The whole text, in capitals or not.
+/// Returns a pattern for the whole text that ignores the case of letters.
 fn either_case(pattern: &str) -> String {
     let either = |c: char| match c.is_ascii_alphabetic() {
         true => format!("[{c}{}]", c.to_ascii_uppercase()),
@@ -165,7 +168,7 @@ fn either_case(pattern: &str) -> String {
     format!("^({})$", pattern.chars().map(either).collect::<String>())
 }
 
-/// A value out of a few also in capitals, and with the prefix that metal-stack's v2 API has: `FORMAT_EXT4`.
+/// Also accepts the values of an enumeration in capitals, and with the prefix of metal-stack's v2 API: `FORMAT_EXT4`.
 fn choice(owner: &mut Value, name: &str, prefix: &str, known: &[&str]) {
     let pattern = either_case(&format!("({})?({})", prefix.replace('_', "_?"), known.join("|")));
     let message = format!("write one of: {}", known.join(", "));
@@ -178,7 +181,7 @@ fn raid(raid: &mut Value) {
     set(raid, "arrayname", json!({"pattern": name, "examples": ["/dev/md/root", "/dev/md0"]}));
     also(raid, "arrayname", &["name", "array_name", "arrayName"]);
     set(raid, "devices", json!({"minItems": 1, "uniqueItems": true, "examples": [["/dev/sda1", "/dev/sdb1"]]}));
-    or(raid, "level", deprecated(json!({"enum": [0, 1, 5, 6, 10]}), "this is text: write it in quotes"));
+    or(raid, "level", deprecated(json!({"enum": [0, 1, 5, 6, 10]}), "must be text: write it in quotes"));
     choice(raid, "level", "raid_level_", &RaidLevel::ALL.map(RaidLevel::number));
     createoptions(raid, json!([["--metadata=1.0"]]));
     set(raid, "spares", json!({"default": 0}));
@@ -212,7 +215,7 @@ fn image(image: &mut Value) {
 }
 
 fn number_in_quotes(pattern: &str) -> Value {
-    deprecated(json!({"type": "string", "pattern": pattern}), "this is a number: write it without quotes")
+    deprecated(json!({"type": "string", "pattern": pattern}), "must be a number: write it without quotes")
 }
 
 fn deprecated(mut schema: Value, message: &str) -> Value {
@@ -221,7 +224,7 @@ fn deprecated(mut schema: Value, message: &str) -> Value {
     schema
 }
 
-/// Exactly these must be there; of the others null is as good as nothing.
+/// Declares exactly these fields as required; the others also accept null, which is equivalent to absence.
 fn required(owner: &mut Value, names: &[&str]) {
     owner["required"] = json!(names);
     let optional: Vec<String> = match owner.get("properties").and_then(Value::as_object) {
@@ -247,7 +250,7 @@ fn property<'a>(owner: &'a mut Value, name: &str) -> Option<&'a mut Fields> {
     owner.get_mut("properties")?.get_mut(name)?.as_object_mut()
 }
 
-/// The canonical spelling among the alternatives of a property, or the property itself.
+/// Returns the canonical alternative of a property, or the property itself.
 fn canonical(property: &mut Fields) -> Option<&mut Fields> {
     if property.contains_key("anyOf") {
         property.get_mut("anyOf")?.as_array_mut()?.first_mut()?.as_object_mut()
@@ -256,7 +259,7 @@ fn canonical(property: &mut Fields) -> Option<&mut Fields> {
     }
 }
 
-/// Adds rules to the canonical spelling; words for people stand beside the alternatives.
+/// Adds rules to the canonical spelling. Annotations apply to all alternatives.
 fn set(owner: &mut Value, name: &str, rules: Value) {
     let (Some(property), Value::Object(rules)) = (property(owner, name), rules) else { return };
     for (keyword, rule) in rules {
@@ -274,7 +277,7 @@ fn set_items(owner: &mut Value, name: &str, rules: Value) {
     }
 }
 
-/// Another way to write a value.
+/// Adds an alternative spelling of a value.
 fn or(owner: &mut Value, name: &str, alternative: Value) {
     let Some(property) = property(owner, name) else { return };
     if !property.contains_key("anyOf") {
@@ -289,12 +292,12 @@ fn or(owner: &mut Value, name: &str, alternative: Value) {
     }
 }
 
-/// Other names of a field, of which none can stand beside another, but each can stand for the canonical one where that is required.
-/// Editors do not propose what has a `deprecationMessage`.
+/// Adds other names of a field. At most one of the names may be present; each satisfies a requirement of the canonical one. Editors do not
+/// propose fields with a `deprecationMessage`.
 fn also(owner: &mut Value, name: &str, others: &[&str]) {
     let Some(property) = property(owner, name) else { return };
     let mut copy = Value::Object(property.clone());
-    copy["description"] = json!(format!("Another name of {name}."));
+    copy["description"] = json!(format!("Alternative name of {name}."));
     let copy = deprecated(copy, &format!("the canonical name of this field is {name}"));
     for other in others {
         owner["properties"][*other] = copy.clone();
@@ -313,11 +316,11 @@ fn also(owner: &mut Value, name: &str, others: &[&str]) {
     all_of(owner, json!({"oneOf": once}));
 }
 
-/// Fields of metal-stack's v2 API that are taken, and not read.
+/// Adds fields of metal-stack's v2 API that are accepted and ignored.
 fn unread(owner: &mut Value, names: &[&str]) {
     for name in names {
-        let any = json!({"description": "Of metal-stack's v2 API."});
-        owner["properties"][*name] = deprecated(any, "this field is not read here");
+        let any = json!({"description": "Field of metal-stack's v2 API."});
+        owner["properties"][*name] = deprecated(any, "this field is ignored");
     }
 }
 

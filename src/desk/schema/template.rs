@@ -1,12 +1,12 @@
-//! The schema of a deploy template, `deploy-templates/*.yaml` of `drophammer serve`; written here because Ironic's rules are, and not our
-//! types. A test compares it with the reader.
+//! JSON Schema of a deploy template, `deploy-templates/*.yaml` of `drophammer serve`; written by hand because it follows Ironic's rules,
+//! not Rust types. A test compares it with the reader.
 
 use crate::steps::CATALOGUE;
 use serde_json::{Value, json};
 
 pub fn schema() -> Value {
     let time =
-        json!({"type": ["string", "null"], "description": "Written by the calls that make and change templates."});
+        json!({"type": ["string", "null"], "description": "Set by the API calls that create and change templates."});
     let known: Vec<&str> = CATALOGUE.iter().filter_map(|entry| Some(entry.name.split_once('.')?.1)).collect();
     let step = json!({
         "type": "object",
@@ -15,10 +15,10 @@ pub fn schema() -> Value {
         "properties": {
             "interface": {
                 "enum": ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"],
-                "description": "What the step is a part of. drophammer has steps of deploy and raid.",
+                "description": "Interface of the step. drophammer supports steps of deploy and raid.",
             },
             "step": {"type": "string", "minLength": 1, "description": "Name of the step.", "examples": known},
-            "args": {"type": "object", "description": "What the step is told."},
+            "args": {"type": "object", "description": "Arguments of the step."},
             "priority": {
                 "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+$"}],
                 "description": "The highest runs first; 0 disables the step.",
@@ -28,7 +28,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Deploy template",
-        "description": "A file of deploy-templates/, as `drophammer serve` reads it, and a template of Ironic.",
+        "description": "A file of deploy-templates/ of `drophammer serve`, compatible with templates of Ironic.",
         "type": "object",
         "additionalProperties": false,
         "required": ["name", "steps"],
@@ -40,14 +40,14 @@ pub fn schema() -> Value {
                 "description": "A trait: CUSTOM_ with capital letters, digits and _, or one of os-traits.",
                 "examples": ["CUSTOM_BM_CONFIG_RAID_DISK_MIRROR"],
             },
-            "steps": {"type": "array", "minItems": 1, "items": step, "description": "What a machine gets with the trait."},
+            "steps": {"type": "array", "minItems": 1, "items": step, "description": "Steps that the trait adds or changes."},
             "uuid": {
                 "type": ["string", "null"],
                 "pattern": "^(-*[0-9a-fA-F]){32}-*$",
-                "description": "Without one, it is made of the name.",
+                "description": "Derived from the name if absent.",
             },
-            "extra": {"type": ["object", "null"], "description": "For you."},
-            "description": {"type": ["string", "null"], "maxLength": 255, "description": "Taken, and not kept."},
+            "extra": {"type": ["object", "null"], "description": "Free for your own use."},
+            "description": {"type": ["string", "null"], "maxLength": 255, "description": "Accepted, but not stored."},
             "created_at": time,
             "updated_at": time,
         },

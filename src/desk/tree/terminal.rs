@@ -1,6 +1,6 @@
-//! The tree of a layout for a terminal: a line for each device, 100 columns where names allow it.
+//! Layout trees on a terminal: a line for each device, at most 100 columns if the names permit.
 //!
-//! What stands on several devices is drawn under the first of them; the others name it.
+//! An object on several devices is drawn under the first one; the others refer to it.
 
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
@@ -10,9 +10,9 @@ use crate::text::{counted, padded, width};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
-/// With less room than this beside the other columns, the details stand in lines of their own.
+/// Minimum width of the details column. With less room, details are printed on separate lines.
 const LEAST_DETAILS: usize = 26;
-/// A longer device name has its line to itself.
+/// Maximum width of a device name. A longer name is printed on a separate line.
 const LONGEST_NAME: usize = 36;
 
 const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
@@ -23,7 +23,7 @@ const WIPED: Option<Style> = Some(Style::BoldRed);
 const KEPT: Option<Style> = Some(Style::BoldGreen);
 const MOUNTED: Option<Style> = Some(Style::Cyan);
 
-/// The whole drawing; `colour` for a terminal.
+/// Returns the drawing, in colour for a terminal.
 pub(super) fn draw(graph: &Graph, colour: bool) -> String {
     let mut painter = Painter { graph, drawn: vec![false; graph.nodes.len()], rows: Vec::new() };
     for root in graph.roots() {
@@ -32,7 +32,7 @@ pub(super) fn draw(graph: &Graph, colour: bool) -> String {
     let mut text = title(graph, colour);
     text.push_str(&table(&painter.rows, colour));
     if !graph.layout.disks.is_empty() {
-        text.push_str("\nA fresh install erases every disk named here, a reinstall those with WIPE.\n");
+        text.push_str("\nA first installation erases every disk listed here, a reinstall those with WIPE.\n");
     }
     text
 }
@@ -50,9 +50,9 @@ fn title(graph: &Graph, colour: bool) -> String {
     format!("{text}\n{purpose}\n\n")
 }
 
-/// A device with what is known of it.
+/// Line of a device.
 struct Row {
-    /// Lines of the tree before the name, and before what continues below it.
+    /// Tree lines before the name, and before its continuation lines.
     lines: String,
     lines_below: String,
     name: String,
@@ -66,7 +66,7 @@ struct Painter<'a> {
     rows: Vec<Row>,
 }
 
-/// A node that waits for its line: what leads to it, what to its children, and the disk that it is on.
+/// Node waiting to be drawn, with the tree lines before it and before its children, and the disk that it is on.
 struct Open {
     node: usize,
     lines: String,
@@ -75,7 +75,7 @@ struct Open {
 }
 
 impl Painter<'_> {
-    /// Draws a root and all that stands on it. Not by recursion: a layout may put a thousand arrays on each other.
+    /// Draws a root and everything above it. Iterative, since a layout may stack a thousand arrays.
     fn subtree(&mut self, root: usize) {
         let graph = self.graph;
         let mut open = vec![Open { node: root, lines: String::new(), below: String::new(), disk: String::new() }];
@@ -99,7 +99,7 @@ impl Painter<'_> {
         }
     }
 
-    /// Is this a filesystem that is said in the line of its device?
+    /// Returns whether the node is a filesystem that is shown in the line of its device.
     fn is_content(&self, node: usize) -> bool {
         matches!(self.graph.nodes[node].item, Item::Filesystem(filesystem) if filesystem.format != Format::Tmpfs)
     }
@@ -165,7 +165,7 @@ impl Painter<'_> {
     }
 }
 
-/// A partition of a disk with a long path is named by what it adds to that.
+/// Returns the displayed name of a device. A partition of a disk with a long path is shown as its suffix.
 fn name(device: &str, item: Item, disk: &str) -> String {
     match item {
         Item::Filesystem(_) => "tmpfs".to_owned(),
@@ -201,7 +201,7 @@ fn table(rows: &[Row], colour: bool) -> String {
 struct Table {
     first: usize,
     widths: [usize; 4],
-    /// Do the details stand beside the other columns?
+    /// Whether the details are printed in a column next to the others, and not on separate lines.
     beside: bool,
     details_at: usize,
     colour: bool,
@@ -262,12 +262,12 @@ fn paint(text: &str, style: Option<Style>, colour: bool) -> String {
     style.map_or_else(|| text.to_owned(), |style| style.paint(text))
 }
 
-/// A label of somebody's layout must not move the cursor.
+/// Replaces control characters: a label must not move the cursor.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Lines of at most `most` characters: items side by side, one that is longer broken at blanks.
+/// Wraps items into lines of at most `most` characters. Items are joined in a line; a longer item is broken at blanks.
 fn wrapped(items: &[String], most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for item in items {

@@ -1,4 +1,4 @@
-//! Secrets of an allocation. Each leaves the server when the boot that installs needs it, and not before.
+//! Secrets of an allocation. Each is sent only when the boot that installs needs it.
 
 use super::bodies::{EVENT_BYTES, read};
 use crate::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
@@ -31,10 +31,10 @@ pub async fn release(
     };
     let given = agents::given(&app, &directory, &id).await?.filter(|given| given.moving.is_none());
     let Some(assigned) = given.map(|given| given.assigned).filter(|assigned| assigned.installs) else {
-        return refuse("the machine installs nothing now");
+        return refuse("the machine is not installing");
     };
     if *assigned.allocation.id != allocationuuid {
-        return refuse(&format!("the machine has allocation {} now", *assigned.allocation.id));
+        return refuse(&format!("the machine now has allocation {}", *assigned.allocation.id));
     }
     if let Some(reason) = untimely(&boot, purpose) {
         return refuse(reason);
@@ -58,14 +58,14 @@ fn untimely(boot: &Boot, purpose: SecretPurpose) -> Option<&'static str> {
     }
 }
 
-/// Returns the fields that the machine can still request. Before the point of no return, these are all.
+/// Returns the fields that the machine can still request: all of them before the point of no return.
 pub fn separate(assigned: &Assigned, has_not_begun: bool) -> Vec<SecretField> {
     let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
     let fields = if assigned.installs { fields(assigned) } else { Vec::new() };
     fields.into_iter().filter(can_request).collect()
 }
 
-/// Returns the secret fields that the allocation has.
+/// Returns the secret fields that are set in the allocation.
 fn fields(assigned: &Assigned) -> Vec<SecretField> {
     let told = assigned.allocation.told();
     [

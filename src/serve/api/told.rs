@@ -1,4 +1,4 @@
-//! The allocation of a machine in the form that the agent reads.
+//! The allocation of a machine in the format of the agent.
 
 use super::secrets;
 use crate::allocation;
@@ -15,8 +15,8 @@ use crate::serve::wanted;
 use crate::steps::Steps;
 use serde_json::Value;
 
-/// The machine's allocation with how far it is, when it can be carried out. Why it cannot has been said by whoever made
-/// the picture.
+/// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
+/// directory was read.
 pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
@@ -25,9 +25,9 @@ pub async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Opti
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an image
-/// without a URL, so that it cannot install it. Secrets are released by `api::secrets`, but for the parameters of an OS definition, which
-/// its `verify` needs before the plan.
+/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an
+/// image without a URL, so that it cannot install it. Secrets are released separately by `api::secrets`, except the parameters of an OS
+/// definition, which its `verify` needs before the plan.
 pub fn on_the_wire(
     assigned: &Assigned,
     standing: Standing,
@@ -82,7 +82,7 @@ pub fn on_the_wire(
             attempt_record: order.attempt.and_then(|attempt| attempt.record),
         }),
         installed: standing.marker,
-        // An agent of an earlier version knows nothing of steps.
+        // Agents of earlier versions do not support steps.
         erase: if steps.is_empty() { allocation.erase } else { Steps::told(steps).erase() },
         steps: steps.clone(),
         succeeded,
@@ -96,13 +96,13 @@ pub fn on_the_wire(
     }
 }
 
-/// Converts a volume that the last installation has reported. The marker records the disks below it.
+/// Converts a volume reported by the last installation. The install marker records its disks.
 fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
     let PreparedVolume { name, uid, path, .. } = volume.clone();
     RecordedVolume { name, uid, path, ..RecordedVolume::default() }
 }
 
-/// A path for a URL.
+/// Encodes a path for a URL.
 pub fn percent_encoded(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

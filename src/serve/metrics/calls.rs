@@ -1,4 +1,4 @@
-//! `/metrics`, `/livez` and `/readyz`.
+//! Handlers of `/metrics`, `/livez` and `/readyz`.
 
 use super::{Metrics, phase, text};
 use crate::serve::App;
@@ -13,20 +13,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// However often somebody asks, machines are not counted more often than this.
+/// Minimum interval between two counts of the machines.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// So many machines at once: others have their turn between.
+/// Number of machines counted per database query, so that other queries are not delayed.
 const AT_ONCE: usize = 200;
 
-/// How many machines are in which phase, and when that was counted.
+/// Number of machines by phase, and the time when they were counted.
 #[derive(Default)]
 pub struct Phases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
-/// `GET /metrics`, with the token in `metrics.token`, which opens nothing else, or with the operator's.
+/// `GET /metrics`, authorized by the token in `metrics.token`, which is only valid here, or by the operator's.
 pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
     let given = bearer(&headers).is_some_and(|given| token::same(&given, &app.metrics));
     if !given && !Operator::is_asking(&app, &headers) {
-        let why = format!("this call needs the token that is in {METRICS_FILE} of the server's directory");
+        let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, why));
     }
     let metrics: &Metrics = &app.state.metrics;
@@ -34,16 +34,16 @@ pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text::text(metrics, &phases)))
 }
 
-/// `GET /livez`: the process answers.
+/// `GET /livez`: whether the process responds.
 pub async fn live() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: the database answers too, and the server is not ending.
+/// `GET /readyz`: whether the database responds as well, and the server is not shutting down.
 pub async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
     let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {
-        return Err(not("the server is ending".to_owned()));
+        return Err(not("the server is shutting down".to_owned()));
     }
     app.state.has_allocation("", "").await.map(|_| "ok\n").map_err(|error| not(error.to_string()))
 }

@@ -5,33 +5,33 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-/// Everything that is counted. Labels are names of ours, and of steps that were looked at when they came in.
+/// Formats all metrics. Labels are names defined here, or names of steps that were validated on receipt.
 pub fn text(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
     let counts = metrics.counts().clone();
     let mut text = String::new();
-    head(&mut text, "info", "gauge", "The version of the server.");
+    head(&mut text, "info", "gauge", "Version of the server.");
     line(&mut text, "info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     head(&mut text, "machines", "gauge", "Machines with a file, by phase.");
     for phase in PHASES {
         line(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());
     }
-    head(&mut text, "waits", "gauge", "Calls of machines that wait for an allocation now.");
+    head(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
     line(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
-    head(&mut text, "installs_total", "counter", "Ends of installations that machines have reported.");
+    head(&mut text, "installs_total", "counter", "Installations whose end was reported.");
     for ((kind, result), count) in &counts.installs {
         line(&mut text, "installs_total", &[("kind", kind), ("result", result)], *count);
     }
-    head(&mut text, "orders_total", "counter", "Orders to reinstall, by what became of them.");
+    head(&mut text, "orders_total", "counter", "Events of orders to reinstall.");
     for (event, count) in &counts.orders {
         line(&mut text, "orders_total", &[("event", event)], *count);
     }
-    head(&mut text, "image_bytes_total", "counter", "Bytes of images that reported installations have fetched.");
+    head(&mut text, "image_bytes_total", "counter", "Bytes of images fetched by reported installations.");
     line(&mut text, "image_bytes_total", &[], counts.image_bytes);
-    head(&mut text, "step_seconds", "histogram", "How long the steps of reported installations took.");
+    head(&mut text, "step_seconds", "histogram", "Durations of the steps of reported installations.");
     for (step, histogram) in &counts.steps {
         histogram_lines(&mut text, "step_seconds", &[("step", step)], histogram);
     }
-    head(&mut text, "store_seconds", "histogram", "How long jobs for the database took, from asked to answered.");
+    head(&mut text, "store_seconds", "histogram", "Durations of database jobs, including their time in the queue.");
     histogram_lines(&mut text, "store_seconds", &[], &counts.store);
     text
 }

@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use std::sync::Arc;
 
-/// `POST /v1/machine/{id}/confirm`: the record of one machine is up to date.
+/// `POST /v1/machine/{id}/confirm`: confirms that the record of a machine is up to date.
 pub async fn confirm(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -20,15 +20,15 @@ pub async fn confirm(
     let id = id.to_lowercase();
     let machine = listed_machine(&app, &id)?;
     changed(app.state.confirm(&id).await?)?;
-    app.watch.note(format!("{}: {peer} confirms the server's record of it", app.directory().name(&id)));
+    app.watch.note(format!("{}: {peer} confirmed the server's record of it", app.directory().name(&id)));
     app.state_has_changed();
     Ok(Json(listed(&app, &machine).await?))
 }
 
-/// `POST /v1/machines/confirm`: the records of all machines are up to date.
+/// `POST /v1/machines/confirm`: confirms that the records of all machines are up to date.
 pub async fn confirm_all(State(app): State<Arc<App>>, _: Operator, peer: Peer) -> Result<Json<Vec<Listed>>, ApiError> {
     changed(app.state.confirm_all().await?)?;
-    app.watch.note(format!("{peer} confirms the server's records of all machines"));
+    app.watch.note(format!("{peer} confirmed the server's records of all machines"));
     app.state_has_changed();
     all(&app).await.map(Json)
 }

@@ -1,4 +1,4 @@
-//! The button that reinstalls a machine: whether it may be, ordered, taken back.
+//! Reinstall orders: validated, placed, cancelled.
 
 use super::{Listed, Operator, invalid, listed, with_allocation};
 use crate::allocation::Allocation;
@@ -20,27 +20,27 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// metal-api's `v1.MachineReinstallRequest`, and a field of ours.
+/// metal-api's `v1.MachineReinstallRequest`, with additional fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Reinstall {
     pub id: String,
     /// Id of the new image.
     pub imageid: String,
-    /// The disk with the marker was replaced, and the operator knows.
+    /// Proceed although the disk with the install marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// The layout's file counts, also where it promises other things than what is installed.
+    /// Use the layout of the file even if it contradicts the promises of the installed one.
     #[serde(default)]
     pub change_promise: bool,
-    /// Serial numbers of disks whose data are given up.
+    /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// The installation on the disks is replaced even if it is newer than the order.
+    /// Replace the installation on the disks even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
 }
 
-/// `POST /v1/machine/{id}/reinstall`: the button, with the checks of metal-api.
+/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
 pub async fn reinstall(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -51,12 +51,12 @@ pub async fn reinstall(
     let asked: Reinstall = read(&app, peer, body, EVENT_BYTES).await?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
-        return Err(ApiError::bad(format!("the path is about machine {id}, the body about {:?}", asked.id)));
+        return Err(ApiError::bad(format!("the path contains machine {id}, but the body contains {:?}", asked.id)));
     }
     order(&app, peer, &asked).await.map(Json)
 }
 
-/// Stores the order, when it can be carried out.
+/// Stores the order, if it can be carried out.
 pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, ApiError> {
     let Orderable { machine, allocation, words, .. } = orderable(app, asked).await?;
     let id = &machine.id;
@@ -74,7 +74,7 @@ pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, A
     }
 }
 
-/// A machine whose reinstall may be ordered.
+/// A machine that can be reinstalled.
 pub struct Orderable {
     pub machine: Machine,
     /// Id of its allocation.
@@ -83,8 +83,10 @@ pub struct Orderable {
     pub words: Words,
 }
 
+/// Checks whether the reinstall can be ordered.
+///
 /// # Errors
-/// Why it may not be ordered.
+/// The reason why it cannot be ordered.
 pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiError> {
     let directory = app.directory();
     let id = asked.id.to_lowercase();
@@ -107,7 +109,7 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
         (Some((allocation, os)), _) => drop(created(allocation, &os, &asked.imageid).map_err(invalid)?),
         (None, Some(Some(_))) => {}
         (None, Some(None)) => {
-            let why = "has no digest yet, or its file cannot be read: see the server's output, and try again";
+            let why = "cannot be used yet: its digest is pending, or its file is unreadable; see the server's output and retry";
             return Err(invalid(format!("image {:?} {why}", asked.imageid)));
         }
         (None, None) => {
@@ -117,7 +119,7 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
     }
     let runs = standing.image.as_deref() == Some(&asked.imageid);
     if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
-        let why = "is blacklisted: only a machine that runs it is reinstalled with it";
+        let why = "is blacklisted: only machines that run it can be reinstalled with it";
         return Err(invalid(format!("image {} {why}", asked.imageid)));
     }
     let words = Words {
@@ -127,18 +129,18 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
         replace_newer: asked.replace_newer,
     };
     if words.give_up.iter().any(String::is_empty) {
-        return Err(ApiError::bad("an empty serial number gives up no disk"));
+        return Err(ApiError::bad("a serial number in give_up must not be empty"));
     }
     if let Some(placeholder) = words.give_up.iter().find(|name| names_no_disk(name)) {
         return Err(ApiError::bad(format!(
-            "{placeholder:?} gives up no disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
+            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
         )));
     }
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
     Ok(Orderable { machine, allocation, standing, words })
 }
 
-/// Returns whether a word is neither a serial number nor a WWN that a disk has for itself.
+/// Returns whether a word is a placeholder, and neither a unique serial number nor a unique WWN.
 fn names_no_disk(word: &str) -> bool {
     is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
@@ -156,7 +158,7 @@ pub async fn cancel(
         Cancelled::Done(order) => {
             app.state.metrics.ordered(metrics::Ordered::TakenBack);
             let who = Who::new(&id, app.directory().name(&id), peer);
-            app.watch.reinstall(who, format!("taken back: image {}", order.image));
+            app.watch.reinstall(who, format!("cancelled: image {}", order.image));
             app.state_has_changed();
             Ok(Json(listed(&app, &machine).await?))
         }
@@ -165,18 +167,18 @@ pub async fn cancel(
     }
 }
 
-/// What the operator says beyond the image.
+/// Describes the options of an order.
 fn in_words(order: &Order) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
     let changed = if order.change_promise { ", with the layout of its file" } else { "" };
-    let given_up: String = order.give_up.iter().map(|serial| format!(", giving up {serial}")).collect();
+    let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
     format!("{waived}{changed}{given_up}{replaced}")
 }
 
-/// What is installed has a disk that a reinstall may erase.
+/// Checks that the installed layout has a disk that a reinstall may erase.
 pub fn is_reinstallable(machine: &Machine, standing: Standing, known: &Known, words: &Words) -> Result<(), ApiError> {
-    // As if nothing were ordered: the image of an order that is replaced may be gone.
+    // The open order is ignored: it would be replaced, and its image may no longer exist.
     let mut standing = Standing { order: None, ..standing };
     if words.change_promise {
         standing.layout = None;
@@ -184,7 +186,7 @@ pub fn is_reinstallable(machine: &Machine, standing: Standing, known: &Known, wo
     let marker = standing.marker.clone();
     let assigned = resolve(machine, &standing, known).map_err(invalid)?;
     let Some(assigned) = assigned else {
-        return Err(invalid("it has no allocation any more".to_owned()));
+        return Err(invalid("it is no longer allocated".to_owned()));
     };
     let broken = marker.filter(|_| !words.change_promise).and_then(|marker| contradiction(&marker, &assigned.layout));
     if let Some(why) = broken {
@@ -193,7 +195,7 @@ pub fn is_reinstallable(machine: &Machine, standing: Standing, known: &Known, wo
     let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
     let layout = allocation
         .layout()
-        .map_err(|problems| invalid(format!("its layout is not understood: {}", crate::problem::lines(&problems))))?;
+        .map_err(|problems| invalid(format!("its layout is invalid: {}", crate::problem::lines(&problems))))?;
     match layout.layout.disks.iter().any(|disk: &layout::Disk| disk.wipeonreinstall) {
         true => Ok(()),
         false => Err(ApiError::bad(format!(
@@ -209,8 +211,8 @@ fn not_installed(id: &str, allocation: &str) -> String {
 
 pub fn begun(order: &Order) -> ApiError {
     let what = match order.given_up {
-        true => "was given up halfway: order another reinstall, which takes its place",
-        false => "has passed its point of no return: wait for its end",
+        true => "was abandoned after its point of no return: order another reinstall, which replaces it",
+        false => "has passed its point of no return: wait until it has ended",
     };
     ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
 }

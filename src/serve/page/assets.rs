@@ -1,4 +1,4 @@
-//! The style, the script and the sign of the pages. There is nothing secret in them.
+//! Style sheet, script and icon of the pages. They do not require a login.
 
 use super::shell;
 use axum::http::header;
@@ -20,7 +20,7 @@ pub async fn sign() -> Response {
     asset("image/svg+xml", SIGN)
 }
 
-/// A new version of the server may have another one under the same name.
+/// Returns an asset with a short cache lifetime, since a new version of the server may change it.
 fn asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=60")];
     shell::with_headers((headers, text).into_response())

@@ -1,16 +1,16 @@
-//! Disks, drawn: each as long as the page, its partitions as long as their part of it.
+//! Drawings of disks: each as wide as the page, with partitions in proportion.
 
 use crate::inventory::{Disk, Inventory, Partition, Signature, Use};
 use crate::plan::Verdict;
 use crate::text::bytes;
 use maud::{Markup, html};
 
-/// Parts of a hundred; a partition that is smaller is drawn so wide, as it could not be seen.
+/// Minimum width of a partition in percent, so that it is visible.
 const LEAST: f64 = 2.5;
-/// Narrower ones have no words in them.
+/// Minimum width of a partition with labels, in percent.
 const WITH_WORDS: f64 = 8.0;
 
-/// All disks of a machine. `verdict` is what a plan does to the one with that device path.
+/// Draws all disks of a machine. `verdict` returns the plan's verdict on the disk with a device path.
 pub fn disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<Verdict>) -> Markup {
     html! { @for disk in &inventory.disks { (drawn(disk, verdict(disk.device.as_str()))) } }
 }
@@ -61,7 +61,7 @@ fn percent(part: f64) -> String {
     format!("{part:.2}%")
 }
 
-/// Where each partition begins and how wide it is, in parts of a hundred. None is too narrow to be seen, and none lies on another.
+/// Returns start and width of each partition in percent. Each has the minimum width, and none overlaps another.
 fn placed(partitions: &[Partition], disk_bytes: u64) -> Vec<(&Partition, f64, f64)> {
     let mut sorted: Vec<&Partition> = partitions.iter().collect();
     sorted.sort_by_key(|partition| partition.start_bytes);
@@ -69,7 +69,7 @@ fn placed(partitions: &[Partition], disk_bytes: u64) -> Vec<(&Partition, f64, f6
     let whole = disk_bytes.max(1) as f64;
     let widths: Vec<f64> =
         sorted.iter().map(|part| (part.size_bytes as f64 / whole * 100.0).clamp(least, 100.0)).collect();
-    // What the narrow ones were given the others lose.
+    // Wider partitions are shrunk to make room for the minimum widths.
     let sum: f64 = widths.iter().sum();
     let (over, spare) = (sum - 100.0, widths.iter().map(|width| width - least).sum::<f64>());
     let shrink = if over > 0.0 && spare > 0.0 { over / spare } else { 0.0 };
@@ -86,7 +86,7 @@ fn placed(partitions: &[Partition], disk_bytes: u64) -> Vec<(&Partition, f64, f6
     all
 }
 
-/// `ext4 "root" mounted at /`.
+/// Describes a partition, such as `ext4 "root" mounted at /`.
 fn said(signatures: &[Signature], uses: &[Use]) -> String {
     let signatures = signatures.iter().map(|signature| match signature.label.as_str() {
         "" => signature.kind.clone(),
@@ -100,7 +100,7 @@ fn label(partition: &Partition) -> String {
     format!("{number} {label} {} {}", bytes(*size_bytes), said(signatures, uses))
 }
 
-/// For who cannot see it.
+/// Returns a description for screen readers.
 fn in_words(disk: &Disk) -> String {
     let partitions = disk.table.iter().flat_map(|table| &table.partitions).map(label);
     let all = partitions.collect::<Vec<_>>().join("; ");

@@ -1,4 +1,4 @@
-//! What a machine has done so far: its last installation, its events, its log.
+//! History of a machine: its last installation, its events, its log.
 
 use super::shell::time;
 use crate::control::wire::Report;
@@ -10,27 +10,27 @@ use crate::text::{bytes, seconds};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 
-/// What a page shows of a log.
+/// Maximum length of the log on a page, in bytes.
 const LOG_BYTES: usize = 64 << 10;
 
-/// What was reported last.
+/// Shows the last report.
 pub fn report(report: &Report) -> Markup {
     let failed = report.step.as_deref().map(|step| format!("Failed at {step}")).unwrap_or_else(|| "Failed".to_owned());
     html! {
-        h2 { "The last installation" }
+        h2 { "Last installation" }
         p.words.problem[!report.success] {
             strong { (if report.success { "Installed" } else { &failed }) ": " } (report.message)
-            @if report.untouched { " Every disk is as it was before." }
+            @if report.untouched { " All disks are unchanged." }
         }
         @if !report.timings.is_empty() { (timings(&report.timings)) }
-        @if let Some(burn) = &report.burn { p { "The image: " (burn) } }
-        @if let Some(peak) = report.peak_rss_bytes { p.faint { "The agent's memory at most " (bytes(peak)) } }
+        @if let Some(burn) = &report.burn { p { "Image: " (burn) } }
+        @if let Some(peak) = report.peak_rss_bytes { p.faint { "Peak memory of the agent: " (bytes(peak)) } }
         @if !report.plan.is_empty() {
-            h3 { "The plan, as it was printed" }
+            h3 { "Plan, as printed" }
             pre tabindex="0" { (report.plan) }
         }
         @if !report.erased.is_empty() {
-            h3 { "What was erased" }
+            h3 { "Erased disks" }
             div.scroll { table {
                 tr { th { "Disk" } th { "Serial" } th { "Proof" } th.number { "Took" } }
                 @for disk in &report.erased {
@@ -38,11 +38,11 @@ pub fn report(report: &Report) -> Markup {
                 }
             } }
         }
-        @if !report.kept.is_empty() { h3 { "What was kept, and its proof" } (kept(&report.kept)) }
+        @if !report.kept.is_empty() { h3 { "Preserved objects, with proof" } (kept(&report.kept)) }
     }
 }
 
-/// A bar, and its parts in words.
+/// Shows the durations of the steps as a bar and a table.
 fn timings(timings: &[StageTime]) -> Markup {
     let known = |time: &StageTime| if time.seconds.is_finite() { time.seconds.max(0.0) } else { 0.0 };
     let sum: f64 = timings.iter().map(known).sum::<f64>().max(0.001);
@@ -55,8 +55,8 @@ fn timings(timings: &[StageTime]) -> Markup {
     });
     let parts: Vec<_> = parts.collect();
     html! {
-        h3 { "Seconds by step: " (seconds(sum)) }
-        svg.bar role="img" aria-label="Seconds by step, as in the table below" {
+        h3 { "Duration by step: " (seconds(sum)) }
+        svg.bar role="img" aria-label="Duration by step, as in the table below" {
             @for (left, width, colour, time) in &parts {
                 rect class=(colour) x=(left) y="0" width=(width) height="28" {
                     title { (time.stage) " " (seconds(time.seconds)) }
@@ -75,11 +75,11 @@ fn timings(timings: &[StageTime]) -> Markup {
     }
 }
 
-/// What identified each object, before the first step and after the last.
+/// Shows the identification of each preserved object before the first step and after the last one.
 fn kept(kept: &[KeptProof]) -> Markup {
     html! {
         div.scroll { table {
-            tr { th { "Kept" } th { "What identifies it" } th { "Before" } th { "After" } th {} }
+            tr { th { "Object" } th { "Identified by" } th { "Before" } th { "After" } th {} }
             @for proof in kept {
                 @let names: BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
                 @for (index, name) in names.into_iter().enumerate() {
@@ -89,7 +89,7 @@ fn kept(kept: &[KeptProof]) -> Markup {
                         td { (name) }
                         td.mono { (before.map(String::as_str).unwrap_or("-")) }
                         td.mono { (after.map(String::as_str).unwrap_or("-")) }
-                        @if before == after { td.good { span.word { "the same" } } } @else { td.bad { span.word { "CHANGED" } } }
+                        @if before == after { td.good { span.word { "same" } } } @else { td.bad { span.word { "CHANGED" } } }
                     }
                 }
             }
@@ -97,18 +97,20 @@ fn kept(kept: &[KeptProof]) -> Markup {
     }
 }
 
-/// What was said on the console, as it is shown.
+/// Console log, as shown on a page.
 pub struct Log {
     id: String,
-    /// The end of it.
+    /// End of the log.
     text: String,
-    /// There is more than that.
+    /// Whether the log is longer than `text`.
     is_cut: bool,
 }
 
 impl Log {
+    /// Reads the log of a machine.
+    ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn of(app: &App, id: &str) -> Result<Log, ApiError> {
         let whole = log::text(&app.state.log(id).await?);
         let from = whole.len().saturating_sub(LOG_BYTES);
@@ -121,11 +123,11 @@ impl Log {
     }
 }
 
-/// Events that were kept, each with its time, and what was said on the console; an event of another version may not be understood.
+/// Shows the stored events with their times, and the console log. Events of another version may be unreadable and are skipped.
 pub fn events(events: &[(String, String)], log: &Log) -> Markup {
     let parsed = events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<Event>(text).ok()?)));
     let parsed: Vec<(&String, Event)> = parsed.collect();
-    // What a table shows are the steps: where the name changes, and what a step took.
+    // The table only shows steps: events with a new name, or with a duration.
     let mut before = None;
     let steps: Vec<&(&String, Event)> = parsed
         .iter()
@@ -135,7 +137,7 @@ pub fn events(events: &[(String, String)], log: &Log) -> Markup {
         h2 { "Events" }
         @if steps.is_empty() { p.faint { "none so far" } } @else {
             div.scroll.log { table {
-                tr { th { "Time (UTC)" } th { "Event" } th { "Step" } th.number { "Took" } th { "Says" } }
+                tr { th { "Time (UTC)" } th { "Event" } th { "Step" } th.number { "Took" } th { "Message" } }
                 @for (at, event) in steps.iter().rev() {
                     tr {
                         td { (time(at)) } td { (event.event) } td { (event.stage.as_deref().unwrap_or_default()) }
@@ -149,20 +151,20 @@ pub fn events(events: &[(String, String)], log: &Log) -> Markup {
     }
 }
 
-/// What was said on the console, or in its place all that is in the events.
+/// Shows the console log, or all events if there is none.
 fn said(events: &[(&String, Event)], log: &Log) -> Markup {
     html! {
         @if !log.text.is_empty() {
             h2 { "Log" }
             p.faint {
-                "What its ramdisk and its agent have said on the console"
-                @if log.is_cut { ", the end of it" }
-                ". " a href={ "/machines/" (log.id) "/log" } { "As text" }
+                "Console output of the ramdisk and the agent"
+                @if log.is_cut { ", last part only" }
+                ". " a href={ "/machines/" (log.id) "/log" } { "Full text" }
             }
             pre.log tabindex="0" { (log.text) }
         } @else if !events.is_empty() {
             h2 { "Log" }
-            p.faint { "Its agent has sent no console. These are its events." }
+            p.faint { "The agent did not send console output. These are its events." }
             pre.log tabindex="0" {
                 @for (time, event) in events {
                     (time.get(..19).unwrap_or(time)) "  " (event.event)
@@ -187,7 +189,7 @@ mod tests {
         let same = KeptProof { after: map("1"), ..proof.clone() };
         assert!(kept(&[proof]).0.contains("CHANGED"));
         let shown = kept(&[same]).0;
-        assert!(!shown.contains("CHANGED") && shown.contains("the same"));
+        assert!(!shown.contains("CHANGED") && shown.contains("same"));
     }
 
     #[test]

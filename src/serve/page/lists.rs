@@ -1,4 +1,4 @@
-//! Layouts, drawn; images; orders.
+//! Pages of layouts, images and orders.
 
 use super::session::Person;
 use super::shell;
@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use maud::html;
 use std::sync::Arc;
 
-/// A picture of its own: nothing in it is loaded or run.
+/// Content security policy of an image, which must not load or run anything.
 const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 /// `GET /layouts`.
@@ -32,7 +32,7 @@ pub async fn layouts(State(app): State<Arc<App>>, person: Person) -> Response {
                     span.faint { (directory.layout_files.get(id).and_then(|file| file.file_name()).unwrap_or_default().display()) }
                 }
                 a href={ "/layouts/" (in_path(id)) "/picture.svg" } {
-                    img.layout src={ "/layouts/" (in_path(id)) "/picture.svg" } alt={ "The layout " (id) ", drawn" } loading="lazy";
+                    img.layout src={ "/layouts/" (in_path(id)) "/picture.svg" } alt={ "Layout " (id) " (diagram)" } loading="lazy";
                 }
             }
         }
@@ -40,7 +40,7 @@ pub async fn layouts(State(app): State<Arc<App>>, person: Person) -> Response {
     shell::page(&app, &person, "Layouts", "/layouts", main)
 }
 
-/// `GET /layouts/{id}/picture.svg`, as `drophammer tree --svg` draws it.
+/// `GET /layouts/{id}/picture.svg`: the diagram of `drophammer tree --svg`.
 pub async fn picture(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Response {
     let directory = app.directory();
     let Some(layout) = directory.known.layouts.get(&id) else {
@@ -56,7 +56,7 @@ pub async fn picture(State(app): State<Arc<App>>, person: Person, Path(id): Path
     shell::with_headers(response)
 }
 
-/// One step of a path.
+/// Encodes a text as one segment of a path.
 fn in_path(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -75,7 +75,7 @@ pub async fn images(State(app): State<Arc<App>>, person: Person) -> Result<Respo
     let main = html! {
         h1 { (counted(directory.known.images.len(), "image", "images")) }
         div.scroll { table {
-            tr { th { "Image" } th { "Name" } th { "Where" } th { "Digest" } th.number { "Runs on" } }
+            tr { th { "Image" } th { "Name" } th { "Location" } th { "Digest" } th.number { "Runs on" } }
             @for (id, image) in &directory.known.images {
                 tr {
                     td { strong { (id) } }
@@ -84,7 +84,7 @@ pub async fn images(State(app): State<Arc<App>>, person: Person) -> Result<Respo
                         td { (place(image)) }
                         td.mono { (image.digest.as_deref().unwrap_or("none: a URL")) }
                     } @else {
-                        td colspan="3" { span.tag.bad { "no digest yet, or its file cannot be read" } }
+                        td colspan="3" { span.tag.bad { "digest pending, or file unreadable" } }
                     }
                     td.number { (counted(runs(id), "machine", "machines")) }
                 }
@@ -94,7 +94,7 @@ pub async fn images(State(app): State<Arc<App>>, person: Person) -> Result<Respo
     Ok(shell::page(&app, &person, "Images", "/images", main))
 }
 
-/// `GET /orders`: those that are open, and how the last ones ended.
+/// `GET /orders`: open orders, and the results of the last ones.
 pub async fn orders(State(app): State<Arc<App>>, person: Person) -> Result<Response, Response> {
     let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
     let machines = operator::all(&app).await.map_err(refused)?;
@@ -114,18 +114,18 @@ pub async fn orders(State(app): State<Arc<App>>, person: Person) -> Result<Respo
                         td { (shell::time(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
                         td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
-                            (true, _) => "given up: waits for a person",
+                            (true, _) => "abandoned: waits at its console",
                             (false, true) => "past its point of no return",
-                            (false, false) => "waits for the machine's next boot",
+                            (false, false) => "waiting for the machine's next boot",
                         }) } }
                     }
                 }
             } }
         }
-        h2 { "How the last ones ended" }
+        h2 { "Results" }
         @if ended.is_empty() { p.faint { "none so far" } } @else {
             div.scroll { table {
-                tr { th { "Machine" } th { "Image" } th { "Ended (UTC)" } th { "How" } }
+                tr { th { "Machine" } th { "Image" } th { "Ended (UTC)" } th { "Result" } }
                 @for (machine, outcome) in &ended {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }

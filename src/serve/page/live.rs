@@ -1,5 +1,5 @@
-//! What moves, for those who watch: server-sent events. Nothing is queued for a watcher: of each machine the last state is kept, and
-//! twice a second a watcher is told what has changed since it was told last. So a slow one misses what is past, and costs nothing.
+//! Live updates of pages with server-sent events. Nothing is queued for a watcher: only the last state of each machine is kept, and changes
+//! are sent twice a second. A slow watcher misses intermediate states, and costs nothing.
 
 use super::phase::Phase;
 use super::session::{Person, Sessions};
@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// So many watch at once.
+/// Maximum number of concurrent watchers.
 pub const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
-/// Ticks without a word, after which something is sent all the same, so that a watcher that has gone is noticed.
+/// Ticks without an update after which a keepalive is sent, so that a disconnected watcher is noticed.
 const QUIET: u32 = 30;
-/// Machines of which something is kept; when there are more, those are forgotten that were silent longest.
+/// Maximum number of machines with a state. When exceeded, those that were silent longest are discarded.
 const MACHINES: usize = 16 << 10;
 
-/// Cheap to clone.
+/// Current states of machines. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Live(Arc<Mutex<Picture>>);
 
@@ -47,9 +47,9 @@ struct Picture {
 
 struct Now {
     version: u64,
-    /// When there was more of its log.
+    /// Version at which its log grew last.
     logged: u64,
-    /// The last event, unless something else has happened since then.
+    /// Last event, unless another change followed it.
     event: Option<Event>,
     at: Instant,
 }
@@ -77,12 +77,12 @@ impl Live {
         self.set(machine, Some(event.clone()));
     }
 
-    /// More than an event says: a report, an order.
+    /// Records a change other than an event, such as a report or an order.
     pub fn changed(&self, machine: &str) {
         self.set(machine, None);
     }
 
-    /// There is more of its log. What it does has not changed by that.
+    /// Records that the log has grown, which does not change the machine's state.
     pub fn said_more(&self, machine: &str) {
         let mut picture = self.picture();
         picture.version += 1;
@@ -92,14 +92,14 @@ impl Live {
         }
     }
 
-    /// The machine's last event, and how long ago that was.
+    /// Returns the machine's last event and its age.
     pub fn now(&self, machine: &str) -> Option<(Event, Duration)> {
         let picture = self.picture();
         let now = picture.machines.get(machine)?;
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
-    /// A place for a watcher, when there is one.
+    /// Registers a watcher, unless there are too many.
     pub fn watch(&self) -> Option<Place> {
         let mut picture = self.picture();
         (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
@@ -107,14 +107,14 @@ impl Live {
     }
 }
 
-/// A watcher; given back when it is dropped.
+/// Registration of a watcher, which ends when dropped.
 pub struct Place {
     live: Live,
     seen: u64,
 }
 
 impl Place {
-    /// What has moved since the last call, by machine.
+    /// Returns the changes since the last call, by machine.
     fn news(&mut self) -> Vec<Moved> {
         let picture = self.live.picture();
         if picture.version == self.seen {
@@ -135,16 +135,16 @@ impl Drop for Place {
     }
 }
 
-/// What a row shows of an event, and what a watcher is told of it.
+/// Update of a machine, as shown in its row and sent to watchers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
     pub id: String,
-    /// More has changed than is said here: the row is to be fetched.
+    /// The row must be fetched, as more has changed than this update contains.
     pub whole: bool,
-    /// There is more of its log.
+    /// The log has grown.
     pub log: bool,
     pub phase: String,
-    /// The stage and what it says.
+    /// Stage and message.
     pub what: String,
     pub percent: Option<u8>,
     pub rate: String,
@@ -181,7 +181,9 @@ impl Moved {
 /// `GET /events`.
 pub async fn events(State(app): State<Arc<App>>, person: Person) -> Response {
     let Some(place) = app.watch.live.watch() else {
-        let why = format!("{WATCHERS} pages are watching already: this one shows what was true when it was loaded");
+        let why = format!(
+            "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
+        );
         return shell::refused(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let mut tick = interval(EVERY);
@@ -201,14 +203,14 @@ pub async fn events(State(app): State<Arc<App>>, person: Person) -> Response {
     shell::with_headers((types, Body::new(stream)).into_response())
 }
 
-/// The answer to a watcher, which ends with its session or the server.
+/// Response to a watcher, which ends with its session or the server.
 struct Stream {
     place: Place,
     directory: published::Receiver<Arc<Directory>>,
-    /// Of the directory, as the watcher knows it.
+    /// Hash of the directory as last sent to the watcher.
     shape: u64,
     tick: Interval,
-    /// Ticks since something was sent.
+    /// Ticks since the last transmission.
     quiet: u32,
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     sessions: Sessions,
@@ -233,7 +235,7 @@ impl Stream {
     }
 }
 
-/// Changes when what is shown of the directory does.
+/// Returns a hash of everything in the directory that the pages show.
 fn shape(directory: &Directory) -> u64 {
     let mut hasher = DefaultHasher::new();
     directory.problems.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! `/machines/ID`: all that is known of a machine.
+//! `/machines/ID`: page of a machine.
 
 use super::machines::Row;
 use super::outlook::{self, Outlook};
@@ -23,7 +23,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use std::sync::Arc;
 
-/// Events that are shown; an installation makes a few hundred.
+/// Maximum number of events shown; an installation causes a few hundred.
 const EVENTS: u32 = 500;
 
 /// `GET /machines/{id}`.
@@ -50,14 +50,16 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
         None => None,
     };
     if machine.is_none() && !is_registered {
-        return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
+        return Err(ApiError::not_found(format!(
+            "machines/ contains no machine {id}, and no machine with this id has registered"
+        )));
     }
     let history = history::events(&app.state.events(id, EVENTS).await?, &history::Log::of(app, id).await?);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
         let main = html! {
             h1 { (id) }
-            p { "No file in machines/ is about it. " code { "drophammer machine add " (id) " --name …" } " makes one." }
+            p { "This machine does not have a file in machines/. Create one with " code { "drophammer machine add " (id) " --name …" } "." }
             @if let Some(register) = &register { (hardware(register)) }
             @if let Some(inventory) = inventory { h2 { "Disks" } (disks::disks(inventory, |_| None)) }
             (history)
@@ -82,10 +84,10 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
         (volumes::volumes(&of_kubernetes))
         @match &plan {
             None => {}
-            Some(Outlook::Unknown(why)) => { h2 { "The plan" } p.faint { (why) } }
-            Some(Outlook::Refused(why)) => { h2 { "The plan is refused" } pre.problem tabindex="0" { (why) } }
+            Some(Outlook::Unknown(why)) => { h2 { "Plan" } p.faint { (why) } }
+            Some(Outlook::Refused(why)) => { h2 { "Plan refused" } pre.problem tabindex="0" { (why) } }
             Some(Outlook::Planned(planned, registered)) => {
-                h2 { "What its agent does" }
+                h2 { "Plan" }
                 (outlook::made_of(registered))
                 (outlook::markup(planned))
             }
@@ -96,7 +98,7 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
     Ok((directory.name(id).to_owned(), main))
 }
 
-/// The registration as this version understands it, without an inventory that is not supported.
+/// Parses the registration as far as this version supports it, without an unsupported inventory.
 fn read_registration(row: &Registered) -> Option<Register> {
     let register: Register = serde_json::from_str(&row.document).ok()?;
     let is_supported = register.exceeded().is_none();
@@ -106,11 +108,11 @@ fn read_registration(row: &Registered) -> Option<Register> {
 async fn report(app: &App, machine: &Machine) -> Result<Option<Report>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(None) };
     let report = app.state.last_report(&machine.id, &allocation.id).await?;
-    // One of another version may have another shape.
+    // A report of another version may have another format.
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// While something is to be done: afterwards the report has the plan as it was printed.
+/// Returns the plan as long as something is pending. Afterwards, the report contains the plan as it was printed.
 async fn plan(
     app: &App,
     base: &Base,
@@ -154,10 +156,10 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
             }
         }
         @if let (Some(moving), Some(words)) = (&listed.moving, &row.moving) {
-            p { strong { "A move of the whole machine" } ": it " (words) ". " a href={ "/machines/" (moving.other) } { "The other one" } }
+            p { strong { "Migration" } ": the machine " (words) ". " a href={ "/machines/" (moving.other) } { "Other machine" } }
             @if let Some(certificate) = &moving.certificate {
                 p class=(if certificate.trust == CertificateTrust::Unapproved { "problem" } else { "" }) {
-                    "Certificate of its last boot for this move: " code { (certificate.fingerprint) } ", " (certificate.trust.in_words())
+                    "Certificate of its last boot for this migration: " code { (certificate.fingerprint) } ", " (certificate.trust.in_words())
                     @if certificate.trust == CertificateTrust::Unapproved {
                         ". Compare it with the console of the machine: "
                         code { "drophammer machine move " (machine.id) " --approve " (certificate.fingerprint) }
@@ -168,7 +170,7 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
         @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
         @if listed.needs_confirmation {
             p.problem {
-                "The database was restored from a backup. This record of the machine may be outdated, so that nothing is installed or moved"
+                "The database was restored from a backup. This record of the machine may be outdated, so nothing is installed or migrated"
                 @if let Some(on_disk) = &listed.on_disk {
                     "; the machine has reported an installation that is not on record (image " (on_disk.image) ", " (shell::time(&on_disk.time)) ")"
                 }
@@ -177,20 +179,20 @@ fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
         }
         @if listed.not_clean {
             p.problem {
-                "The system of a previous tenant may still run on this machine: it has not been through the ramdisk since it was freed. Power it off, then boot it over PXE"
+                "The system of a previous tenant may still run on this machine: it has not booted the ramdisk since it was freed. Power it off, then boot it over PXE"
             }
         }
         @if let Some(waits) = &listed.waits {
             p.problem {
-                "It waits with a marker of its own allocation (image " (waits.image) ", " (shell::time(&waits.time))
-                "), which this server does not know to be installed. If you know that it is: "
+                "The machine waits with an install marker of its allocation (image " (waits.image) ", " (shell::time(&waits.time))
+                "), but this server lacks a record of that installation. If the marker is right: "
                 code { "drophammer machine adopt " (machine.id) }
             }
         }
         @if let Some(order) = &listed.order { (ordered(person, machine, order, listed.attempts)) }
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
-                "The last reinstall, with " (outcome.image) ", " (shell::time(&outcome.time)) ": "
+                "Last reinstall, with " (outcome.image) ", " (shell::time(&outcome.time)) ": "
                 @if !outcome.success { strong { "failed: " } } (outcome.message)
             }
         }
@@ -214,19 +216,19 @@ fn ordered(person: &Person, machine: &Machine, order: &Order, attempts: u32) -> 
     html! {
         div.head {
             p {
-                strong { "A reinstall is ordered" } ": image " (order.image) ", " (shell::time(&order.created))
+                strong { "Reinstall ordered" } ": image " (order.image) ", " (shell::time(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
                 @if order.change_promise { ", with the layout of its file" }
                 @if order.replace_newer { ", replacing a newer installation" }
-                @for serial in &order.give_up { ", giving up " (serial) }
+                @for serial in &order.give_up { ", erasing " (serial) }
                 @if order.begun { ". It has passed its point of no return" }
-                @if order.given_up { ", and is given up: the machine waits for a person" }
+                @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }
             @if !order.begun {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
-                    (shell::form_token(person)) button { "Take the order back" }
+                    (shell::form_token(person)) button { "Cancel the order" }
                 }
             }
         }
@@ -249,7 +251,7 @@ fn hardware(register: &Register) -> Markup {
                 @if inventory.cpus.is_empty() { (register.hardware.cpu_cores) " cores" }
             }
             dt { "Memory" } dd { (bytes(register.hardware.memory)) }
-            dt { "Cards" }
+            dt { "NICs" }
             dd {
                 @for nic in &register.hardware.nics { code { (nic.mac) } " " (nic.name) " " }
                 @if register.hardware.nics.is_empty() { "none" }
@@ -261,8 +263,8 @@ fn hardware(register: &Register) -> Markup {
 
 fn of_disks(inventory: &Inventory, has_begun_since: bool, verdict: impl Fn(&str) -> Option<Verdict>) -> Markup {
     html! {
-        h2 { "Disks, as they were registered" }
-        @if has_begun_since { p.faint { "An installation has begun since then: they hold other things now." } }
+        h2 { "Disks, as registered" }
+        @if has_begun_since { p.faint { "An installation has started since then: the contents of the disks have changed." } }
         (disks::disks(inventory, verdict))
         @if inventory.disks.is_empty() { p.faint { "none" } }
         @if !inventory.arrays.is_empty() || !inventory.groups.is_empty() {

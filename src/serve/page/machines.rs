@@ -1,4 +1,4 @@
-//! `/`: all machines, a row each.
+//! `/`: list of machines, one row each.
 
 use super::form::Form;
 use super::live::Moved;
@@ -16,18 +16,18 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Of an event that is older than this, rate and time left are not true any more. An agent speaks each second.
+/// Age of an event after which its rate and remaining time are no longer shown. An agent sends events every second.
 const FRESH_SECONDS: u64 = 30;
 
-/// What a row says.
+/// Contents of a row.
 pub struct Row {
     pub listed: Listed,
-    /// The image that its file asks for.
+    /// Image of the machine's file.
     pub wanted: Option<String>,
     pub phase: Phase,
-    /// Of what runs.
+    /// Progress, if something is running.
     pub moved: Option<Moved>,
-    /// Its part in a move that is open.
+    /// Description of its open migration, if any.
     pub moving: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Row {
         }
     }
 
-    /// What the filter looks through.
+    /// Returns the lowercase text that the filter searches.
     fn words(&self) -> String {
         let Listed { id, name, image, .. } = &self.listed;
         let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
@@ -150,8 +150,8 @@ pub async fn machines(
             }
         }
         @if rows.is_empty() {
-            p { "No file in machines/ yet. A machine that boots over PXE registers and waits; "
-                code { "drophammer machine add" } " makes its file." }
+            p { "No files in machines/ yet. A machine that boots over PXE registers and waits; create its file with "
+                code { "drophammer machine add" } "." }
         }
     };
     Ok(shell::page(&app, &person, "Machines", "/", main))
@@ -161,11 +161,11 @@ fn query_of(phase: &str) -> String {
     serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
 }
 
-/// `GET /machines/{id}/row`: the row alone, when more than its progress has changed.
+/// `GET /machines/{id}/row`: a single row, requested when more than its progress has changed.
 pub async fn row(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Result<Response, Response> {
     let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
     let directory = app.directory();
-    let unknown = || refused(ApiError::not_found(format!("there is no machine {id} in machines/")));
+    let unknown = || refused(ApiError::not_found(format!("machines/ contains no machine {id}")));
     let machine = directory.machine(&id.to_lowercase()).ok_or_else(unknown)?;
     let listed = operator::listed(&app, machine).await.map_err(refused)?;
     Ok(shell::html(StatusCode::OK, &Row::new(&app, listed).markup()))

@@ -1,4 +1,4 @@
-//! What would be done to a machine, by the inventory that it has registered: as its agent would plan it, or as far as anybody knows.
+//! Preview of what would be done to a machine, based on its registered inventory: the plan that its agent would make, as far as known.
 
 use crate::allocation;
 use crate::assigned::preview::{NOBODY_LOOKED, Planned, PlannedDisk, planned};
@@ -17,14 +17,15 @@ use axum::http::StatusCode;
 use maud::{Markup, html};
 
 pub enum Outlook {
-    /// Nobody can say, for this reason.
+    /// The plan cannot be determined, for this reason.
     Unknown(String),
-    /// The plan is refused. This is it, as `drophammer plan` prints it.
+    /// The plan is refused, with the text that `drophammer plan` prints.
     Refused(String),
     Planned(Box<Planned>, Box<Registered>),
 }
 
-/// As the machine would be told, with that standing. When its agent runs `now`, what it has registered is what it plans with.
+/// Plans with the allocation that the machine would receive in that state. If `now`, its agent is running and plans with the registered
+/// inventory.
 pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, now: bool) -> Result<Outlook, ApiError> {
     let directory = app.directory();
     let is_installed = standing.is_installed();
@@ -45,7 +46,7 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
     let computed = app.planner.compute(&machine.id, move || by_registration(&told, row, is_installed, now)).await;
     match computed.map_err(ApiError::parts) {
         Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
-        // The rest of the page is worth to be shown.
+        // The rest of the page is still worth showing.
         Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(Outlook::Unknown(why)),
         Err((status, why)) => Err(ApiError::new(status, why)),
     }
@@ -55,7 +56,7 @@ pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, n
 fn by_registration(told: &allocation::Machine, row: Row, is_installed: bool, now: bool) -> Result<Outlook, String> {
     let Some(registered) = of_row(row, &told.id, is_installed)? else { return Ok(Outlook::unregistered()) };
     if let Some(why) = registered.inventory.impossible() {
-        return Ok(Outlook::Unknown(format!("its inventory cannot be used: {why}")));
+        return Ok(Outlook::Unknown(format!("its inventory is invalid: {why}")));
     }
     let inventory = registered.inventory.clone();
     let allocation = told.allocation.clone().unwrap_or_default();
@@ -68,12 +69,12 @@ fn by_registration(told: &allocation::Machine, row: Row, is_installed: bool, now
 
 impl Outlook {
     fn unregistered() -> Outlook {
-        let why = "it has never registered, so that its disks are not known: boot it over PXE once";
+        let why = "it has never registered, so its disks are unknown: boot it over PXE once";
         Outlook::Unknown(why.to_owned())
     }
 }
 
-/// As it was when the agent made its plan: the attempt that runs is the first one.
+/// Returns the state in which the agent made its plan: the current attempt is the first one.
 fn unbegun(standing: Standing) -> Standing {
     let first = standing.first.filter(|first| !first.only);
     let order = standing.order.map(|order| match order.attempts {
@@ -83,7 +84,7 @@ fn unbegun(standing: Standing) -> Standing {
     Standing { first, order, ..standing }
 }
 
-/// Of which inventory that is.
+/// Describes the inventory that the plan is based on.
 pub fn made_of(registered: &Registered) -> Markup {
     let since = match registered.seconds_ago {
         ..60 => "just now".to_owned(),
@@ -91,14 +92,14 @@ pub fn made_of(registered: &Registered) -> Markup {
     };
     html! {
         p.faint {
-            "Made here of what the machine has registered"
+            "Based on the registered inventory"
             @if !registered.time.is_empty() { ", " (super::shell::time(&registered.time)) ", " (since) }
-            ". UUIDs in it are drawn when it is carried out."
+            ". UUIDs are placeholders until the plan is carried out."
         }
     }
 }
 
-/// What dies and what stays, disk by disk, and the plan.
+/// Shows what is lost and what is preserved, disk by disk, and the plan.
 pub fn markup(planned: &Planned) -> Markup {
     let of = |verdict: Verdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
@@ -111,44 +112,44 @@ pub fn markup(planned: &Planned) -> Markup {
     html! {
         @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
         @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
-            p { "What is ordered is installed there already: it is booted, and nothing is written." }
+            p { "The ordered installation already exists: it is booted, and nothing is written." }
         }
         div.sides {
             section.dies {
-                h2 { "What dies: " (bytes(lost)) }
+                h2 { "Data lost: " (bytes(lost)) }
                 ul {
                     @for disk in of(Verdict::Wipe) { li { (this(disk, details(disk))) } }
                     @if of(Verdict::Wipe).next().is_none() { li { "nothing" } }
                     @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
-                        li { strong { "taken apart: " } (torn.whole) }
+                        li { strong { "dismantled: " } (torn.whole) }
                     }
                 }
             }
             section.stays {
-                h2 { "What stays" }
+                h2 { "Preserved" }
                 ul {
                     @for disk in of(Verdict::Keep) { li { (this(disk, details(disk))) } }
                     @for disk in of(Verdict::Make) {
-                        li { (this(disk, details(disk))) ": to be kept, but there is nothing on it: made anew" }
+                        li { (this(disk, details(disk))) ": would be preserved, but is blank: recreated" }
                     }
                     @for disk in of(Verdict::Volumes) {
-                        li { (this(disk, details(disk))) ": for volumes of Kubernetes, written only while it is blank" }
+                        li { (this(disk, details(disk))) ": for Kubernetes volumes, only written while blank" }
                     }
                     @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
                         @match thing.fate {
                             Kind::Kept => li { (thing.name) },
-                            Kind::Added => li { (thing.name) ": added to what is kept" },
+                            Kind::Added => li { (thing.name) ": added to preserved data" },
                             Kind::Made => {}
                         }
                     }
                     @for disk in &not_ours {
                         li { code { (disk.name) } " " (bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }
                     }
-                    @if planned.plan.is_none() { li { "every disk that the layout does not name" } }
+                    @if planned.plan.is_none() { li { "every disk that the layout does not list" } }
                 }
             }
         }
-        @if let Some(plan) = &planned.plan { h2 { "The plan" } pre tabindex="0" { (plan) } }
+        @if let Some(plan) = &planned.plan { h2 { "Plan, as printed" } pre tabindex="0" { (plan) } }
     }
 }
 

@@ -1,4 +1,4 @@
-// What makes the pages live. Without it they show what was true when they were loaded, and all of their forms work.
+// Live updates of the pages. Without this script, pages show the state at the time when they were loaded, and all forms work.
 "use strict";
 (() => {
   const find = (selector, within = document) => within.querySelector(selector);
@@ -7,7 +7,7 @@
   const machine = find("[data-machine]");
   const live = find("#live");
 
-  // Several calls within that time are one.
+  // Coalesces calls within the given time.
   const seldom = (milliseconds, work) => {
     let waits = false;
     return () => {
@@ -17,8 +17,8 @@
     };
   };
 
-  // One request at a time, however often something changes meanwhile; after a failure, pauses that double up to a minute. `work` returns
-  // null when it has failed.
+  // Sends one request at a time, however often the state changes. After a failure, it pauses, and doubles the pause up to a minute. `work`
+  // returns null on failure.
   const SHORTEST = 2000;
   const LONGEST = 60000;
   const oneByOne = (work) => {
@@ -39,21 +39,21 @@
     return (key) => { waiting.set(key, true); next(); };
   };
 
-  // Our own server's HTML, in which everything is escaped. Null when the server is busy or does not answer; nothing else is worth another
-  // try.
+  // Fetches HTML of this server, in which everything is escaped. Returns null if the server is busy or does not respond; other errors are
+  // not retried.
   const fetched = async (path) => {
     const answer = await fetch(path, { headers: { Accept: "text/html" }, redirect: "error" });
     if (answer.ok) return answer.text();
     return answer.status >= 500 || answer.status === 429 ? null : "";
   };
 
-  // --- the filter, while one types
+  // --- Filter while typing
   const filter = find("#filter");
   const matches = (row) => row.hidden = !row.dataset.find.includes(filter.value.trim().toLowerCase());
   const filterAll = () => body && filter && !new URLSearchParams(location.search).get("q") && [...body.rows].forEach(matches);
   if (filter && body) filter.addEventListener("input", filterAll);
 
-  // --- a machine's name typed in before its reinstall
+  // --- Typed name of the machine that confirms its reinstall
   const guard = () => {
     const typed = find("[data-name]");
     const button = typed && find("button.danger", typed.form);
@@ -64,7 +64,7 @@
   };
   guard();
 
-  // --- the end of a log, unless somebody reads further up
+  // --- Scrolls logs to the end, unless the user has scrolled up
   const follow = (tops = []) => main && main.querySelectorAll("pre.log").forEach((log, index) => {
     log.scrollTop = tops[index] === undefined ? log.scrollHeight : tops[index];
   });
@@ -72,7 +72,7 @@
     log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : undefined);
   follow();
 
-  // --- the page as it is now
+  // --- Refresh of the whole page
   const again = async () => {
     const within = document.activeElement && document.activeElement.closest("#main form");
     if (within || document.hidden) { renew(); return ""; }
@@ -92,7 +92,7 @@
   const load = oneByOne(again);
   const renew = seldom(2000, () => load("page"));
 
-  // --- a row of the list
+  // --- Refresh of a row
   const row = (id) => body && body.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
   const renewRow = oneByOne(async (id) => {
     const text = await fetched(`/machines/${encodeURIComponent(id)}/row`);
@@ -142,7 +142,7 @@
     }
   };
 
-  // --- how many are in which phase
+  // --- Number of machines by phase
   const phases = find("#phases");
   const recount = seldom(1000, () => {
     const counts = new Map();
@@ -163,13 +163,13 @@
     }));
   });
 
-  // --- live
+  // --- Live updates
   if (main && live && window.EventSource) {
     const source = new EventSource("/events");
     source.onopen = () => { live.textContent = "live"; };
     source.onerror = () => {
       const ended = source.readyState === EventSource.CLOSED;
-      live.textContent = ended ? "not live: load the page again" : "the server does not answer: what is shown is old";
+      live.textContent = ended ? "not live: reload the page" : "the server does not respond: this page is outdated";
     };
     source.addEventListener("machines", (event) => moved(JSON.parse(event.data)));
     source.addEventListener("directory", (event) => {
@@ -183,12 +183,12 @@
       }));
       if (body || machine) renew();
     });
-    // A connection is closed in order, so that the next page finds a place.
+    // The connection is closed properly, so that the next page can register as a watcher.
     addEventListener("pagehide", () => source.close());
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   }
 
-  // --- keys: / filters, j and k go from machine to machine
+  // --- Keys: / focuses the filter, j and k move between machines
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) {
       if (event.key === "Escape" && event.target === filter) filter.blur();

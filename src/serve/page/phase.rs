@@ -1,4 +1,4 @@
-//! Where a machine is, in one word: pure.
+//! State of a machine in one word. Pure.
 
 use crate::facts::{Event, EventName};
 use crate::serve::operator::Listed;
@@ -9,19 +9,19 @@ pub struct Phase {
     pub kind: Kind,
 }
 
-/// How it is shown. The word says it too.
+/// Presentation of a phase, in addition to its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Something runs.
+    /// An operation is in progress.
     Busy,
     Good,
-    /// A person is needed.
+    /// The operator must act.
     Bad,
     Idle,
 }
 
 impl Kind {
-    /// Its class in the style sheet.
+    /// Returns its class in the style sheet.
     pub fn class(self) -> &'static str {
         match self {
             Kind::Busy => "busy",
@@ -52,17 +52,17 @@ impl Phase {
         }
     }
 
-    /// By what the database knows, and the machine's last event.
+    /// Returns the phase, given the database's records and the machine's last event.
     pub fn of(listed: &Listed, event: Option<&Event>) -> Phase {
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
-            return phase("given up", Kind::Bad);
+            return phase("abandoned", Kind::Bad);
         }
         if listed.needs_confirmation && has_work {
             return phase("needs confirmation", Kind::Bad);
         }
         if listed.waits.is_some() {
-            return phase("waits for your word", Kind::Bad);
+            return phase("waits for adoption", Kind::Bad);
         }
         if listed.not_clean && listed.order.is_none() {
             return phase("not clean", Kind::Bad);
@@ -79,11 +79,11 @@ impl Phase {
         });
         match (says.filter(|_| has_work), &listed.order) {
             (Some(event), _) => Phase::of_event(event),
-            (None, Some(order)) if order.begun => phase("reinstall begun", Kind::Busy),
+            (None, Some(order)) if order.begun => phase("reinstalling", Kind::Busy),
             (None, Some(_)) => phase("reinstall ordered", Kind::Idle),
             (None, None) if listed.installed => phase("installed", Kind::Good),
             (None, None) if listed.adopted => phase("adopted", Kind::Good),
-            (None, None) if listed.allocation.is_some() => phase("to be installed", Kind::Idle),
+            (None, None) if listed.allocation.is_some() => phase("not installed", Kind::Idle),
             (None, None) => phase("free", Kind::Idle),
         }
     }
@@ -112,21 +112,21 @@ mod tests {
         for (listed, event, word) in [
             (&free, None, "free"),
             (&free, event(Installing), "free"),
-            (&new, None, "to be installed"),
+            (&new, None, "not installed"),
             (&new, event(Installing), "installing"),
-            (&new, event(Waiting), "to be installed"),
+            (&new, event(Waiting), "not installed"),
             (&new, event(Crashed), "failed"),
             (&installed, event(Installing), "installed"),
             (&ordered(false, false), None, "reinstall ordered"),
-            (&ordered(true, false), None, "reinstall begun"),
+            (&ordered(true, false), None, "reinstalling"),
             (&ordered(true, false), event(Installing), "installing"),
-            (&ordered(true, true), event(Installing), "given up"),
-            (&waits, event(Installing), "waits for your word"),
+            (&ordered(true, true), event(Installing), "abandoned"),
+            (&waits, event(Installing), "waits for adoption"),
             (&adopted, None, "adopted"),
             (&unconfirmed(&installed), None, "installed"),
             (&unconfirmed(&new), event(Waiting), "needs confirmation"),
             (&unconfirmed(&ordered(false, false)), None, "needs confirmation"),
-            (&unconfirmed(&ordered(true, true)), None, "given up"),
+            (&unconfirmed(&ordered(true, true)), None, "abandoned"),
         ] {
             assert_eq!(Phase::of(listed, event.as_ref()).word, word);
         }

@@ -1,4 +1,4 @@
-//! A reinstall from the page: what to install, then the plan, what dies and what stays, and at last the machine's name typed in.
+//! Reinstall from the page: options, then the plan with data lost and preserved, then confirmation by typing the machine's name.
 
 use super::form::Form;
 use super::outlook::{self, Outlook};
@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
 
-/// What is asked for, from the fields of a form.
+/// Reads the reinstall options from the fields of a form.
 fn asked(id: &str, form: &Form) -> Reinstall {
     let serials = form.get("give_up").split(',').map(str::trim).filter(|serial| !serial.is_empty());
     Reinstall {
@@ -35,10 +35,10 @@ fn asked(id: &str, form: &Form) -> Reinstall {
     }
 }
 
-/// The plan of such a reinstall, if it may be ordered.
+/// Returns the plan of the reinstall, if it can be ordered.
 async fn foreseen(app: &App, base: &Base, asked: &Reinstall) -> Result<Outlook, ApiError> {
     let Orderable { machine, standing, words, .. } = reinstalls::orderable(app, asked).await?;
-    let Some(allocation) = &machine.allocation else { return Err(ApiError::bad("it has no allocation any more")) };
+    let Some(allocation) = &machine.allocation else { return Err(ApiError::bad("it is no longer allocated")) };
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::begun(begun));
     }
@@ -48,22 +48,22 @@ async fn foreseen(app: &App, base: &Base, asked: &Reinstall) -> Result<Outlook, 
     outlook::of(app, base, &machine, standing, false).await
 }
 
-/// What the plan does, in a few bytes: an order is for the plan that was shown.
+/// Returns a digest of the plan. An order is only valid for the plan that was shown.
 fn digest(planned: &Planned) -> String {
     planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
 }
 
-/// What is to be typed in.
+/// Returns the name that must be typed to confirm.
 fn name(machine: &Machine) -> &str {
     if machine.name.is_empty() { &machine.id } else { &machine.name }
 }
 
 fn machine(app: &App, id: &str) -> Result<Machine, ApiError> {
-    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
+    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     app.directory().machine(id).cloned().ok_or_else(unknown)
 }
 
-/// `GET /machines/{id}/reinstall`: the questions and, when they are answered, the plan. It changes nothing.
+/// `GET /machines/{id}/reinstall`: the options and, once submitted, the plan. It does not change anything.
 pub async fn ask(
     State(app): State<Arc<App>>,
     base: Base,
@@ -108,33 +108,33 @@ fn questions(app: &App, machine: &Machine, asked: &Reinstall, standing: &Standin
         form.stack method="get" {
             label for="image" { "Image" @if let Some(image) = &standing.image { span.faint { " (installed: " (image) ")" } } }
             select #image name="image" required {
-                option value="" { "choose" }
+                option value="" { "select" }
                 @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
             }
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || !asked.give_up.is_empty()] {
-                summary { "More to say" }
-                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: do without the marker" } }
-                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " The layout of its file counts, also where it wipes a disk that was to be kept" } }
+                summary { "More options" }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of its file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
-                p { label { "Disks whose data are given up, by serial, with commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+                p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
-            button { "Show the plan" }
+            button { "Show plan" }
         }
         p.faint { "Nothing is ordered yet." }
     }
 }
 
-/// The plan with the button below it, or why there is none.
+/// Shows the plan with the order button below it, or the reason why there is none.
 fn confirm(person: &Person, machine: &Machine, asked: &Reinstall, outlook: &Outlook) -> Markup {
     match outlook {
         Outlook::Refused(why) => html! {
-            h2 { "The plan is refused" }
+            h2 { "Plan refused" }
             pre.problem tabindex="0" role="alert" { (why) }
-            p { "Nothing can be ordered so." }
+            p { "This reinstall cannot be ordered." }
         },
         Outlook::Unknown(why) => html! {
-            p.problem role="alert" { "There is no plan to show: " (why) "." }
-            p { "The page orders nothing of which it cannot show the plan. The command line does: "
+            p.problem role="alert" { "The plan is unknown: " (why) "." }
+            p { "Without a plan, a reinstall can only be ordered on the command line: "
                 code { "drophammer machine reinstall " (name(machine)) " --image " (asked.imageid) } }
         },
         Outlook::Planned(planned, registered) => html! {
@@ -145,7 +145,7 @@ fn confirm(person: &Person, machine: &Machine, asked: &Reinstall, outlook: &Outl
     }
 }
 
-/// The answers of the first form go on, with the plan that was shown for them.
+/// Passes the options of the first form on, with the digest of the plan that was shown for them.
 fn button(person: &Person, machine: &Machine, asked: &Reinstall, planned: &Planned) -> Markup {
     let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
     let fields = [
@@ -160,14 +160,14 @@ fn button(person: &Person, machine: &Machine, asked: &Reinstall, planned: &Plann
         form.stack method="post" {
             (shell::form_token(person))
             @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
-            label for="name" { "Type " strong { (name(machine)) } " to order it" }
+            label for="name" { "Type " strong { (name(machine)) } " to confirm" }
             input #name name="name" data-name=(name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
             button.danger { "Reinstall " (name(machine)) " with " (asked.imageid) }
         }
     }
 }
 
-/// `POST /machines/{id}/reinstall`: the order, with the API's checks, for the plan that was shown.
+/// `POST /machines/{id}/reinstall`: orders the reinstall with the API's checks, for the plan that was shown.
 pub async fn order(
     State(app): State<Arc<App>>,
     base: Base,
@@ -184,14 +184,14 @@ pub async fn order(
         if form.get("name").trim() != name(&machine) {
             let typed = form.get("name");
             return Err(ApiError::bad(format!(
-                "nothing is ordered: {typed:?} was typed in, and the machine is called {:?}",
+                "nothing was ordered: {typed:?} was typed, but the machine is named {:?}",
                 name(&machine)
             )));
         }
         let outlook = foreseen(&app, &base, &asked).await?;
         let is_shown = matches!(&outlook, Outlook::Planned(planned, _) if digest(planned) == form.get("shown"));
         if !is_shown {
-            let why = "nothing is ordered: the plan is another one now than the one that was shown. Go back, and look at it again";
+            let why = "nothing was ordered: the plan has changed since it was shown. Go back and review it";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         reinstalls::order(&app, peer, &asked).await.map(|listed| listed.id)

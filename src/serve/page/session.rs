@@ -1,5 +1,5 @@
-//! Who is logged in: a person who has given the operator's token once. A session is a random number in a cookie; of it only the hash
-//! is kept, in memory, so that the end of the server ends all of them.
+//! Login sessions of operators. A session is a random number in a cookie; only its hash is kept, in memory, so that all sessions end with
+//! the server.
 
 use super::form::Form;
 use super::shell;
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// So many people; when one more comes, the session that was used longest ago ends.
+/// Maximum number of sessions; a further login ends the one that was unused longest.
 const MOST: usize = 64;
-/// A wrong token may be given so often from one address in that time. A right one is random and cannot be guessed; this keeps the
-/// operator's output readable.
+/// Maximum number of wrong tokens per address and minute. The token is random and cannot be guessed; the limit keeps the operator's log
+/// readable.
 const WRONG: u32 = 10;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
-/// Addresses that are remembered for that.
+/// Maximum number of addresses that are counted.
 const ADDRESSES: usize = 1024;
 
-/// All sessions; cheap to clone.
+/// All sessions. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Sessions(Arc<Mutex<Known>>);
 
@@ -39,14 +39,14 @@ struct Known {
 }
 
 struct Session {
-    /// What each form of it carries: another site cannot know it.
+    /// Form token: every form contains it, and other sites cannot know it.
     form: String,
     begun: Instant,
     used: Instant,
 }
 
-/// Somebody who is logged in. A handler that has one is authorised to show everything; what changes something asks for the form's
-/// token too.
+/// Proof that the client is logged in. A handler with this extractor may show everything; handlers that change something also require the
+/// form token.
 #[derive(Clone)]
 pub struct Person {
     pub session: Hash,
@@ -68,12 +68,12 @@ impl Sessions {
         Some(Person { session, form: found.form.clone() })
     }
 
-    /// Has it neither expired nor been ended?
+    /// Returns whether the session has neither expired nor been ended.
     pub fn lasts(&self, session: &Hash) -> bool {
         self.known().sessions.contains_key(session)
     }
 
-    /// The cookie's value.
+    /// Starts a session and returns the value of its cookie.
     fn begin(&self) -> crate::error::Result<String> {
         let ((cookie, session), (form, _)) = (token::fresh()?, token::fresh()?);
         let mut known = self.known();
@@ -96,8 +96,8 @@ impl Sessions {
         known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
     }
 
-    /// Counts a wrong token. When too many addresses are remembered, the one that was counted first is forgotten: its token cannot be
-    /// guessed all the same, and no other address is locked out.
+    /// Counts a wrong token. If too many addresses are counted, the oldest one is dropped: tokens cannot be guessed anyway, and no other
+    /// address is locked out.
     fn was_wrong(&self, Peer(address): Peer) {
         let mut known = self.known();
         if known.wrong.len() >= ADDRESSES
@@ -118,12 +118,10 @@ impl FromRequestParts<Arc<App>> for Person {
         found.ok_or_else(|| match (&parts.method, parts.uri.path()) {
             (&Method::GET, path) if path != "/events" => match shell::is_for_browser(&parts.headers) {
                 true => Redirect::to("/login").into_response(),
-                // For programs there is no page.
-                false => ApiError::not_found("there is no such call").into_response(),
+                // Programs do not get the login page.
+                false => ApiError::not_found("no such endpoint").into_response(),
             },
-            _ => {
-                refused(app, StatusCode::UNAUTHORIZED, "you are not logged in, or the server was started again: log in")
-            }
+            _ => refused(app, StatusCode::UNAUTHORIZED, "you are not logged in, or the server was restarted: log in"),
         })
     }
 }
@@ -138,8 +136,8 @@ fn refused(app: &App, status: StatusCode, why: &str) -> Response {
     shell::refused(app, None, ApiError::new(status, why))
 }
 
-/// Does the browser say that another site has sent this? It says so by one header over https, where a proxy may have changed the
-/// host, and by another one over http. One that says nothing is asked for the form's token all the same.
+/// Returns whether the browser reports that another site sent the request: by `Sec-Fetch-Site` over https, where a proxy may have changed
+/// the host, or by `Origin` over http. Forms also require the form token, in case the browser sends neither.
 pub fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();
@@ -155,7 +153,7 @@ pub async fn ask() -> Response {
     shell::login(StatusCode::OK, None)
 }
 
-/// `POST /login`: the operator's token, as the API takes it.
+/// `POST /login`: checks the operator's token, as the API does.
 pub async fn login(
     State(app): State<Arc<App>>,
     Extension(connected): Extension<Connected>,
@@ -165,7 +163,7 @@ pub async fn login(
 ) -> Response {
     let sessions = &app.page.sessions;
     if is_from_elsewhere(&headers) {
-        return refused(&app, StatusCode::FORBIDDEN, "another site has sent this form");
+        return refused(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
     }
     if !sessions.may_try(peer) {
         return shell::login(StatusCode::TOO_MANY_REQUESTS, Some("too many wrong tokens: wait a minute"));
@@ -176,14 +174,14 @@ pub async fn login(
     };
     if !token::same(&token::hash(form.get("token").trim()), &app.operator) {
         sessions.was_wrong(peer);
-        app.alarm(format!("{peer} has given a wrong token on the page"));
-        return shell::login(StatusCode::UNAUTHORIZED, Some("this is not the operator's token"));
+        app.alarm(format!("{peer} entered a wrong token on the login page"));
+        return shell::login(StatusCode::UNAUTHORIZED, Some("wrong token"));
     }
     let cookie = match sessions.begin() {
         Ok(cookie) => cookie,
         Err(error) => return shell::refused(&app, None, error.into()),
     };
-    // A proxy that speaks TLS in our place is named by --url.
+    // A reverse proxy that terminates TLS is recognized by --url.
     let is_secure = connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"));
     ([(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure))], Redirect::to("/")).into_response()
 }

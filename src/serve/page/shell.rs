@@ -1,4 +1,4 @@
-//! What every page has around it: head, navigation, what is wrong now, and the headers that keep foreign code out.
+//! Frame of every page: head, navigation, current problems, and the headers that keep out foreign code.
 
 use super::form::TOKEN;
 use super::session::Person;
@@ -8,18 +8,18 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
-/// Nothing but our own files: no script and no style stands in a page, and no page stands in a frame.
+/// Content security policy: only files of this server, no inline scripts or styles, and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 const PLACES: [(&str, &str); 4] =
     [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
 
-/// A whole page. `here` is its place in the navigation.
+/// Returns a complete page. `here` is its path in the navigation.
 pub fn page(app: &App, person: &Person, title: &str, here: &str, main: Markup) -> Response {
     let body = html! {
         header {
-            a.skip href="#main" { "To the content" }
+            a.skip href="#main" { "Skip to content" }
             nav aria-label="Pages" {
                 strong { "drophammer" }
                 @for (path, name) in PLACES {
@@ -35,11 +35,11 @@ pub fn page(app: &App, person: &Person, title: &str, here: &str, main: Markup) -
     html(StatusCode::OK, &whole(title, &body))
 }
 
-/// What is wrong with the directory now.
+/// Shows the current problems of the directory.
 pub fn problems(problems: &[String]) -> Markup {
     html! {
         section #problems.problem role="alert" hidden[problems.is_empty()] {
-            h2 { "Wrong in the directory; what was good before stays in force" }
+            h2 { "Problems in the directory; the last valid version stays in effect" }
             ul { @for problem in problems { li { (problem) } } }
         }
     }
@@ -59,13 +59,13 @@ pub fn login(status: StatusCode, why: Option<&str>) -> Response {
                 input #token type="password" name="token" autocomplete="current-password" required autofocus;
                 button { "Log in" }
             }
-            p.faint { "It is in operator.token of the server's directory." }
+            p.faint { "The token is in operator.token in the server's directory." }
         }
     };
     html(status, &whole("Log in", &body))
 }
 
-/// An answer that is no page, in words.
+/// Returns an error page.
 pub fn refused(app: &App, person: Option<&Person>, error: ApiError) -> Response {
     let (status, message) = error.parts();
     let main = html! {
@@ -100,7 +100,7 @@ fn whole(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// Does whoever asks take HTML?
+/// Returns whether the client accepts HTML.
 pub fn is_for_browser(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT)
@@ -108,7 +108,7 @@ pub fn is_for_browser(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// A part of a page, too.
+/// Returns HTML, either a page or a fragment of one.
 pub fn html(status: StatusCode, markup: &Markup) -> Response {
     with_headers((status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], markup.0.clone()).into_response())
 }
@@ -130,7 +130,7 @@ pub fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// A time as a person reads it: minutes, UTC.
+/// Shows a time in UTC, to the second.
 pub fn time(text: &str) -> Markup {
     let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
     html! { time datetime=(text) title="UTC" { (minute) } }

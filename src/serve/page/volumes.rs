@@ -1,4 +1,4 @@
-//! The volumes of Kubernetes of a machine: how far each is.
+//! Kubernetes volumes of a machine, with their states.
 
 use crate::serve::v1::volumes::VolumeShown;
 use crate::text::bytes;
@@ -7,7 +7,7 @@ use maud::{Markup, html};
 pub fn volumes(all: &[VolumeShown]) -> Markup {
     html! {
         @if !all.is_empty() {
-            h2 { "Volumes of Kubernetes" }
+            h2 { "Kubernetes volumes" }
             table {
                 thead { tr { th { "volume" } th { "kind" } th { "state" } th { "size" } th { "path" } th {} } }
                 tbody {

@@ -1,36 +1,37 @@
-//! What dnsmasq is told. It reads this file and no other.
+//! Configuration of dnsmasq, which reads no other file.
 
 use super::Range;
 use super::card::Card;
 use std::fmt::Write;
 use std::path::Path;
 
-/// For BIOS, and for UEFI. Both use the firmware's driver of the card. iPXE with drivers of its own, Debian's `ipxe.efi`, was seen to hang when it
-/// is to give the card back, so that an installed machine did not come to its disk.
+/// iPXE binaries for BIOS and for UEFI. Both use the firmware's NIC driver. iPXE with its own drivers, Debian's `ipxe.efi`, was seen to
+/// hang when it releases the NIC, so that an installed machine did not boot its disk.
 pub const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
 pub const UEFI: &str = "snponly.efi";
 
-/// In DHCP's header a file's name has 128 bytes, with the zero behind it.
+/// Maximum length of a file name in the DHCP header, which has 128 bytes including the terminating zero.
 pub const NAME_BYTES: usize = 127;
 
-/// All that decides.
+/// Parameters of the configuration.
 pub struct Asked<'a> {
     pub card: &'a Card,
-    /// Give addresses of it.
+    /// Range of addresses to assign.
     pub range: Option<Range>,
-    /// This host takes packets on to other networks.
+    /// Whether this host forwards packets to other networks.
     pub forwards: bool,
-    /// The script for iPXE.
+    /// URL of the iPXE script.
     pub script: &'a str,
-    /// iPXE, for firmware that boots over HTTP.
+    /// URL of iPXE, for firmware that boots over HTTP.
     pub ipxe: &'a str,
-    /// Where the binaries are.
+    /// Directory of the binaries.
     pub tftp: &'a Path,
     pub leases: &'a Path,
 }
 
-/// The words of dnsmasq(8). Who sends option 175, or the user class iPXE, is iPXE; all others are firmware, which has to fetch iPXE first.
+/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is iPXE; all others are
+/// firmware, which must load iPXE first.
 pub fn text(asked: &Asked) -> String {
     let Asked { card, script, ipxe, .. } = asked;
     let mut text = format!(
@@ -54,7 +55,7 @@ pub fn text(asked: &Asked) -> String {
         card.name,
         asked.leases.display(),
         asked.tftp.display(),
-        // iPXE takes no file from a proxy that names no server, and a proxy names none by itself.
+        // iPXE ignores a file offered by a proxy without a server address, and a proxy does not send one by default.
         server = card.address,
     );
     let more = match asked.range {
@@ -65,7 +66,8 @@ pub fn text(asked: &Asked) -> String {
     text
 }
 
-/// Beside the DHCP server that gives the addresses. Firmware that boots over HTTP calls itself HTTPClient, and wants the answer to do so too.
+/// Returns the configuration next to another DHCP server, which assigns the addresses. Firmware that boots over HTTP identifies itself as
+/// HTTPClient, and requires the same of the response.
 fn proxy(card: &Card) -> String {
     let mut text =
         format!("dhcp-range={},proxy,{}\ndhcp-pxe-vendor=PXEClient,HTTPClient\n", card.network(), card.netmask);
@@ -75,10 +77,10 @@ fn proxy(card: &Card) -> String {
     text
 }
 
-/// Gives one address to each NIC. Firmware, iPXE, ramdisk and installed system identify one NIC by different client identifiers, and
-/// boards that share an SMBIOS UUID send the same one.
+/// Returns the configuration with assignment of one address per NIC. Firmware, iPXE, ramdisk and installed system identify the same NIC by
+/// different client identifiers, and boards that share an SMBIOS UUID send the same one.
 fn with_addresses(Range { first, last }: Range, card: &Card, forwards: bool) -> String {
-    // Without an address it is told that there is none; dnsmasq would name itself.
+    // An empty option prevents dnsmasq from announcing itself as the router.
     let router = if forwards { format!(",{}", card.address) } else { String::new() };
     format!(
         "dhcp-range={first},{last},{},12h\n\

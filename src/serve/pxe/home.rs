@@ -1,4 +1,4 @@
-//! Where dnsmasq lives: a directory that is made at the start and taken away at the end, with what it reads and what it writes.
+//! Temporary directory of dnsmasq with the files that it reads and writes, removed at the end.
 
 use super::conf::BINARIES;
 use crate::command::nobody::NOBODY_ELSE;
@@ -9,30 +9,30 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A lease has a hundred bytes.
+/// Maximum size of the leases. A lease has about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
 pub struct Home {
     path: PathBuf,
-    /// In the server's directory, where leases are kept from one start to the next.
+    /// File in the server's directory that preserves the leases between starts.
     kept: PathBuf,
-    /// When the leases that are kept were written.
+    /// Modification time of the leases that were last copied.
     written: Option<SystemTime>,
 }
 
 impl Home {
-    /// With iPXE's binaries, and the leases of last time.
+    /// Creates the directory with iPXE's binaries and the leases of the previous run.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub fn make(ipxe: &Path, kept: PathBuf) -> Result<Home> {
         let parent = env::var_os("RUNTIME_DIRECTORY").map_or_else(env::temp_dir, PathBuf::from);
         let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
         let home = Home { path, kept, written: None };
         for folder in [home.path.clone(), home.tftp(), home.own()] {
-            // The first is there already.
+            // The first directory already exists.
             fs::create_dir_all(&folder)?;
-            // Nothing here is a secret, and dnsmasq may be another user.
+            // The files are not secret, and dnsmasq may run as another user.
             fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
         }
         for name in BINARIES {
@@ -51,7 +51,7 @@ impl Home {
         Ok(home)
     }
 
-    /// To whom dnsmasq is where root starts it.
+    /// Changes the owner to the user that dnsmasq switches to when started by root.
     fn give_away(&self, path: &Path) -> Result<()> {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }
@@ -60,7 +60,7 @@ impl Home {
         self.path.join("tftp")
     }
 
-    /// Where it may write.
+    /// Returns the directory that dnsmasq may write.
     fn own(&self) -> PathBuf {
         self.path.join("own")
     }
@@ -69,7 +69,7 @@ impl Home {
         self.own().join("leases")
     }
 
-    /// Writes the configuration, and says where it is.
+    /// Writes the configuration, and returns its path.
     pub fn configure(&self, text: &str) -> Result<PathBuf> {
         let path = self.path.join("dnsmasq.conf");
         fs::write(&path, text)?;
@@ -77,15 +77,15 @@ impl Home {
         Ok(path)
     }
 
-    /// As [`Home::keep_leases`], also where the clock is too coarse to tell that they have changed.
+    /// As [`Home::keep_leases`], even if the clock is too coarse to detect a change.
     pub fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()
     }
 
-    /// Copies the leases into the server's directory, when they have changed.
+    /// Copies the leases to the server's directory, if they have changed.
     pub fn keep_leases(&mut self) -> Result<()> {
-        // dnsmasq could have put a link there by now, if it were not itself any more.
+        // A compromised dnsmasq might have replaced the file by a link.
         let opened =
             OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases());
         let file = match opened {

@@ -1,5 +1,4 @@
-//! Keeps dnsmasq running: it is started, its words are passed on, it is started again when it dies or the card has changed, and ended with
-//! the server.
+//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it dies or the NIC changes, and stops it with the server.
 
 use super::card::Card;
 use super::conf::{self, Asked};
@@ -14,14 +13,14 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Until it says that it has begun.
+/// Time within which it must report its start.
 const START: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(2);
-/// Before it is started again; doubled each time, up to the second.
+/// Pause before a restart, doubled each time up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How it is started.
+/// Parameters of its start.
 pub struct Dnsmasq {
     program: PathBuf,
     card: String,
@@ -37,7 +36,7 @@ impl Dnsmasq {
         Dnsmasq { program, card, range, options: options.clone(), port, words }
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts it, and waits until it serves.
     fn start(&self, card: &Card, home: &Home) -> Result<Running, String> {
         let (script, ipxe) = (script(&self.options, card, self.port), binary(&self.options, card, self.port));
         let (tftp, leases) = (home.tftp(), home.leases());
@@ -63,16 +62,16 @@ impl Dnsmasq {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody can say it any more: its output is closed.
+                // Its output is closed, so it can no longer report.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let end = running.ended().map(|error| error.to_string());
-        Err(end.unwrap_or_else(|| format!("dnsmasq has not begun to answer within {} s", START.as_secs())))
+        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {} s", START.as_secs())))
     }
 }
 
-/// `dnsmasq-dhcp: …` of `dnsmasq-dhcp[123]: …`: the same words are the same.
+/// Removes the process id, as in `dnsmasq-dhcp[123]: …`, so that repeated messages are equal.
 fn without_number(line: &str) -> String {
     match (line.find('['), line.find("]: ")) {
         (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to + 1..]),
@@ -84,10 +83,10 @@ pub struct Keeper {
     dnsmasq: Dnsmasq,
     home: Home,
     running: Option<(Running, Card)>,
-    /// When it may be started again.
+    /// Time before which it is not restarted.
     due: Instant,
     pause: Duration,
-    /// Why it is not started, as it was said last.
+    /// Problem that was reported last.
     said: Option<String>,
 }
 
@@ -96,7 +95,7 @@ impl Keeper {
         Keeper { dnsmasq, home, running: None, due: Instant::now(), pause: PAUSE, said: None }
     }
 
-    /// Until the other end of `ended` is gone. How the first start went is said to `first`.
+    /// Runs until the sender of `ended` is dropped. Sends the result of the first start to `first`.
     pub fn run(mut self, watch: &Watch, ended: &mpsc::Receiver<()>, first: &mpsc::Sender<Result<(), String>>) {
         let started = Card::look(&self.dnsmasq.card).and_then(|card| self.start(card));
         let is_good = started.is_ok();
@@ -107,7 +106,8 @@ impl Keeper {
         if let Some((running, _)) = self.running.take() {
             running.end(END);
         }
-        // Who has got an address keeps it over a restart; without this it most likely does too, as the address is chosen by its MAC.
+        // Preserves assigned addresses across restarts. Without the leases they are mostly the same as well, as they are derived from the
+        // MAC.
         let _ = self.home.keep_last_leases();
     }
 
@@ -119,13 +119,13 @@ impl Keeper {
 
     fn look(&mut self, watch: &Watch) {
         if let Err(error) = self.home.keep_leases() {
-            self.say(watch, format!("the leases of dnsmasq cannot be kept: {error}"));
+            self.say(watch, format!("cannot save the leases of dnsmasq: {error}"));
         }
         let card = match Card::look(&self.dnsmasq.card) {
             Ok(card) => card,
             Err(why) => {
                 self.running.take().into_iter().for_each(|(running, _)| running.end(END));
-                return self.say(watch, format!("{why}. No machine is answered over PXE until it is back"));
+                return self.say(watch, format!("{why}. Machines cannot boot over PXE until then"));
             }
         };
         match &mut self.running {
@@ -135,7 +135,7 @@ impl Keeper {
                 self.later(watch, &end.to_string());
             }
             Some(_) => {
-                // It holds on to the card and the address that it has begun with.
+                // It keeps using the NIC and the address that it was started with.
                 self.running.take().into_iter().for_each(|(running, _)| running.end(END));
                 self.start_again(watch, card);
             }
@@ -148,24 +148,24 @@ impl Keeper {
         match self.start(card) {
             Ok(()) => {
                 self.said = None;
-                watch.note(format!("dnsmasq answers on {} again", self.dnsmasq.card));
+                watch.note(format!("dnsmasq serves on {} again", self.dnsmasq.card));
             }
             Err(why) => self.later(watch, &why),
         }
     }
 
     fn later(&mut self, watch: &Watch, why: &str) {
-        // It has run for a while: this is another trouble.
+        // It was running for a while, so this is a new problem.
         if self.due.elapsed() > LONGEST_PAUSE {
             self.pause = PAUSE;
         }
         let seconds = self.pause.as_secs();
-        watch.problem(format!("no machine is answered over PXE: {why}; dnsmasq is started again in {seconds} s"));
+        watch.problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s"));
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Once.
+    /// Reports a problem once.
     fn say(&mut self, watch: &Watch, what: String) {
         if self.said.as_ref() != Some(&what) {
             watch.problem(what.clone());

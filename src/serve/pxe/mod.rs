@@ -1,6 +1,7 @@
-//! `--pxe CARD`: machines on that card's network find this server. DHCP and TFTP are dnsmasq's, which is started, watched and ended here.
+//! `--pxe NIC`: machines on that NIC's network boot from this server. dnsmasq serves DHCP and TFTP, and is started, supervised and stopped
+//! here.
 //!
-//! `card` is the network card, `conf` what dnsmasq is told, `home` where it lives, `keeper` the thread that watches it.
+//! `card` inspects the NIC, `conf` generates the configuration of dnsmasq, `home` manages its directory, `keeper` supervises it.
 
 mod card;
 mod conf;
@@ -21,23 +22,23 @@ use std::str::FromStr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// What dnsmasq needs: ports below 1024, a socket for pings, and entries in the table of neighbours.
+/// Capabilities of dnsmasq: ports below 1024, a socket for pings, and entries in the neighbour table.
 const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
 
-/// Where Debian has iPXE.
+/// Directory of Debian's iPXE.
 const IPXE: &str = "/usr/lib/ipxe";
 
-/// As a person asks for it.
+/// PXE options of the command line.
 #[derive(Debug, Clone)]
 pub struct PxeOptions {
     pub card: String,
-    /// Give addresses too.
+    /// Range of addresses to assign.
     pub range: Option<Range>,
-    /// Directory with iPXE's binaries; Debian's when absent.
+    /// Directory with iPXE's binaries; by default Debian's.
     pub ipxe: Option<PathBuf>,
 }
 
-/// `10.0.0.100,10.0.0.200`.
+/// Range of addresses, such as `10.0.0.100,10.0.0.200`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     pub first: Ipv4Addr,
@@ -48,7 +49,7 @@ impl FromStr for Range {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Range, String> {
-        let form = || "give the first and the last address, such as 10.0.0.100,10.0.0.200".to_owned();
+        let form = || "must be the first and the last address, such as 10.0.0.100,10.0.0.200".to_owned();
         let (first, last) = text.split_once(',').ok_or_else(form)?;
         let read = |address: &str| address.trim().parse().map_err(|_| form());
         let (first, last) = (read(first)?, read(last)?);
@@ -56,35 +57,35 @@ impl FromStr for Range {
     }
 }
 
-/// dnsmasq at work; it ends when this is dropped.
+/// Running dnsmasq, which is stopped when this is dropped.
 pub struct Pxe {
     end: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
-    /// With iPXE's binaries.
+    /// Directory with iPXE's binaries.
     pub ipxe: PathBuf,
 }
 
 impl Pxe {
-    /// Starts it for a server that listens on that port. It answers when this returns.
+    /// Starts it for a server that listens on that port. Returns when it serves.
     ///
     /// # Errors
-    /// dnsmasq cannot be started, or ends at once.
+    /// dnsmasq cannot be started, or exits immediately.
     pub fn start(asked: &PxeOptions, options: &Options, port: u16, watch: &Watch) -> Result<Pxe> {
         let home = Home::make(&directory(asked), options.dir.join("dhcp.leases"));
-        let home = home.context(Phase::Serve, || "--pxe: make a directory for dnsmasq")?;
+        let home = home.context(Phase::Serve, || "--pxe: create a directory for dnsmasq")?;
         let (ipxe, dnsmasq) = (home.tftp(), Dnsmasq::new(asked, options, port, program()?, watch));
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
         let (keeper, watch) = (Keeper::new(dnsmasq, home), watch.clone());
-        // The process ends with the thread that has started it, so one thread does both.
+        // dnsmasq is terminated with the thread that has started it, so the same thread supervises it.
         let run = move || keeper.run(&watch, &ended, &say);
         let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
-        let keeper = Some(started.context(Phase::Serve, || "start the thread that watches dnsmasq")?);
+        let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);
         let pxe = Pxe { end: Some(end), keeper, ipxe };
         match first.recv() {
             Ok(Ok(())) => Ok(pxe),
             Ok(Err(why)) => Err(refuse(why)),
-            Err(_) => Err(refuse("the thread that starts dnsmasq has ended".to_owned())),
+            Err(_) => Err(refuse("the thread that starts dnsmasq panicked".to_owned())),
         }
     }
 }
@@ -106,21 +107,24 @@ fn directory(asked: &PxeOptions) -> PathBuf {
     asked.ipxe.clone().unwrap_or_else(|| IPXE.into())
 }
 
-/// All that can be known before anything is started.
+/// Checks everything that can be checked before the start.
 ///
 /// # Errors
-/// What is missing or taken, a sentence each.
+/// All problems, one sentence each.
 pub fn check(asked: &PxeOptions, options: &Options) -> Result<()> {
     let mut wrong: Vec<String> = program().err().map(|error| error.to_string()).into_iter().collect();
     let ipxe = directory(asked);
     let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !ipxe.join(name).is_file()).collect();
     if !missing.is_empty() {
         let what = missing.join(" and ");
-        wrong.push(format!("{} has no {what}: `apt-get install ipxe`, or --ipxe with its directory", ipxe.display()));
+        wrong.push(format!(
+            "{} lacks {what}: run `apt-get install ipxe`, or give its directory with --ipxe",
+            ipxe.display()
+        ));
     }
     if !capable::has(CAPABILITIES) {
         wrong.push(
-            "dnsmasq needs the capabilities net_bind_service, net_admin and net_raw: start as root, or from the unit with them".to_owned(),
+            "dnsmasq requires the capabilities net_bind_service, net_admin and net_raw: run as root, or from a systemd unit with these capabilities".to_owned(),
         );
     }
     match fitting(asked, options) {
@@ -134,17 +138,17 @@ pub fn check(asked: &PxeOptions, options: &Options) -> Result<()> {
     if wrong.is_empty() { Ok(()) } else { Err(refuse(wrong.join("\n--pxe: "))) }
 }
 
-/// The card, when what is asked for goes with it.
+/// Returns the NIC, if the options are consistent with it.
 fn fitting(asked: &PxeOptions, options: &Options) -> std::result::Result<Card, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if asked.card.is_empty() || !asked.card.bytes().all(plain) {
-        return Err(format!("{:?} is not the name of a network card that dnsmasq understands", asked.card));
+        return Err(format!("{:?} is not a NIC name that dnsmasq supports", asked.card));
     }
     let card = Card::look(&asked.card)?;
     let listen = options.listen.ip();
     if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && options.url.is_none() {
         return Err(format!(
-            "machines on {} would be sent to {}, and --listen {listen} does not hear them there: listen on that address, or say with --url where",
+            "machines on {} would be sent to {}, but --listen {listen} does not accept them there: listen on that address, or give the right URL with --url",
             card.name, card.address
         ));
     }
@@ -153,23 +157,23 @@ fn fitting(asked: &PxeOptions, options: &Options) -> std::result::Result<Card, S
         if first <= card.network() || last >= card.broadcast() {
             let (network, netmask) = (card.network(), card.netmask);
             return Err(format!(
-                "--range {first},{last} is not within the network of {}, {network}/{netmask}",
+                "--range {first},{last} is outside of the network of {}, {network}/{netmask}",
                 card.name
             ));
         }
         if (first..=last).contains(&card.address) {
-            return Err(format!("--range {first},{last} has this host's own address in it, {}", card.address));
+            return Err(format!("--range {first},{last} contains this host's own address, {}", card.address));
         }
     }
     let longest =
         script(options, &card, options.listen.port()).len().max(binary(options, &card, options.listen.port()).len());
     match longest > NAME_BYTES {
-        true => Err("--url is too long: DHCP has room for 127 characters".to_owned()),
+        true => Err("--url is too long: DHCP is limited to 127 characters".to_owned()),
         false => Ok(card),
     }
 }
 
-/// What firmware and iPXE load has no token in it and goes over plain http.
+/// Returns the base URL of boot files, which contain no token and are served over plain HTTP.
 fn base(options: &Options, card: &Card, port: u16) -> String {
     match &options.url {
         Some(url) if options.tls.is_none() => url.trim_end_matches('/').to_owned(),
@@ -185,7 +189,7 @@ fn binary(options: &Options, card: &Card, port: u16) -> String {
     format!("{}/ipxe/{}", base(options, card, port), conf::UEFI)
 }
 
-/// Not everybody's PATH has what is for administrators.
+/// Finds dnsmasq, even if the user's PATH lacks the administrator's directories.
 fn program() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))
@@ -193,7 +197,9 @@ fn program() -> Result<PathBuf> {
 
 fn find(mut places: impl Iterator<Item = PathBuf>) -> Result<PathBuf> {
     let found = places.find_map(|place| Some(place.join("dnsmasq")).filter(|path| path.is_file()));
-    found.ok_or_else(|| Error::new(Phase::Serve, "there is no dnsmasq on this host: `apt-get install dnsmasq-base`"))
+    found.ok_or_else(|| {
+        Error::new(Phase::Serve, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`")
+    })
 }
 
 #[cfg(test)]
@@ -205,9 +211,9 @@ mod tests {
         let range: Range = "10.0.0.100,10.0.0.200".parse().unwrap();
         assert_eq!((range.first.to_string(), range.last.octets()[3]), ("10.0.0.100".to_owned(), 200));
         for (text, expected) in [
-            ("10.0.0.100", "give the first and the last address"),
-            ("10.0.0.100,x", "give the first and the last address"),
-            ("10.0.0.100-10.0.0.200", "give the first and the last address"),
+            ("10.0.0.100", "must be the first and the last address"),
+            ("10.0.0.100,x", "must be the first and the last address"),
+            ("10.0.0.100-10.0.0.200", "must be the first and the last address"),
             ("10.0.0.2,10.0.0.1", "10.0.0.2 comes after 10.0.0.1"),
         ] {
             assert!(text.parse::<Range>().unwrap_err().contains(expected), "{text}");
@@ -218,6 +224,6 @@ mod tests {
     fn without_dnsmasq_it_is_said_where_it_comes_from() {
         let nowhere = tempfile::tempdir().unwrap();
         let why = find([nowhere.path().to_owned()].into_iter()).unwrap_err().to_string();
-        assert_eq!(why, "there is no dnsmasq on this host: `apt-get install dnsmasq-base`");
+        assert_eq!(why, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`");
     }
 }

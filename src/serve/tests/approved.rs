@@ -87,7 +87,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     let (printed, exit) = rack(&dir, |_| {}).await.unwrap();
     assert_eq!(exit, Exit::Refused);
     assert_eq!(row(&printed, ONE)["outcome"], "unknown", "it has never registered");
-    assert_eq!(row(&printed, TWO)["outcome"], "nothing", "it has no allocation");
+    assert_eq!(row(&printed, TWO)["outcome"], "nothing", "it does not have an allocation");
 
     let token = server.registered(ONE).await;
     server.given(&token, None).await;
@@ -187,8 +187,17 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
             PlanOptions { image: Some("debian-1".to_owned()), ..PlanOptions::default() },
             "image \"debian-1\" not found in images/",
         ),
+<<<<<<< HEAD
         (PlanOptions { layout: Some("x".to_owned()), ..PlanOptions::default() }, "layout \"x\" not found in layouts/"),
         (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
+||||||| 7ce55e5
+        (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
+=======
+        (
+            PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() },
+            "machines/ contains no machine \"x\"",
+        ),
+>>>>>>> p-server2
     ] {
         let error =
             rack(&dir, |options| *options = PlanOptions { dir: dir.clone(), json: true, ..change }).await.unwrap_err();

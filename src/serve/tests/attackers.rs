@@ -74,7 +74,9 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
     server
-        .heard(&format!("one: a call from {ATTACKER} has the token of the boot that registered from {MACHINE}"))
+        .heard(&format!(
+            "one: request from {ATTACKER} refused: its token belongs to the boot that registered from {MACHINE}"
+        ))
         .await;
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
@@ -139,7 +141,7 @@ async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_reg
         assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
         assert_eq!(silent.listed().await["order"]["attempts"], attempts);
         if attempts.is_null() {
-            silent.heard("given up after 3 attempts: image debian-13 is not installed").await;
+            silent.heard("abandoned after 3 attempts: image debian-13 is not installed").await;
             assert_eq!(silent.listed().await["order"], Value::Null);
         }
         server = in_earnest(silent.stop().await).await;
@@ -241,7 +243,7 @@ async fn reports_are_kept_for_what_the_machine_was_given() {
         |allocation: &str, success: bool| json!({ "success": success, "message": "m", "allocationuuid": allocation });
     let foreign = server.call(&token, "POST", &path, &report("nobodys", true)).await;
     assert_eq!(foreign.status, 409);
-    assert!(foreign.text().contains("was never given to this machine"), "{}", foreign.text());
+    assert!(foreign.text().contains("this machine never had allocation"), "{}", foreign.text());
     assert_eq!(server.call(&token, "POST", &path, &report("nobodys", false)).await.status, 200);
     let stranger = server.token(STRANGER).await;
     let path = format!("/v1/machine/{STRANGER}/report");
@@ -323,7 +325,7 @@ async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
         (listed.status, &listed.json()["adopted"], &listed.json()["installed"]),
         (200, &json!(true), &json!(false))
     );
-    server.heard("one: 127.0.0.1 says that allocation a1 is installed").await;
+    server.heard("one: 127.0.0.1 recorded allocation a1 as installed").await;
     // Nothing can be installed, by the boot that was under way neither.
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!((given.succeeded, given.image.url.as_str(), given.user_data.as_str()), (true, "", ""));

@@ -40,7 +40,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     for _ in 0..2 {
         assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
     }
-    server.heard("one begins: what its layout lists is erased").await;
+    server.heard("one starts its installation: the disks of its layout are erased").await;
 
     // Its power is cut.
     let server = server.restarted().await;
@@ -59,7 +59,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     server.report(ONE, &token, "a1", true).await;
     let late = server.begin_first(&token, "a1", disks("A")).await;
     assert_eq!(late.status, 401);
-    assert!(late.text().contains("has ended with the installation"), "{}", late.text());
+    assert!(late.text().contains("the token expired when the installation ended"), "{}", late.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,8 +87,8 @@ async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
     assert_eq!(begins(&token, "older than its last boot").await, (401, true));
     let file = |allocation: &str| machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     for (text, words) in [
-        (file("a2"), "the machine's allocation is a2 now, not a1"),
-        (format!("id: {ONE}\n"), "no file gives the machine"),
+        (file("a2"), "the machine's allocation is now a2, not a1"),
+        (format!("id: {ONE}\n"), "the machine's file no longer contains allocation"),
     ] {
         server.write("machines/one.yaml", &text);
         while begins(&newer, words).await != (409, true) {

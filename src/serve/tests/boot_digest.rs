@@ -43,9 +43,9 @@ async fn a_digest_needs_the_operators_token_a_machine_and_a_url() {
     let path = format!("/v1/machine/{ONE}/boot-digest?server=http://10.0.0.1");
     assert_eq!(server.ask("GET", &path, &[], "").await.status, 401);
     for (query, status, words) in [
-        ("", 409, "start it with --url"),
+        ("", 409, "start the server with --url"),
         ("?server=10.0.0.1:8080", 400, "server=10.0.0.1:8080"),
-        ("?server=ftp://10.0.0.1", 400, "begins with http://"),
+        ("?server=ftp://10.0.0.1", 400, "must begin with http://"),
         ("?server=http://a%20b", 400, "server="),
     ] {
         let answer = server.boot_digest(query).await;

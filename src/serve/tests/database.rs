@@ -115,7 +115,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
     connection.execute_batch("PRAGMA journal_mode=WAL; PRAGMA user_version=1;").unwrap();
     drop(connection);
     assert!(fs::metadata(empty.path().join(FILES[0])).unwrap().len() > 0);
-    refused(&empty, "drophammer.sqlite is gone or empty").await;
+    refused(&empty, "drophammer.sqlite is missing or empty").await;
 
     // Damage in the middle, which no query of the start has to meet.
     let damaged = put(&other, &[]);

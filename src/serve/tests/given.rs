@@ -23,7 +23,7 @@ async fn an_order_taken_back_in_the_ramdisk_leaves_nothing_to_install() {
     assert_eq!((given.succeeded, given.reinstall, given.order), (true, false, None));
     assert_eq!((given.image.url.as_str(), given.image.mirrors.len(), given.image.digest), ("", 0, None));
     assert_eq!((given.image.id.as_str(), given.id.as_str()), ("debian-12", "a1"), "it can boot what it has");
-    server.heard("one is installed and nothing is ordered: it is given nothing to install").await;
+    server.heard("one is installed and no reinstall is ordered: it boots its disks").await;
     // An agent that would install all the same asks first.
     for order in ["", ordered.order.unwrap().id.as_str()] {
         assert_eq!(server.begin(&token, order).await, 409, "{order:?}");
@@ -144,8 +144,16 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     server
         .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
         .await;
+<<<<<<< HEAD
     server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
     server.heard("the machine cannot be reinstalled until this is resolved").await;
+||||||| 7ce55e5
+    server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
+    server.heard("nothing is reinstalled before this is settled").await;
+=======
+    server.heard("promises: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
+    server.heard("nothing is reinstalled before this is settled").await;
+>>>>>>> p-server2
     let server = server.restarted().await;
     assert!(server.boots_disk().await, "it is installed all the same");
     let refused = server.press(ONE, "debian-13", json!({})).await;

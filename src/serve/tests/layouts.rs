@@ -243,7 +243,7 @@ async fn comments_stay_and_what_goes_is_told() {
     }
     let answer = server.v1("POST", AT, &changed).await;
     assert_eq!(answer.status, 422, "{}", answer.text());
-    assert!(answer.text().contains("change the file itself"), "{}", answer.text());
+    assert!(answer.text().contains("edit the file manually"), "{}", answer.text());
     changed["filesystems"] = json!([
         {"path": "/", "device": "/dev/sdb2", "format": "ext4", "label": "root"},
         {"path": "/boot/efi", "device": "/dev/sdb1", "format": "vfat", "createoptions": ["-F", "32"]},
@@ -324,7 +324,7 @@ async fn what_cannot_be_written_is_an_honest_failure() {
     let mut changed = server.shows(&format!("{AT}/default"), |answer| answer.status == 200).await.json();
     changed["description"] = json!("x");
     let answer = server.v1("POST", AT, &changed).await;
-    assert!(answer.status == 500 && answer.text().contains("it is a link"), "{}", answer.text());
+    assert!(answer.status == 500 && answer.text().contains("it is a symbolic link"), "{}", answer.text());
     assert_eq!(server.file("real"), LAYOUT);
 }
 

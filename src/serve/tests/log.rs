@@ -23,7 +23,7 @@ async fn what_a_machine_says_on_its_console_is_on_its_page() {
     assert_eq!(server.says(&asked, ONE, 45, "Registering\n").await, 200);
     assert_eq!(server.says(&asked, ONE, 157, "Waiting\n").await, 200);
     let page = browser.text(&path).await;
-    for words in ["Preparing &lt;b&gt; [2J\nRegistering\n[100 bytes are not kept]\nWaiting\n", "href=\"/machines/"] {
+    for words in ["Preparing &lt;b&gt; [2J\nRegistering\n[100 bytes are missing]\nWaiting\n", "href=\"/machines/"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("somebody else") && page.matches("hardware is up").count() == 1, "{page}");
@@ -53,10 +53,10 @@ async fn a_log_is_bounded_and_outlives_the_server() {
     let browser = server.browser().await;
     let text = browser.text(&format!("/machines/{ONE}/log")).await;
     assert!(text.len() > 200_000 && text.len() < 262_144 + 200, "{}", text.len());
-    assert!(text.contains(" bytes are not kept]\nxxx") && text.ends_with("x\n"), "the end is kept");
+    assert!(text.contains(" bytes are missing]\nxxx") && text.ends_with("x\n"), "the end is kept");
     assert!(browser.text(&format!("/machines/{STRANGER}/log")).await.is_empty());
     let page = browser.text(&format!("/machines/{ONE}")).await;
-    assert!(page.contains("the end of it") && page.len() < 150_000, "{}", page.len());
+    assert!(page.contains("last part only") && page.len() < 150_000, "{}", page.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ async fn a_server_that_has_lost_its_database_does_not_start() {
         lose(&path("drophammer.sqlite"));
         for _ in 0..2 {
             let error = bind(&dir, &heard).await.err().expect("it starts").to_string();
-            assert!(error.contains("drophammer.sqlite is gone") && error.contains("operator.token"), "{error}");
+            assert!(error.contains("drophammer.sqlite is missing") && error.contains("operator.token"), "{error}");
         }
     }
     // Without a machine there is nothing to lose.

@@ -57,7 +57,7 @@ async fn machines_are_shown_as_metal_api_shows_them() {
         assert_eq!(found(query.clone()).await, names, "{query}");
     }
     let refused = server.v1("POST", &format!("{AT}/find"), &json!({"rackid": "r"})).await;
-    assert!(refused.status == 400 && refused.text().contains("not searched by"), "{}", refused.text());
+    assert!(refused.status == 400 && refused.text().contains("cannot be searched by"), "{}", refused.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +77,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     for (status, words, body) in [
         (422, "no machine available", wish.clone()),
         (422, "a size id must be specified", with("sizeid", Value::Null)),
-        (400, "cannot be asked of this server", with("networks", json!([{"networkid": "n"}]))),
+        (400, "is not supported in an allocation request", with("networks", json!([{"networkid": "n"}]))),
         (404, "no machine with id", with("uuid", json!(STRANGER))),
         (422, "machine is already allocated", with("uuid", json!(ONE))),
         (422, "image \\\"debian-99\\\" not found", {

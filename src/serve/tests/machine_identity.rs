@@ -77,7 +77,11 @@ async fn a_default_uuid_identifies_no_machine() {
         assert!(by_mac.contains(&format!("drophammer.machine={TWO} ")), "{default}: {by_mac}");
         for query in [format!("uuid={default}"), format!("uuid={default}&mac=52:54:00:00:00:ff")] {
             let answer = server.boot(&query).await;
-            assert!(answer.status == 400 && answer.text().contains("no usable uuid"), "{query}: {}", answer.text());
+            assert!(
+                answer.status == 400 && answer.text().contains("the uuid is not usable"),
+                "{query}: {}",
+                answer.text()
+            );
         }
         let body = json!({ "name": "first" });
         let answer = operator(&server, "POST", &format!("/v1/machine/{default}/file"), body).await;

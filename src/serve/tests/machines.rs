@@ -35,7 +35,11 @@ async fn a_machine_from_boot_to_report() {
     server.report(ONE, &token, "a1", true).await;
     server.report(ONE, &token, "a1", true).await;
     let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
-    assert!(over.status == 401 && over.text().contains("has ended with the installation"), "{}", over.text());
+    assert!(
+        over.status == 401 && over.text().contains("the token expired when the installation ended"),
+        "{}",
+        over.text()
+    );
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("sanboot"));
     server.heard("boots its disk").await;
     let text = server.heard.text();
@@ -64,8 +68,12 @@ async fn a_machine_from_boot_to_report() {
 async fn a_stranger_is_said_with_what_it_has() {
     let server = Running::start().await;
     for (cores, disks, said) in [
-        (1, json!([{ "name": "/dev/sda", "size": 9 }]), "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; a file in"),
-        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; a file in"),
+        (
+            1,
+            json!([{ "name": "/dev/sda", "size": 9 }]),
+            "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; create a file in",
+        ),
+        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; create a file in"),
     ] {
         let nics = json!([{ "mac": "52:54:00:00:00:09", "name": "eth0" }]);
         let mut register = registration(STRANGER);

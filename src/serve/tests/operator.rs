@@ -34,7 +34,7 @@ async fn the_command_line() {
     assert!(good(&order).await);
     server.heard("ordered: image debian-12").await;
     assert!(good(&["reinstall", &ONE.to_uppercase(), "--cancel"]).await);
-    server.heard("taken back: image debian-12").await;
+    server.heard("cancelled: image debian-12").await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--without-marker", "--json"]).await);
     server.heard("ordered: image debian-12, without the marker").await;
     let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
@@ -50,7 +50,7 @@ async fn the_command_line() {
 
     server.write("operator.token", "mistaken\n");
     let error = server.machine(&["list"]).await.unwrap_err().to_string();
-    assert!(error.contains("does not take the token of") && error.contains("operator.token"), "{error}");
+    assert!(error.contains("rejects the token in") && error.contains("operator.token"), "{error}");
     std::fs::remove_file(server.dir.path().join("operator.token")).unwrap();
     let error = server.machine(&["list"]).await.unwrap_err().to_string();
     assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
@@ -97,7 +97,7 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     assert_eq!(waits(ONE).await, said, "a name that is wrong adopts nobody");
     assert!(good(&["adopt", ONE, "two"]).await);
     for allocation in ["a1", "b1"] {
-        server.heard(&format!("127.0.0.1 says that allocation {allocation} is installed")).await;
+        server.heard(&format!("127.0.0.1 recorded allocation {allocation} as installed")).await;
     }
     assert_eq!((waits(ONE).await, waits(TWO).await), (Value::Null, Value::Null));
     let token = server.token(ONE).await;

@@ -149,7 +149,7 @@ async fn the_list_has_phase_image_and_progress() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let page = browser.text("/").await;
-    assert!(page.contains("2 machines") && page.contains("to be installed") && page.contains("free"), "{page}");
+    assert!(page.contains("2 machines") && page.contains("not installed") && page.contains("free"), "{page}");
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     let progress = json!({ "bytes": 100, "total_bytes": 200, "bytes_per_second": 31_000_000, "seconds_left": 3 });

@@ -23,7 +23,11 @@ async fn the_file_says_how_a_machine_is_switched() {
     };
     let operator = operator.trim();
     let answer = power(operator, "on").await;
-    assert!(answer.status == 409 && answer.text().contains("does not say how it is switched"), "{}", answer.text());
+    assert!(
+        answer.status == 409 && answer.text().contains("does not name a management controller"),
+        "{}",
+        answer.text()
+    );
 
     let controller = controller();
     let url = controller.url("redfish/v1/Systems/1");
@@ -41,7 +45,7 @@ async fn the_file_says_how_a_machine_is_switched() {
     assert_eq!((answer.status, answer.json()), (200, json!({ "action": "cycle" })), "{}", answer.text());
     let last = controller.requests().pop().unwrap();
     assert_eq!((last.line(), last.body), ("POST /reset".to_owned(), r#"{"ResetType":"ForceRestart"}"#.to_owned()));
-    server.heard("two: switched off and on, by the word of 127.0.0.1").await;
+    server.heard("two: switched off and on, as requested by 127.0.0.1").await;
 
     let answer = power(operator, "pxe").await;
     assert!(answer.status == 502 && answer.text().contains("not now"), "{}", answer.text());

@@ -60,8 +60,8 @@ fn without_notes(text: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let server = Running::start_in(with_images()).await;
-    server.refused(&["--machine", "nobody"], "the server has no machine \"nobody\"").await;
-    server.refused(&["--machine", STRANGER], "and none has registered").await;
+    server.refused(&["--machine", "nobody"], "the server does not know machine \"nobody\"").await;
+    server.refused(&["--machine", STRANGER], "and no machine with this id has registered").await;
     server.refused(&["--machine", "one"], "machine one has never registered").await;
     server.refused(&["--machine", "one"], "boot it over PXE once").await;
 
@@ -82,17 +82,19 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
         assert_eq!((without_notes(&text), outcome), (agents(allocation.clone()).await, Exit::Good));
     }
     let (text, _) = server.plan(&["--machine", "one"]).await.unwrap();
-    assert!(text.contains("debian-12") && text.contains("UTC, just now: what has changed"), "{text}");
+    assert!(text.contains("debian-12") && text.contains("UTC, just now: later changes"), "{text}");
     server.refused(&["--machine", "one", "--reinstall"], "machine one is not installed").await;
 
     // The machine is installed: its disks are others than those that it has registered.
     assert_eq!(server.begin(&token, "").await, 200);
-    server.refused(&["--machine", "one"], "an installation has begun on it since then").await;
+    server.refused(&["--machine", "one"], "an installation has started since then").await;
     server.report(ONE, &token, "a1", true).await;
     let file = inventory_file().display().to_string();
     let with_file = ["--machine", "one", "--inventory", &file];
-    server.refused(&with_file, "machine one is installed with debian-12, and no reinstall is ordered").await;
-    server.refused(&["--machine", "one", "--reinstall"], "its disks hold other things").await;
+    server
+        .refused(&with_file, "machine one is installed with debian-12 and boots it, as no reinstall is ordered")
+        .await;
+    server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == Exit::Good && text.contains("reinstall"), "{text}");
 

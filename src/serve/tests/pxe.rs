@@ -327,12 +327,12 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         );
         kill(first, Signal::SIGKILL).unwrap();
         runtime.block_on(server.heard("was killed by signal 9"));
-        runtime.block_on(server.heard("dnsmasq answers on eth1 again"));
+        runtime.block_on(server.heard("dnsmasq serves on eth1 again"));
         assert_eq!(client.discover(BIOS).class(), "PXEClient");
 
         // The card goes, and another one comes.
         ip("link delete eth1");
-        runtime.block_on(server.heard("there is no network card \\\"eth1\\\"; there is lo"));
+        runtime.block_on(server.heard("there is no NIC \\\"eth1\\\"; the NICs are lo"));
         assert_eq!(dnsmasqs(), []);
         runtime.block_on(server.stop());
     });
@@ -401,28 +401,28 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
             refused(&options)
         };
         let why = with(&|pxe| pxe.card = "eth9".to_owned());
-        assert_eq!(why, "--pxe: there is no network card \"eth9\"; there is eth1, lo");
+        assert_eq!(why, "--pxe: there is no NIC \"eth9\"; the NICs are eth1, lo");
         let why = with(&|pxe| pxe.ipxe = Some("/nothing".into()));
         assert!(
-            why.starts_with("--pxe: /nothing has no undionly.kpxe and snponly.efi: `apt-get install ipxe`"),
+            why.starts_with("--pxe: /nothing lacks undionly.kpxe and snponly.efi: run `apt-get install ipxe`"),
             "{why}"
         );
         let why = with(&|pxe| pxe.range = Some("10.78.0.1,10.78.0.9".parse().unwrap()));
-        assert!(why.contains("is not within the network of eth1, 10.77.0.0/255.255.255.0"), "{why}");
+        assert!(why.contains("is outside of the network of eth1, 10.77.0.0/255.255.255.0"), "{why}");
         let why = with(&|pxe| pxe.range = Some("10.77.0.1,10.77.0.9".parse().unwrap()));
-        assert!(why.contains("has this host's own address in it, 10.77.0.1"), "{why}");
+        assert!(why.contains("contains this host's own address, 10.77.0.1"), "{why}");
         let why = refused(&Options { listen: "127.0.0.1:0".parse().unwrap(), ..good.clone() });
-        assert!(why.contains("--listen 127.0.0.1 does not hear them there"), "{why}");
+        assert!(why.contains("--listen 127.0.0.1 does not accept them there"), "{why}");
 
         let others: Vec<UdpSocket> = [67, 69].iter().map(|port| UdpSocket::bind(("0.0.0.0", *port)).unwrap()).collect();
         let why = refused(&good);
         assert_eq!(why.lines().count(), 2, "all that is wrong: {why}");
-        assert!(why.contains("UDP port 67 (DHCP) of eth1 is taken by another program on this host"), "{why}");
-        assert!(why.contains("UDP port 69 (TFTP) of eth1 is taken"), "{why}");
+        assert!(why.contains("UDP port 67 (DHCP) of eth1 is in use by another program on this host"), "{why}");
+        assert!(why.contains("UDP port 69 (TFTP) of eth1 is in use"), "{why}");
         drop(others);
         ip("address flush dev eth1");
-        assert_eq!(refused(&good), "--pxe: the network card eth1 has no IPv4 address, which DHCP needs");
+        assert_eq!(refused(&good), "--pxe: NIC eth1 does not have an IPv4 address, which DHCP requires");
         ip("link set eth1 down");
-        assert_eq!(refused(&good), "--pxe: the network card eth1 is down: `ip link set eth1 up`");
+        assert_eq!(refused(&good), "--pxe: NIC eth1 is down: run `ip link set eth1 up`");
     });
 }

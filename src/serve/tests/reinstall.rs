@@ -96,7 +96,7 @@ async fn from_the_button_to_the_report() {
     assert_eq!(server.begin(&token, "another").await, 409);
     assert_eq!(server.begin(&token, &order).await, 200);
     assert_eq!(server.begin(&token, &order).await, 200);
-    server.heard("begun: image debian-13, attempt 1 of 3").await;
+    server.heard("started: image debian-13, attempt 1 of 3").await;
     let server = server.restarted().await;
     let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
     assert_eq!((begun.begun, begun.disks[0].serial.as_str(), begun.disks.len()), (true, "A0", 1));
@@ -132,7 +132,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
     let listed = server.listed().await;
     assert_eq!((&listed["order"], &listed["image"]), (&Value::Null, &json!("debian-12")));
     assert_eq!(listed["outcome"]["message"], "image.burn: why");
-    server.heard("given up: nothing was touched").await;
+    server.heard("abandoned: no disk was changed").await;
     assert!(server.boots_disk().await);
 
     let order = server.order("debian-13").await;
@@ -143,14 +143,14 @@ async fn failures_before_and_after_the_point_of_no_return() {
         assert_eq!(server.begin(&token, &order).await, 200);
         assert_eq!(server.report_of(&token, failure(&order, false)).await, attempt < 3);
     }
-    server.heard("given up after 3 attempts: the machine is not whole").await;
+    server.heard("abandoned after 3 attempts: the machine is only partially installed").await;
     for _ in 0..2 {
         let script = server.boot(&format!("uuid={ONE}")).await.text();
         assert!(script.contains("/boot/vmlinuz") && script.contains(" drophammer.stop=1 "), "{script}");
     }
     let cancel = server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
     assert_eq!(cancel.status, 409);
-    assert!(cancel.text().contains("was given up halfway: order another"), "{}", cancel.text());
+    assert!(cancel.text().contains("was abandoned after its point of no return: order another"), "{}", cancel.text());
     // Another order takes its place, and knows what it finds.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
@@ -173,7 +173,7 @@ async fn what_was_announced_and_never_begun_is_given_up_by_the_next_attempt() {
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
     assert!(!server.report_of(&token, failure(&order, true)).await);
     assert_eq!(server.listed().await["order"], Value::Null);
-    server.heard("given up: nothing was touched").await;
+    server.heard("abandoned: no disk was changed").await;
     assert!(server.boots_disk().await);
     server.order("debian-13").await;
     assert!(!server.listed().await["order"]["begun"].as_bool().unwrap());
@@ -188,7 +188,7 @@ async fn three_attempts_that_begin_nothing_are_enough() {
         server.token(ONE).await;
     }
     assert!(server.boots_disk().await);
-    server.heard("given up after 3 attempts: image debian-13 is not installed").await;
+    server.heard("abandoned after 3 attempts: image debian-13 is not installed").await;
     let listed = server.listed().await;
     assert_eq!((&listed["order"], &listed["outcome"]["success"]), (&Value::Null, &json!(false)));
 }
@@ -239,8 +239,8 @@ async fn what_cannot_be_ordered() {
         "allocation a1 of machine 4c4c4544-0051-3010-8052-b4c04f4d0001 is not installed yet",
     )
     .await;
-    refused(TWO, "debian-13", 400, "has no allocation in its file").await;
-    refused(STRANGER, "debian-13", 404, "there is no machine").await;
+    refused(TWO, "debian-13", 400, "does not contain an allocation").await;
+    refused(STRANGER, "debian-13", 404, "machines/ contains no machine").await;
     server.report(ONE, &token, "a1", true).await;
     refused(ONE, "debian-31", 400, "there is no image \"debian-31\" in images/; did you mean \"debian-13\"?").await;
     refused(ONE, "", 400, "there is no image \"\"").await;
@@ -342,7 +342,7 @@ async fn without_the_firmware() {
     let by_uuid = format!("uuid={ONE}");
     let refused = json(&by_uuid).await;
     assert_eq!(refused.status, 409);
-    assert!(refused.text().contains("no allocation that this server knows to be installed"), "{}", refused.text());
+    assert!(refused.text().contains("lacks a record that its allocation is installed"), "{}", refused.text());
     server.installed().await;
     let refused = json(&by_uuid).await;
     assert_eq!(refused.status, 409);
@@ -364,12 +364,12 @@ async fn without_the_firmware() {
     );
     assert_eq!(server.register(ONE, &token).await.status, 200);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().attempt, 1);
-    server.heard("attempt 1 of 3 of the reinstall with image debian-13, without its firmware").await;
+    server.heard("attempt 1 of 3 of the reinstall with image debian-13, bypassing its firmware").await;
     // Both ways count for the same order.
     server.token(ONE).await;
     assert_eq!(json(&by_uuid).await.status, 200);
     assert_eq!(json(&by_uuid).await.status, 409);
-    server.heard("given up after 3 attempts").await;
+    server.heard("abandoned after 3 attempts").await;
     assert_eq!(server.ask("GET", "/boot/drophammer", &[], "").await.text(), "the agent");
 }
 

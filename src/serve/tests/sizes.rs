@@ -69,7 +69,7 @@ async fn what_is_no_size_is_refused_in_metal_apis_words() {
             "identifier",
             json!({"id": "c2", "constraints": [{"type": "gpu", "min": 1, "max": 1, "identifier": "x"}]}),
         ),
-        (400, "labels of a size are not kept here", json!({"id": "c2", "labels": {"a": "b"}})),
+        (400, "labels of a size are not supported", json!({"id": "c2", "labels": {"a": "b"}})),
         (400, "there is no field \"constrants\"", json!({"id": "c2", "constrants": [memory]})),
     ] {
         let answer = server.v1("PUT", AT, &body).await;

@@ -99,10 +99,10 @@ async fn nothing_with_a_token_is_answered_in_plain_text() {
         for (method, path) in &calls {
             let answer = server.call(&token, method, path, &registration(ONE)).await;
             assert_eq!(answer.status, 403, "{method} {path}");
-            assert!(answer.text().contains(&format!("over https only, on port {port}")), "{}", answer.text());
+            assert!(answer.text().contains(&format!("over https, on port {port}")), "{}", answer.text());
         }
     }
-    server.heard("127.0.0.1 has sent a token over plain http").await;
+    server.heard("127.0.0.1 sent a token unencrypted over plain http").await;
     assert!(!server.heard.text().contains("unknown machine"), "nobody has registered");
 }
 
@@ -112,7 +112,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
     let mut silent = TcpStream::connect(server.tls.unwrap()).await.unwrap();
     let error = trusting("stranger.pem").get(format!("{}/v1/machines", server.https())).send().await.unwrap_err();
     assert!(crate::http::is_certificate(&error), "{error:?}");
-    server.heard("127.0.0.1 does not take the server's certificate, and says UnknownCA").await;
+    server.heard("127.0.0.1 rejects the server's certificate (UnknownCA)").await;
 
     for request in ["GET /v1/machines HTTP/1.1\r\nHost: h\r\n\r\n", "\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}"] {
         let mut stream = TcpStream::connect(server.tls.unwrap()).await.unwrap();
@@ -122,7 +122,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    server.heard("127.0.0.1 speaks something else where https is spoken").await;
+    server.heard("127.0.0.1 does not use https on the https port").await;
     let operator = server.operator();
     let client = trusting("ca.pem");
     assert_eq!(
@@ -155,8 +155,8 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
         server.err().expect("it is refused").to_string()
     };
     for (url, words) in [
-        ("http://127.0.0.1:8080", "it begins with https://"),
-        ("https://install.rack:8443", "server.pem does not name this host"),
+        ("http://127.0.0.1:8080", "must begin with https://"),
+        ("https://install.rack:8443", "server.pem does not cover this host"),
     ] {
         let error = refused(Options { url: Some(url.to_owned()), ..with_tls(dir.path()) }).await;
         assert!(error.contains(words) && error.contains(url), "{error}");
@@ -175,5 +175,5 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
     let script = server.ask("GET", &format!("/boot.ipxe?uuid={ONE}"), &host, "").await.text();
     let url = format!("drophammer.url=https://install.rack:{} ", server.tls.unwrap().port());
     assert!(script.contains(&url), "{script}");
-    server.heard("which the certificate does not name: give --url").await;
+    server.heard("does not cover: set --url").await;
 }

@@ -122,8 +122,8 @@ async fn behind_a_proxy_the_proxy_passes_on_the_source_port() {
         server.ask("POST", "/v1/machine/register", &headers, &registration(ONE).to_string()).await
     };
     for (forwarded, reason) in [
-        ("10.0.0.7", "the proxy does not pass on the source port"),
-        ("10.0.0.7:700, 10.0.0.7", "the proxy does not pass on the source port"),
+        ("10.0.0.7", "the proxy does not forward the source port"),
+        ("10.0.0.7:700, 10.0.0.7", "the proxy does not forward the source port"),
         ("[10.0.0.7]:40000", "source port 40000 does not prove"),
     ] {
         let refused = register(&server, forwarded).await;

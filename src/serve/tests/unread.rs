@@ -37,7 +37,7 @@ async fn an_installed_machine_without_a_file_is_not_new_also_after_a_restart() {
         lose(dir.path());
         let server = Running::start_in(dir).await;
         assert!(server.boots_disk().await, "{what}");
-        server.heard("is installed, and no file in machines/ that can be used is about it").await;
+        server.heard("is installed, but has no valid file in machines/").await;
         let json = server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await;
         assert_eq!(json.status, 409, "{what}: {}", json.text());
         // Who is really new registers and waits.

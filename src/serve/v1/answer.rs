@@ -1,4 +1,4 @@
-//! What a caller gets instead of an answer: `statuscode` and `message` as metal-api has them, and what is known beyond that.
+//! Error responses: `statuscode` and `message` as in metal-api, with additional fields.
 
 use crate::error::Error;
 use crate::problem::{Problem, lines};
@@ -9,15 +9,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
-/// As it is written.
+/// Body of an error response.
 #[derive(Serialize, schemars::JsonSchema)]
 pub struct Refusal {
     statuscode: u16,
     message: String,
-    /// What is wrong with a document, each with its place.
+    /// Problems of a document, each with its position.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<Problem>,
-    /// Both sides of a conflict.
+    /// Both versions in a conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
     conflict: Option<Value>,
 }
@@ -26,9 +26,9 @@ pub struct Refusal {
 pub struct Refused {
     status: StatusCode,
     message: String,
-    /// What is wrong with a document, each with its place.
+    /// Problems of a document, each with its position.
     problems: Vec<Problem>,
-    /// Both sides of a conflict.
+    /// Both versions in a conflict.
     conflict: Option<Value>,
 }
 
@@ -43,7 +43,7 @@ impl Refused {
         Refused::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// metal-api's words.
+    /// Returns metal-api's error for an unknown object.
     pub fn unknown(kind: &str, id: &str) -> Refused {
         Refused::new(StatusCode::NOT_FOUND, format!("no {kind} with id {id:?} found"))
     }
@@ -60,23 +60,23 @@ impl Refused {
         Refused::new(StatusCode::CONFLICT, message)
     }
 
-    /// metal-api's words, and both sides.
+    /// Returns metal-api's error for a concurrent change, with both versions.
     pub fn changed(kind: &str, id: &str, conflict: Value) -> Refused {
         let message = format!("cannot update {kind} ({id}): the entity was changed from another, please retry");
         Refused { conflict: Some(conflict), ..Refused::taken(message) }
     }
 
-    /// For the output.
+    /// Returns the message alone.
     pub fn words(self) -> String {
         self.message
     }
 
-    /// What a person may want to know beside that.
+    /// Adds details.
     pub fn beside(self, problems: Vec<Problem>) -> Refused {
         Refused { problems, ..self }
     }
 
-    /// Each problem in its own words; the places are beside them.
+    /// Lists the problems in the message, without their positions, which are in a separate field.
     pub fn wrong(status: StatusCode, problems: Vec<Problem>) -> Refused {
         let words: Vec<Problem> = problems.iter().map(|problem| Problem::new("", &problem.message)).collect();
         Refused { problems, ..Refused::new(status, lines(&words)) }

@@ -1,4 +1,4 @@
-//! What an operator asks to be changed. Changes come one after the other, and each knows what is in force when it is its turn.
+//! Changes requested by the operator. They are serialized, and each is based on the version in effect when its turn comes.
 
 use crate::serve::App;
 use crate::serve::api::bodies::read;
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
-/// The operator's turn, without a document. Until it is dropped nobody else changes anything.
+/// The operator's turn, without a document. No other request changes anything until it is dropped.
 pub struct Turn {
     pub app: Arc<App>,
     pub peer: Peer,
@@ -23,7 +23,7 @@ pub struct Turn {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// The same with a document of at most so many bytes. It is read before: who sends slowly keeps nobody waiting.
+/// The operator's turn with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block others.
 pub struct Change<T, const BYTES: usize> {
     pub asked: T,
     pub turn: Turn,

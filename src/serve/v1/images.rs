@@ -27,38 +27,38 @@ use std::sync::Arc;
 
 const KIND: &str = "image";
 const IMAGE_BYTES: usize = 64 << 10;
-/// Fields of a file that calls give and take, in their order. What opens a registry is in the file alone.
+/// Fields of a file that can be read and changed over the API, in their order. Registry credentials can only be changed in the file.
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
-/// What is answered beside them, and may come back as it was.
+/// Additional fields of responses, which are ignored in requests.
 const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
 
-/// An image as it is answered.
+/// An image in a response.
 #[derive(Serialize, JsonSchema)]
 pub struct ImageShown {
     id: String,
     name: String,
     description: String,
-    /// Of a file: where this server serves it.
+    /// URL of the image; of a file, the URL at which this server serves it.
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mirrors: Vec<String>,
-    /// Of a file: once it is computed.
+    /// Digest; of a file, only after it has been computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<Finish>,
-    /// Its digest is known.
+    /// Whether its digest is known.
     ready: bool,
     hidden: bool,
     blacklisted: bool,
-    /// Ids of machines, when they are asked for.
+    /// Ids of machines that use the image, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     usedby: Option<Vec<String>>,
 }
 
-/// What may be asked for.
+/// Returns the schema of a request.
 pub fn asked(schemas: &mut Schemas) -> Value {
     fields::<ImageShown>(schemas, &FIELDS)
 }
@@ -66,7 +66,7 @@ pub fn asked(schemas: &mut Schemas) -> Value {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Shown {
-    /// Those that are hidden too.
+    /// Include hidden images.
     hidden: bool,
     blacklisted: bool,
     #[serde(rename = "show-usage")]
@@ -122,16 +122,16 @@ pub async fn create(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>)
     let new = input::image(&text).map_err(Refused::bad)?;
     must_be_there(app, &new).await?;
     if self::document(&new) != document {
-        return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
+        return Err(Refused::bad("the document cannot be represented in YAML without loss"));
     }
     let path = kept::path(&app.images, &id);
     kept::make(&path, &text).await?;
     published(app, &path, Some(&text), |directory| in_force(directory, &id, &document)).await?;
-    app.watch.note(format!("{peer} has made image {id}: {}", path.display()));
+    app.watch.note(format!("{peer} created image {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &app.directory(), &base, &new))
 }
 
-/// `POST /v1/image`: what is given is changed.
+/// `POST /v1/image`: changes the given fields.
 pub async fn update(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>) -> Answered {
     let Change { asked, turn: Turn { app, peer, headers, directory, .. } } = &change;
     let id = id(asked)?.to_owned();
@@ -139,7 +139,7 @@ pub async fn update(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>)
     let what = What { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.unknown())?;
     let old = document(before);
-    // One that was computed is answered, and may come back so: written down it would no longer be computed.
+    // A computed digest may be sent back as received. If it were written to the file, it would no longer be computed.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
     if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
         asked.remove("digest");
@@ -151,7 +151,7 @@ pub async fn update(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>)
     if new == old {
         return Ok(answer(StatusCode::OK, directory, &base, before));
     }
-    // What opens its registry stays as the file has it.
+    // Registry credentials must remain unchanged.
     let is_right = |text: &str| {
         input::image(text)
             .is_ok_and(|read| document(&read) == document(&wanted) && read.pull_secrets == before.pull_secrets)
@@ -162,13 +162,13 @@ pub async fn update(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>)
     }
     let new = document(&wanted);
     published(app, path, Some(&edited.text), |directory| in_force(directory, &id, &new)).await?;
-    app.watch.note(format!("{peer} has changed image {id}: {}", path.display()));
+    app.watch.note(format!("{peer} updated image {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &app.directory(), &base, &wanted);
     tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
 }
 
-/// `DELETE /v1/image/{id}`. Its file among the images stays.
+/// `DELETE /v1/image/{id}`. The image file itself is preserved.
 pub async fn delete(Path(id): Path<String>, base: Base, turn: Turn) -> Answered {
     let Turn { app, peer, headers, directory, .. } = &turn;
     let what = What { kind: KIND, id: &id };
@@ -183,7 +183,7 @@ pub async fn delete(Path(id): Path<String>, base: Base, turn: Turn) -> Answered 
     }
     let is_gone = |directory: &Directory| directory.images.values().all(|(file, _)| file != path);
     published(app, path, None, is_gone).await?;
-    app.watch.note(format!("{peer} has deleted image {id}: {}", path.display()));
+    app.watch.note(format!("{peer} deleted image {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, directory, &base, before))
 }
 
@@ -192,14 +192,14 @@ fn id(asked: &Map<String, Value>) -> Answered<&str> {
     id.ok_or_else(|| Refused::bad("id should not be empty"))
 }
 
-/// The fields of a request that say something.
+/// Returns the fields of a request that have a value.
 fn given(mut asked: Map<String, Value>, base: &Base) -> Answered<Map<String, Value>> {
     asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
     if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = input::nearest(other, FIELDS.into_iter());
         return Err(Refused::bad(format!("there is no field {other:?}{others}")));
     }
-    // The place where this server serves the file is answered as the URL, and may come back so.
+    // Responses contain the URL at which this server serves the file, which may be sent back as received.
     let served = asked.get("file").and_then(Value::as_str).map(|file| served(&base.calls, file));
     if served.is_some() && asked.get("url").and_then(Value::as_str) == served.as_deref() {
         asked.remove("url");
@@ -211,7 +211,7 @@ fn is_nothing(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// What is given takes the place of what was; what is given empty is taken out.
+/// Merges the given fields into the old ones. Fields that are given empty are removed.
 fn with(old: &Value, asked: Map<String, Value>) -> Value {
     let mut new = old.as_object().cloned().unwrap_or_default();
     for (one, other) in [("url", "file"), ("file", "url")] {
@@ -224,7 +224,7 @@ fn with(old: &Value, asked: Map<String, Value>) -> Value {
     Value::Object(new)
 }
 
-/// What of an image its file says, without what opens its registry.
+/// Returns the fields of an image's file, without registry credentials.
 fn document(image: &Image) -> Value {
     let (url, file) = match &image.at {
         Location::Url(url) => (Some(url), None),
@@ -250,7 +250,7 @@ fn tag(image: &Image) -> String {
     hex(document(image).to_string().as_bytes())
 }
 
-/// The text of an image's file, when it says what is in force and the caller knows that version.
+/// Returns the text of an image's file, if it is the version in effect and the client's `If-Match` matches.
 async fn unchanged(
     what: What<'_>,
     path: &File,
@@ -263,20 +263,20 @@ async fn unchanged(
     match text {
         Some(text) if is_same(&text) && knows(headers, &tag(before)) => Ok(text),
         text => {
-            // It may hold a password.
+            // The file may contain a password.
             let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));
             Err(what.changed(path, shown, yours))
         }
     }
 }
 
-/// metal-api asks whether the URL answers; this server looks for the file that it is to serve.
+/// Checks that the image's file exists. metal-api checks the URL instead.
 async fn must_be_there(app: &App, image: &Image) -> Answered<()> {
     let Location::File(file) = &image.at else { return Ok(()) };
     let path = app.images.join(file);
     let is_there = tokio::fs::metadata(&path).await.and_then(|is| match is.is_file() {
         true => Ok(()),
-        false => Err(std::io::Error::other("not a plain file")),
+        false => Err(std::io::Error::other("not a regular file")),
     });
     is_there.map_err(|error| {
         Refused::bad(format!("image:{} is not accessible under:{} error:{error}", image.id, path.display()))

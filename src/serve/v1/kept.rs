@@ -1,5 +1,5 @@
-//! Files that the calls change: whole or not at all, one at a time, and never over the edit of a person. A change is answered
-//! when it is in force.
+//! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
+//! change is in effect.
 
 mod disk;
 
@@ -16,17 +16,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A look at the directory takes less, also where it is long.
+/// Time limit for a change to take effect. Reading even a large directory takes less.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether a person has changed the file meanwhile.
+/// Interval at which the file is checked for concurrent edits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Names of files have 255 bytes at most.
+/// Maximum length of an id used as a file name, whose limit is 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// What a call is about.
+/// Object of a request.
 #[derive(Clone, Copy)]
 pub struct What<'a> {
-    /// metal-api's word.
+    /// metal-api's name of its type.
     pub kind: &'a str,
     pub id: &'a str,
 }
@@ -36,14 +36,14 @@ impl What<'_> {
         Refused::unknown(self.kind, self.id)
     }
 
-    /// Both sides: what the file says now, and what the call would have it say.
+    /// Returns the error for a concurrent change, with the file's current text and the requested version.
     pub fn changed(self, path: &Path, now: Option<&str>, yours: &Value) -> Refused {
         let file = json!({"path": path.display().to_string(), "text": now});
         Refused::changed(self.kind, self.id, json!({"file": file, "yours": yours}))
     }
 }
 
-/// Where something of that id is kept, in a folder of the server's directory. No id leads out of it.
+/// Returns the path of an object's file in a folder of the server's directory. Ids cannot escape the folder.
 pub fn path(folder: &Path, id: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts = id.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -55,12 +55,12 @@ pub fn path(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("{name}-{}.yaml", &hex(id.as_bytes())[..12]))
 }
 
-/// Tells one version from another.
+/// Returns a digest that identifies a version.
 pub fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Does the caller know the version that is in force? Whoever does not say so is believed.
+/// Returns whether the client's `If-Match` matches the version in effect. A request without it always matches.
 pub fn knows(headers: &HeaderMap, tag: &str) -> bool {
     let Some(given) = headers.get(header::IF_MATCH).and_then(|given| given.to_str().ok()) else { return true };
     given
@@ -69,7 +69,7 @@ pub fn knows(headers: &HeaderMap, tag: &str) -> bool {
         .any(|one| one == "*" || one == tag)
 }
 
-/// With the version in its head.
+/// Adds the version to the response as `ETag`.
 pub fn tagged(mut response: Response, tag: &str) -> Response {
     if let Ok(value) = HeaderValue::from_str(&format!("\"{tag}\"")) {
         response.headers_mut().insert(header::ETAG, value);
@@ -77,7 +77,7 @@ pub fn tagged(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// What the file says; none where it is gone.
+/// Reads a file. Returns `None` if it does not exist.
 pub async fn read(path: &Path) -> Answered<Option<String>> {
     let path = path.to_owned();
     let what = format!("read {}", path.display());
@@ -88,7 +88,7 @@ pub async fn read(path: &Path) -> Answered<Option<String>> {
     done(&what, read.await)
 }
 
-/// Makes a file that must not be there yet.
+/// Creates a file that must not exist yet.
 pub async fn make(path: &Path, text: &str) -> Answered<()> {
     let (there, text) = (path.to_owned(), text.to_owned());
     match done(
@@ -96,11 +96,11 @@ pub async fn make(path: &Path, text: &str) -> Answered<()> {
         tokio::task::spawn_blocking(move || disk::make(&there, &text)).await,
     )? {
         Done::Yes => Ok(()),
-        Done::Changed => Err(Refused::taken(format!("{} is there, and says something else", path.display()))),
+        Done::Changed => Err(Refused::taken(format!("{} already exists with other content", path.display()))),
     }
 }
 
-/// Puts `new` in the place of `old`. False where the file no longer says `old`.
+/// Replaces the content `old` by `new`. Returns false if the file no longer contains `old`.
 pub async fn put(path: &Path, old: &str, new: &str) -> Answered<bool> {
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
@@ -108,7 +108,7 @@ pub async fn put(path: &Path, old: &str, new: &str) -> Answered<bool> {
     Ok(matches!(done(&what, put.await)?, Done::Yes))
 }
 
-/// Takes the file away. False where it no longer says `old`.
+/// Removes the file. Returns false if it no longer contains `old`.
 pub async fn remove(path: &Path, old: &str) -> Answered<bool> {
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());
@@ -121,7 +121,7 @@ fn done<T>(what: &str, result: Result<std::io::Result<T>, tokio::task::JoinError
     result.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
-/// Has the directory looked at, and waits until the picture of it is so. `now` is what the call has made of the file.
+/// Requests a reload of the directory, and waits until it meets the condition. `now` is the file's content after the change.
 pub async fn published(app: &App, path: &Path, now: Option<&str>, is_so: impl Fn(&Directory) -> bool) -> Answered<()> {
     app.state_has_changed();
     let mut directory = app.directory.clone();
@@ -132,18 +132,17 @@ pub async fn published(app: &App, path: &Path, now: Option<&str>, is_so: impl Fn
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => break,
             Err(_) if read(path).await?.as_deref() != now => {
-                let why =
-                    "has been changed again since this call has written it: look at it, and at the server's output";
+                let why = "was changed again after this request wrote it: check the file and the server's output";
                 return Err(Refused::taken(format!("{} {why}", path.display())));
             }
             Err(_) => {}
         }
     }
-    let why = "is changed, and the change is not in force yet: see the server's output";
+    let why = "was changed, but the change is not in effect yet: see the server's output";
     Err(Refused::failed(format!("{} {why}", path.display())))
 }
 
-/// A text with a change, or the reason why it would lose what a person has written.
+/// Applies a change to a text. Refuses it if the operator's comments would be lost.
 pub fn changed_text(
     path: &Path,
     text: &str,
@@ -156,26 +155,24 @@ pub fn changed_text(
     }
     let what = match (edit::has_comments(text), is_right(&anew)) {
         (false, true) => return Ok(edit::Edited { text: anew, gone: Vec::new() }),
-        (true, true) => {
-            "this change cannot be written so that its comments stay where they belong: change the file itself"
-        }
-        (_, false) => "YAML has no way to write this so that the same is read again",
+        (true, true) => "the change cannot be made without misplacing its comments: edit the file manually",
+        (_, false) => "the document cannot be represented in YAML without loss",
     };
     Err(Refused::unprocessable(format!("{}: {what}", path.display())))
 }
 
-/// Says in the output what has gone with a change.
+/// Logs the comments that were removed by a change.
 pub fn note_gone(app: &App, path: &Path, gone: &[String]) {
     if !gone.is_empty() {
-        let what = "with what a call took out, these comments have gone";
+        let what = "these comments were removed together with the removed fields";
         app.watch.note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
     }
 }
 
-/// Says it to the caller too.
+/// Logs the removed comments, and adds a warning to the response.
 pub fn tell_gone(app: &App, path: &Path, gone: &[String], response: &mut Response) {
     note_gone(app, path, gone);
-    let text = format!("299 drophammer \"{} comments have gone with what was taken out\"", gone.len());
+    let text = format!("299 drophammer \"{} comments were removed with the removed fields\"", gone.len());
     if let (false, Ok(value)) = (gone.is_empty(), HeaderValue::from_str(&text)) {
         response.headers_mut().insert(header::WARNING, value);
     }

@@ -27,13 +27,13 @@ use std::path::Path as File;
 use std::sync::Arc;
 
 const KIND: &str = "filesystemlayout";
-/// What the reader takes of a file.
+/// Maximum size of a layout, that of the file's reader.
 const LAYOUT_BYTES: usize = 128 << 10;
 const ASKED_BYTES: usize = 4 << 10;
 
-/// Any spelling is read.
+/// Returns the schema of a request, which may use any supported spelling.
 pub fn asked(_: &mut Schemas) -> Value {
-    let what = "A layout in any spelling that is read, of which `drophammer schema layout` has the schema.";
+    let what = "A layout in any supported spelling; `drophammer schema layout` prints its schema.";
     json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}, "description": what})
 }
 
@@ -59,11 +59,11 @@ pub async fn create(change: Change<Value, LAYOUT_BYTES>) -> Answered {
     let new = good(app, document)?;
     let (path, text) = (kept::path(&app.layouts, id), layout::canonical_yaml(&new));
     if !says(&text, &new) {
-        return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
+        return Err(Refused::bad("the document cannot be represented in YAML without loss"));
     }
     kept::make(&path, &text).await?;
     published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
-    app.watch.note(format!("{peer} has made layout {id}: {}", path.display()));
+    app.watch.note(format!("{peer} created layout {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &new))
 }
 
@@ -89,7 +89,7 @@ pub async fn update(change: Change<Value, LAYOUT_BYTES>) -> Answered {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &shown(&new)));
     }
     published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
-    app.watch.note(format!("{peer} has changed layout {id}: {}", path.display()));
+    app.watch.note(format!("{peer} updated layout {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &new);
     tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
@@ -110,7 +110,7 @@ pub async fn delete(Path(id): Path<String>, turn: Turn) -> Answered {
     }
     let is_gone = |directory: &Directory| directory.layout_files.values().all(|file| file != path);
     published(app, path, None, is_gone).await?;
-    app.watch.note(format!("{peer} has deleted layout {id}: {}", path.display()));
+    app.watch.note(format!("{peer} deleted layout {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, before))
 }
 
@@ -130,7 +130,7 @@ pub struct Match {
     filesystemlayout: String,
 }
 
-/// `POST /v1/filesystemlayout/try` and `/matches`: which layout a size and an image get, and whether one fits a machine.
+/// `POST /v1/filesystemlayout/try` and `/matches`: returns the layout for a size and an image, and checks whether a layout fits a machine.
 pub async fn ask(
     State(app): State<Arc<App>>,
     Path(question): Path<String>,
@@ -141,7 +141,7 @@ pub async fn ask(
     match question.as_str() {
         "try" => choose(&app, &read(&app, peer, body, ASKED_BYTES).await?),
         "matches" => matches(&app, &read(&app, peer, body, ASKED_BYTES).await?).await,
-        _ => Err(Refused::new(StatusCode::METHOD_NOT_ALLOWED, "this call has another method")),
+        _ => Err(Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")),
     }
 }
 
@@ -162,9 +162,7 @@ async fn matches(app: &App, asked: &Match) -> Answered {
     let layout = directory.known.layouts.get(id).ok_or_else(|| Refused::unknown(KIND, id))?;
     let machine = asked.machine.to_lowercase();
     let unknown = || match directory.machine(&machine) {
-        Some(_) => {
-            Refused::unprocessable(format!("machine {machine} has not registered: nothing is known of its disks"))
-        }
+        Some(_) => Refused::unprocessable(format!("machine {machine} has not registered: its disks are unknown")),
         None => Refused::unknown("machine", &machine),
     };
     let inventory = app.inventory(&machine).await?.ok_or_else(unknown)?;
@@ -195,12 +193,12 @@ fn answer(status: StatusCode, layout: &Layout) -> Response {
     tagged((status, Json(shown(layout))).into_response(), &tag(layout))
 }
 
-/// Comments and spelling make no other version.
+/// Returns the version, which ignores comments and spelling.
 fn tag(layout: &Layout) -> String {
     layout::digest(layout)
 }
 
-/// As metal-api answers: what is not given is null, and texts for people are empty.
+/// Returns a layout in metal-api's format: absent values are null, and display texts are empty.
 fn shown(layout: &Layout) -> Value {
     let mut document = json!(layout);
     let fill = |value: &mut Value, names: &[&str], with: Value| {
@@ -227,7 +225,7 @@ fn id(document: &Value) -> Answered<&str> {
     id.ok_or_else(|| Refused::bad("id should not be empty"))
 }
 
-/// The layout of a request: valid, and colliding with no other.
+/// Returns the layout of a request, if it is valid and does not collide with another one.
 fn good(app: &App, document: &Value) -> Answered<Layout> {
     let layout = layout::read_json(document).map_err(refused)?.layout;
     let directory = app.directory();
@@ -243,7 +241,7 @@ fn good(app: &App, document: &Value) -> Answered<Layout> {
     }
 }
 
-/// metal-api refuses words that it does not know in another way than a layout that cannot be.
+/// Returns an error with metal-api's status, which differs for unsupported values and for other problems.
 fn refused(problems: Vec<Problem>) -> Refused {
     let is_word =
         |problem: &Problem| problem.message.starts_with("given ") && problem.message.contains("is not supported, but:");
@@ -253,7 +251,7 @@ fn refused(problems: Vec<Problem>) -> Refused {
     }
 }
 
-/// The file of a layout, when it says what is in force and the caller knows that version.
+/// Returns the file of a layout, if it is the version in effect and the client's `If-Match` matches.
 async fn unchanged<'a>(
     directory: &'a Directory,
     what: What<'_>,

@@ -1,4 +1,4 @@
-//! `/v1/machine`: machines as metal-api shows them, and the two calls that write an allocation into a machine's file or take it out.
+//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::answer::{Answered, Refused};
 use super::change::{Change, Turn};
@@ -29,12 +29,12 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 const KIND: &str = "machine";
-/// An allocation may have user data.
+/// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
-/// All that a machine's file may have, in the order in which it is written.
+/// Fields of a machine's file, in the order in which they are written.
 pub const FIELDS: [&str; 10] =
     ["id", "name", "macs", "smbios_uuid", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
-/// What a search looks at.
+/// Criteria of a search.
 const SEARCHED: [&str; 12] = [
     "id",
     "name",
@@ -49,7 +49,7 @@ const SEARCHED: [&str; 12] = [
     "nics_mac_addresses",
     "state_value",
 ];
-/// What an allocation may ask for, and how the machine's file calls it.
+/// Fields of an allocation request, and their names in the machine's file.
 const ASKED: [(&str, &str); 9] = [
     ("name", "name"),
     ("projectid", "project"),
@@ -61,10 +61,10 @@ const ASKED: [(&str, &str); 9] = [
     ("dns_servers", "dns_servers"),
     ("ntp_servers", "ntp_servers"),
 ];
-/// These choose the machine. There is one partition.
+/// Fields that select the machine. There is only one partition.
 const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
 
-/// A machine as it is answered.
+/// A machine in a response.
 #[derive(Serialize, JsonSchema)]
 pub struct MachineShown {
     id: String,
@@ -72,12 +72,12 @@ pub struct MachineShown {
     description: String,
     tags: Vec<String>,
     size: Option<Named>,
-    /// What it has registered; so is `bios`.
+    /// Registered hardware; likewise `bios`.
     hardware: Option<Hardware>,
     bios: Option<Bios>,
-    /// Without secrets.
+    /// Allocation without secrets.
     allocation: Option<Allocation>,
-    /// Why its allocation is not handed out.
+    /// Reason why the machine does not receive its allocation.
     withheld: Option<String>,
     state: LockState,
     events: Events,
@@ -85,14 +85,14 @@ pub struct MachineShown {
 
 #[derive(Serialize, JsonSchema)]
 struct LockState {
-    /// `LOCKED`, or nothing.
+    /// `LOCKED` or empty.
     value: &'static str,
     description: String,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Events {
-    /// The last one.
+    /// The last event.
     log: Vec<Logged>,
     last_event_time: Option<String>,
 }
@@ -104,7 +104,7 @@ struct Logged {
     message: Value,
 }
 
-/// What machines may be searched by.
+/// Returns the schema of a search.
 pub fn searched(_: &mut Schemas) -> Value {
     let kind = |name: &str| match name {
         "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
@@ -116,7 +116,7 @@ pub fn searched(_: &mut Schemas) -> Value {
     json!({"type": "object", "properties": properties, "additionalProperties": {"type": "null"}})
 }
 
-/// What an allocation may ask for.
+/// Returns the schema of an allocation request.
 pub fn asked(_: &mut Schemas) -> Value {
     let kind = |name: &str| match name {
         "ssh_pub_keys" | "dns_servers" | "ntp_servers" => json!({"type": ["array", "null"]}),
@@ -127,7 +127,7 @@ pub fn asked(_: &mut Schemas) -> Value {
     json!({"type": "object", "properties": properties, "required": ["imageid"]})
 }
 
-/// `GET /v1/machine`: those with a file, by id.
+/// `GET /v1/machine`: machines with a file, by id.
 pub async fn list(State(app): State<Arc<App>>, base: Base, _: Operator) -> Answered<Json<Vec<MachineShown>>> {
     Ok(Json(all(&app, &base).await?))
 }
@@ -144,7 +144,7 @@ pub async fn find(
     asked.retain(|_, value| !value.is_null());
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(Refused::bad(format!(
-            "machines are not searched by {other:?}{}",
+            "machines cannot be searched by {other:?}{}",
             input::nearest(other, SEARCHED.into_iter())
         )));
     }
@@ -178,7 +178,7 @@ fn is_so(machine: &Value, name: &str, wanted: &Value) -> bool {
     machine.pointer(place).is_some_and(|found| found == wanted)
 }
 
-/// `POST /v1/machine/allocate`: a machine gets an allocation, in its file.
+/// `POST /v1/machine/allocate`: adds an allocation to a machine's file.
 pub async fn allocate(
     base: Base,
     Change { mut asked, turn }: Change<Map<String, Value>, ALLOCATION_BYTES>,
@@ -190,7 +190,7 @@ pub async fn allocate(
     let takes = |name: &str| CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(Refused::bad(format!(
-            "{other:?} cannot be asked of this server: write it into the machine's file"
+            "{other:?} is not supported in an allocation request: set it in the machine's file"
         )));
     }
     let id = choose(app, &asked).await?;
@@ -206,12 +206,12 @@ pub async fn allocate(
     let is_free = |machine: &Machine| machine.allocation.is_none();
     let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
     rewrite(app, &id, is_free, change, has_it).await?;
-    app.watch.note(format!("{}: {peer} has given it allocation {uuid}", app.directory().name(&id)));
+    app.watch.note(format!("{}: {peer} added allocation {uuid}", app.directory().name(&id)));
     Ok(Json(one(app, &id, &base).await?))
 }
 
-/// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. The machine
-/// gets the ramdisk at its next boot over PXE, and waits there; its disks are preserved.
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. At its next
+/// boot over PXE, the machine gets the ramdisk and waits; its disks are preserved.
 pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Json<MachineShown>> {
     let (id, Turn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.machine(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
@@ -225,17 +225,14 @@ pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Js
         || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
     if is_begun {
         return Err(Refused::taken(format!(
-            "an installation of machine {id} has passed its point of no return: wait for its end"
+            "an installation of machine {id} has passed its point of no return: wait until it has ended"
         )));
     }
     let own = allocation.id.to_string();
     let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
     rewrite(app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
-    app.watch.note(format!(
-        "{}: {peer} has taken allocation {own} from it; its disks stay as they are",
-        directory.name(&id)
-    ));
+    app.watch.note(format!("{}: {peer} removed allocation {own}; its disks are unchanged", directory.name(&id)));
     end_previous_system(app, &id).await?;
     Ok(Json(one(app, &id, &base).await?))
 }
@@ -245,7 +242,7 @@ async fn not_in_a_move(app: &App, id: &str) -> Answered<()> {
     is.map_or(Ok(()), |is| Err(Refused::taken(in_a_move(id, &is))))
 }
 
-/// The machine that is named, or one of that size that has registered and has no allocation.
+/// Returns the requested machine, or a free one of the requested size that has registered.
 async fn choose(app: &App, asked: &Map<String, Value>) -> Answered<String> {
     let directory = app.directory();
     let text = |name: &str| asked.get(name).and_then(Value::as_str);
@@ -276,7 +273,7 @@ async fn choose(app: &App, asked: &Map<String, Value>) -> Answered<String> {
     Err(Refused::unprocessable("no machine available"))
 }
 
-/// Changes the machine's file, which must be as it was, so that the machine becomes what it should.
+/// Changes the machine's file, which must meet the condition `was`, and waits until the machine meets `becomes`.
 pub(super) async fn rewrite(
     app: &App,
     id: &str,
@@ -287,7 +284,7 @@ pub(super) async fn rewrite(
     let what = What { kind: KIND, id };
     let directory = app.directory();
     let path: &File = directory.machine_files.get(id).ok_or_else(|| what.unknown())?;
-    // A machine's file holds secrets: a conflict does not show it.
+    // A machine's file contains secrets, so a conflict does not show its text.
     let changed = || what.changed(path, None, &Value::Null);
     let text = kept::read(path).await?.ok_or_else(changed)?;
     let before = input::machine(&text).ok().filter(|machine| machine.id == id && was(machine));
@@ -323,7 +320,7 @@ async fn all(app: &Arc<App>, base: &Base) -> Answered<Vec<MachineShown>> {
     Ok(all)
 }
 
-/// A machine with a file, or one that has registered.
+/// Returns a machine that has a file or has registered.
 async fn one(app: &Arc<App>, id: &str, base: &Base) -> Answered<MachineShown> {
     let base = Base { calls: base.calls.clone(), files: base.files.clone() };
     let shown = preview(State(app.clone()), Path(id.to_owned()), base, Operator).await;

@@ -1,4 +1,4 @@
-//! `/v1/size`: what machines are called by what they have. Its store is the folder that `machine add` chooses from.
+//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in the folder that `machine add` selects from.
 
 use super::answer::{Answered, Refused};
 use super::change::{Change, Turn};
@@ -28,22 +28,22 @@ use std::sync::Arc;
 const KIND: &str = "size";
 const SIZE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 4] = ["id", "name", "description", "constraints"];
-/// What is answered beside them, and may come back as it was.
+/// Additional fields of responses, which are ignored in requests.
 const ANSWERED: [&str; 4] = ["labels", "reservations", "created", "changed"];
 const UNKNOWN: &str = "unknown";
 
-/// A size as it is answered.
+/// A size in a response.
 #[derive(Serialize, JsonSchema)]
 pub struct SizeShown {
     id: String,
     name: String,
     description: String,
     constraints: Vec<Constraint>,
-    /// There are none.
+    /// Always empty.
     labels: BTreeMap<String, String>,
 }
 
-/// What may be asked for.
+/// Returns the schema of a request.
 pub fn asked(schemas: &mut Schemas) -> Value {
     fields::<SizeShown>(schemas, &FIELDS)
 }
@@ -70,15 +70,15 @@ pub async fn create(Change { asked, turn }: Change<Map<String, Value>, SIZE_BYTE
     }
     let (path, text) = (kept::path(&app.dir.join(FOLDER), id), edit::written(&json!(size), &FIELDS));
     if Size::read(&text).as_ref() != Ok(&size) {
-        return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
+        return Err(Refused::bad("the document cannot be represented in YAML without loss"));
     }
     kept::make(&path, &text).await?;
     published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
-    app.watch.note(format!("{peer} has made size {id}: {}", path.display()));
+    app.watch.note(format!("{peer} created size {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &size))
 }
 
-/// `POST /v1/size`: what is given is changed.
+/// `POST /v1/size`: changes the given fields.
 pub async fn update(Change { asked, turn }: Change<Map<String, Value>, SIZE_BYTES>) -> Answered {
     let (asked, Turn { app, peer, headers, directory, .. }) = (given(asked)?, &turn);
     let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -102,13 +102,13 @@ pub async fn update(Change { asked, turn }: Change<Map<String, Value>, SIZE_BYTE
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &json!(new)));
     }
     published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new)).await?;
-    app.watch.note(format!("{peer} has changed size {id}: {}", path.display()));
+    app.watch.note(format!("{peer} updated size {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &new);
     tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
 }
 
-/// `DELETE /v1/size/{id}`. A machine whose file names it keeps that word.
+/// `DELETE /v1/size/{id}`. Machine files that name it remain unchanged.
 pub async fn delete(Path(id): Path<String>, turn: Turn) -> Answered {
     let Turn { app, peer, headers, directory, .. } = &turn;
     let what = What { kind: KIND, id: &id };
@@ -119,11 +119,11 @@ pub async fn delete(Path(id): Path<String>, turn: Turn) -> Answered {
     }
     let is_gone = |directory: &Directory| directory.size_files.values().all(|file| file != path);
     published(app, path, None, is_gone).await?;
-    app.watch.note(format!("{peer} has deleted size {id}: {}", path.display()));
+    app.watch.note(format!("{peer} deleted size {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, size))
 }
 
-/// The file of a size, when it says what is in force and the caller knows that version.
+/// Returns the file of a size, if it is the version in effect and the client's `If-Match` matches.
 async fn unchanged<'a>(
     directory: &'a Directory,
     what: What<'_>,
@@ -144,7 +144,7 @@ pub struct Suggest {
     machine: String,
 }
 
-/// `POST /v1/size/suggest`: constraints that take this machine alone.
+/// `POST /v1/size/suggest`: returns constraints that match only this machine.
 pub async fn ask(
     State(app): State<Arc<App>>,
     Path(question): Path<String>,
@@ -153,7 +153,7 @@ pub async fn ask(
     body: Body,
 ) -> Answered<Json<Value>> {
     if question != "suggest" {
-        return Err(Refused::new(StatusCode::METHOD_NOT_ALLOWED, "this call has another method"));
+        return Err(Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint"));
     }
     let asked: Suggest = read(&app, peer, body, SIZE_BYTES).await?;
     if asked.machine.is_empty() {
@@ -170,14 +170,14 @@ pub async fn ask(
     Ok(Json(json!(Kind::ALL.map(exactly))))
 }
 
-/// The fields of a request that say something.
+/// Returns the fields of a request that have a value.
 fn given(mut asked: Map<String, Value>) -> Answered<Map<String, Value>> {
     let says = |value: &Value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty());
     asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
     asked.retain(|name, _| !["created", "changed"].contains(&name.as_str()));
     match asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         Some(kept) if ANSWERED.contains(&kept.as_str()) => {
-            Err(Refused::bad(format!("{kept} of a size are not kept here")))
+            Err(Refused::bad(format!("{kept} of a size are not supported")))
         }
         Some(other) => {
             Err(Refused::bad(format!("there is no field {other:?}{}", input::nearest(other, FIELDS.into_iter()))))
@@ -186,7 +186,7 @@ fn given(mut asked: Map<String, Value>) -> Answered<Map<String, Value>> {
     }
 }
 
-/// With metal-api's rules, words and numbers.
+/// Validates a size with the rules and messages of metal-api.
 fn good(mut asked: Value, all: &BTreeMap<String, Size>) -> Answered<Size> {
     let id = asked["id"].as_str().unwrap_or_default().to_owned();
     if id.is_empty() {
@@ -213,7 +213,7 @@ fn good(mut asked: Value, all: &BTreeMap<String, Size>) -> Answered<Size> {
         }
     }
     if size.constraints.is_empty() {
-        wrong.push("it has no constraints, and would take every machine".to_owned());
+        wrong.push("without constraints it would match every machine".to_owned());
     }
     if !wrong.is_empty() {
         return Err(Refused::unprocessable(format!("size {id:?} is invalid: {}", wrong.join("\n"))));
@@ -224,7 +224,7 @@ fn good(mut asked: Value, all: &BTreeMap<String, Size>) -> Answered<Size> {
     }
 }
 
-/// Is there a machine that both take? metal-api asks that only of sizes that look at the same things.
+/// Returns whether a machine can match both sizes. Like metal-api, only compares sizes with constraints of the same types.
 fn overlap(one: &Size, other: &Size) -> bool {
     let kinds = |size: &Size| size.constraints.iter().map(|one| one.kind).collect::<std::collections::BTreeSet<_>>();
     let apart =

@@ -1,4 +1,4 @@
-//! Which images are hidden or blacklisted: `/v1/image-states`, and the calls that change it.
+//! Hidden and blacklisted images: `/v1/image-states`, and the requests that change them.
 
 use super::answer::{Answered, Refused};
 use super::change::Turn;
@@ -24,18 +24,18 @@ pub async fn states(State(app): State<Arc<App>>, _: Operator) -> Json<States> {
     Json(app.directory().known.states.clone())
 }
 
-/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. There need not be such an image yet.
+/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. The image need not exist yet.
 pub async fn set_state(method: Method, Path((id, state)): Path<(String, String)>, turn: Turn) -> Answered {
     let Turn { app, peer, directory, .. } = &turn;
     if id.is_empty() || id.len() > LONGEST_NAME || clean(&id) != id {
-        return Err(Refused::bad(format!("{:?} is no name of an image", clean(&id))));
+        return Err(Refused::bad(format!("{:?} is not a valid image name", clean(&id))));
     }
     let before = directory.known.states.clone();
     let mut new = before.clone();
     let names = match state.as_str() {
         "hidden" => &mut new.hidden,
         "blacklisted" => &mut new.blacklisted,
-        _ => return Err(Refused::new(StatusCode::NOT_FOUND, "there is no such call")),
+        _ => return Err(Refused::new(StatusCode::NOT_FOUND, "no such endpoint")),
     };
     let is_set = method == Method::PUT;
     let _ = if is_set { names.insert(id.clone()) } else { names.remove(&id) };
@@ -69,7 +69,7 @@ pub async fn set_state(method: Method, Path((id, state)): Path<(String, String)>
     };
     published(app, &path, Some(&now), |directory| directory.known.states == new).await?;
     let word = if is_set { "is" } else { "is no longer" };
-    app.watch.note(format!("image {id} {word} {state}, by the word of {peer}"));
+    app.watch.note(format!("image {id} {word} {state}, as requested by {peer}"));
     Ok(Json(new).into_response())
 }
 
@@ -77,7 +77,7 @@ fn as_written(text: &str) -> Answered<Value> {
     input::written(text).map_err(Refused::failed)
 }
 
-/// Names that stay keep their places.
+/// Returns the new states in the order of the old ones; new names come last.
 fn in_its_order(old: &Value, new: &States) -> Value {
     let mut states = json!({});
     for (name, names) in [("hidden", &new.hidden), ("blacklisted", &new.blacklisted)] {

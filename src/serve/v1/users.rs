@@ -1,4 +1,4 @@
-//! Which machines need a layout or an image: what one of them has, gets, or goes on with is not deleted.
+//! Machines that use a layout or an image, which therefore cannot be deleted.
 
 use super::answer::Answered;
 use crate::serve::App;
@@ -7,7 +7,7 @@ use crate::serve::input::Machine;
 use crate::serve::resolve::id_of;
 use crate::serve::state::Standing;
 
-/// Ids of the machines whose allocation has that layout, or would get it.
+/// Returns the ids of machines whose allocation has that layout, or would get it.
 pub async fn of_layout(app: &App, directory: &Directory, id: &str) -> Answered<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {
@@ -21,7 +21,7 @@ pub async fn of_layout(app: &App, directory: &Directory, id: &str) -> Answered<V
     Ok(users)
 }
 
-/// Ids of the machines that run that image, get it, or are to.
+/// Returns the ids of machines that run that image, or will get it.
 pub async fn of_image(app: &App, directory: &Directory, id: &str) -> Answered<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {

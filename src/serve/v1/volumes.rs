@@ -1,4 +1,4 @@
-//! `/v1/volumes`: the volumes of Kubernetes of machines, how far each is, and the two calls that change the list in a machine's file.
+//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the list in a machine's file.
 
 pub mod lifecycle;
 
@@ -22,27 +22,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of a list of resources.
+/// Maximum size of a list of resources.
 const LIST_BYTES: usize = 1 << 20;
 
-/// One volume of a machine.
+/// A volume of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeShown {
-    /// The machine's id.
+    /// Id of the machine.
     pub machine: String,
     pub name: String,
     pub uid: String,
-    /// `rawBlockDevice ext4`; empty when it is no longer listed.
+    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the volume is no longer listed.
     pub kind: String,
     pub state: lifecycle::State,
-    /// Why it is so, and what leads further.
+    /// Reason for the state, and the next step.
     pub message: String,
-    /// What it is mounted by; empty before it is prepared.
+    /// Path that the volume is mounted by; empty until it is prepared.
     pub path: String,
     pub size_bytes: Option<u64>,
 }
 
-/// What Kubernetes has of a volume that is to go.
+/// State in Kubernetes of a volume that will be removed.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Removing {
     /// Phase of its PersistentVolume, or `none`.
@@ -73,7 +73,7 @@ pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Result<Json<Vec<V
     Ok(Json(all))
 }
 
-/// `GET /v1/volumes/manifests`: for `kubectl apply -f`.
+/// `GET /v1/volumes/manifests`: PersistentVolumes for `kubectl apply -f`.
 pub async fn manifests(State(app): State<Arc<App>>, _: Operator) -> Result<String, ApiError> {
     let directory = app.directory();
     let mut prepared = Vec::new();
@@ -96,7 +96,7 @@ pub async fn manifests(State(app): State<Arc<App>>, _: Operator) -> Result<Strin
     Ok(volume::manifests(backed))
 }
 
-/// `POST /v1/machine/{id}/volumes`: resources, one or a list of them, are added to the file's.
+/// `POST /v1/machine/{id}/volumes`: adds one or several resources to the list in the file.
 pub async fn add(
     Path(id): Path<String>,
     Change { asked, turn }: Change<Value, LIST_BYTES>,
@@ -108,7 +108,7 @@ pub async fn add(
     let wanted = Mutex::new(None);
     let change = |document: &mut Map<String, Value>| {
         let mut all = list_of(document);
-        // All of them come with every list of the cluster, as they are by then.
+        // Every list from the cluster contains all resources in their current versions.
         all.retain(|listed| !new.iter().any(|one| is_same(one, listed)));
         all.extend(new.iter().cloned());
         *lock(&wanted) = volume::read(&Value::Array(all.clone())).ok();
@@ -116,11 +116,11 @@ pub async fn add(
     };
     let becomes = |machine: &Machine| machine.allocation.as_ref().map(listed) == *lock(&wanted);
     rewrite(app, &id, |machine| has(machine, &own), change, becomes).await?;
-    app.watch.note(format!("{}: {peer} has added to its volumes", app.directory().name(&id)));
+    app.watch.note(format!("{}: {peer} added volumes", app.directory().name(&id)));
     shown_now(&turn, &id).await
 }
 
-/// `DELETE /v1/machine/{id}/volumes/{name}`, as the deletion tree decides. Its data stay where they are.
+/// `DELETE /v1/machine/{id}/volumes/{name}`, if the deletion decision tree permits. The volume's data is preserved.
 pub async fn remove(
     Path((id, name)): Path<(String, String)>,
     _: Operator,
@@ -129,7 +129,7 @@ pub async fn remove(
 ) -> Answered<Json<Vec<VolumeShown>>> {
     let (id, Turn { app, peer, .. }) = (id.to_lowercase(), &turn);
     let own = allocation(&turn, &id)?;
-    // A volume without a path may have been prepared after the backup that the database was restored from.
+    // A volume without a path may have been prepared after the backup from which the database was restored.
     let unconfirmed = app.state.unconfirmed(vec![id.clone()]).await.map_err(ApiError::from)?;
     if let Some(why) = unconfirmed {
         return Err(Refused::taken(why));
@@ -143,7 +143,7 @@ pub async fn remove(
         Backing::Backed(phase) => Some(phase),
         Backing::None(Nothing::None) => None,
     };
-    // One that no disk has yet has nothing that could be lost.
+    // A volume that is not on a disk yet does not contain data.
     let is_nowhere = volume.path.is_empty() && phase.is_none();
     if !is_nowhere && !can_be_deleted(Some(volume.state), phase) {
         let backed = phase.map_or("without a PersistentVolume".to_owned(), |phase| {
@@ -160,11 +160,11 @@ pub async fn remove(
     };
     let becomes = |machine: &Machine| !has_volume(machine, &uid);
     rewrite(app, &id, |machine| has(machine, &own), change, becomes).await?;
-    app.watch.note(format!("{}: {peer} has taken volume {name} out; its data stay", app.directory().name(&id)));
+    app.watch.note(format!("{}: {peer} removed volume {name}; its data is preserved", app.directory().name(&id)));
     shown_now(&turn, &id).await
 }
 
-/// Those of one machine: what its file lists, and what its disks have beside that.
+/// Returns the volumes of a machine: those that its file lists, and others on its disks.
 pub async fn of_machine(app: &App, machine: &Machine) -> Result<Vec<VolumeShown>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
     let standing = app.state.standing(&machine.id, &allocation.id).await?;
@@ -196,14 +196,14 @@ fn shown(machine: &str, allocation: &Allocation, standing: &Standing) -> Vec<Vol
         uid: is.uid.clone(),
         kind: String::new(),
         state: lifecycle::State::Terminating,
-        message: "is no longer listed: the next reinstall leaves it to itself".to_owned(),
+        message: "is no longer listed: the next reinstall ignores it".to_owned(),
         path: is.path.clone(),
         size_bytes: Some(is.size_bytes),
     });
     of_list.chain(left).collect()
 }
 
-/// An installation is what prepares volumes.
+/// Returns the observed state of a volume. Volumes are prepared by installations.
 fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is: Option<&PreparedVolume>) -> Seen {
     let is_prepared = is.is_some();
     let job = match (&standing.order, is_prepared) {
@@ -220,14 +220,14 @@ fn seen(volume: &Volume, allocation: &Allocation, standing: &Standing, is: Optio
         _ => None,
     };
     let seen = Seen { state, ..seen };
-    // What is marked for deletion has been something before, or no installation prepares it any more.
+    // A volume that is marked for deletion keeps its previous state, as no installation will prepare it.
     match volume.deleted {
         true => Seen { deleted: true, state: is_prepared.then(|| settle(seen)).flatten(), job: Job::None, ..seen },
         false => seen,
     }
 }
 
-/// A filesystem is known by its UUID, and all else by something else.
+/// Returns whether the mode matches: a filesystem is identified by its UUID, a block volume otherwise.
 fn is_as_prepared(volume: &Volume, is: &PreparedVolume) -> bool {
     (volume.content == Content::Block) != is.path.starts_with("/dev/disk/by-uuid/")
 }
@@ -235,29 +235,29 @@ fn is_as_prepared(volume: &Volume, is: &PreparedVolume) -> bool {
 fn message(volume: &Volume, seen: Seen, state: lifecycle::State, hostname: &str) -> String {
     use lifecycle::State::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
-        (Failed, _) if !volume.is_of(hostname) => format!("is of the node {}", volume.node),
-        (Failed, _) if !seen.valid => "was prepared in the other mode: Filesystem or Block".to_owned(),
-        (Failed, _) => "the reinstall that was to prepare it was given up".to_owned(),
-        (Pending, Job::None) => "the next reinstall prepares it: order one".to_owned(),
-        (Pending, _) => "the installation that comes prepares it".to_owned(),
-        (Terminating, _) => "is marked for deletion: no installation prepares it, and what is there stays".to_owned(),
+        (Failed, _) if !volume.is_of(hostname) => format!("belongs to node {}", volume.node),
+        (Failed, _) if !seen.valid => "was prepared in the other mode (Filesystem or Block)".to_owned(),
+        (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
+        (Pending, Job::None) => "will be prepared by the next reinstall: order one".to_owned(),
+        (Pending, _) => "will be prepared by the pending installation".to_owned(),
+        (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
         (Available, _) => String::new(),
     }
 }
 
-/// A file with a list that is wrong is not in force.
+/// Returns the listed volumes. A file with an invalid list never takes effect.
 fn listed(allocation: &Allocation) -> Vec<Volume> {
     volume::read(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
 
-/// Its allocation's id.
+/// Returns the id of the machine's allocation.
 fn allocation(turn: &Turn, id: &str) -> Answered<String> {
     let machine = turn.directory.machine(id).ok_or_else(|| Refused::unknown("machine", id))?;
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
-    allocation.ok_or_else(|| Refused::unprocessable(format!("machine {id} has no allocation")))
+    allocation.ok_or_else(|| Refused::unprocessable(format!("machine {id} is not allocated")))
 }
 
-/// A plan refuses the volume of another node, so an installation would come to nothing.
+/// Refuses volumes of other nodes, as the planner would refuse the installation.
 fn all_of_this_node(turn: &Turn, id: &str, resources: &[Value]) -> Answered<()> {
     let allocation = turn.directory.machine(id).and_then(|machine| machine.allocation.as_ref());
     let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
@@ -269,7 +269,7 @@ fn all_of_this_node(turn: &Turn, id: &str, resources: &[Value]) -> Answered<()> 
     match strangers.is_empty() {
         true => Ok(()),
         false => Err(Refused::unprocessable(format!(
-            "these volumes are of other nodes than {hostname}: {}. Nothing was added: give only those of this node",
+            "these volumes belong to other nodes than {hostname}: {}. Nothing was added; give only volumes of this node",
             strangers.join(", ")
         ))),
     }
@@ -279,7 +279,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Is it the same resource, as it was before or after a change?
+/// Returns whether both are versions of the same resource.
 fn is_same(one: &Value, other: &Value) -> bool {
     let named = match one["kind"] == "StorageClass" {
         true => "name",
@@ -298,20 +298,20 @@ fn has_volume(machine: &Machine, uid: &str) -> bool {
     machine.allocation.as_ref().is_some_and(|allocation| listed(allocation).iter().any(is_it))
 }
 
-/// A resource, or a list of them.
+/// Returns the schema of a request: a resource, or a list of them.
 pub fn asked(_: &mut Schemas) -> Value {
     json!({"type": ["object", "array"]})
 }
 
-/// Resources as a person has them in a file.
+/// Parses the operator's file of resources.
 ///
 /// # Errors
-/// It is no YAML, with line and column.
+/// The text is not valid YAML, with line and column.
 pub fn written(text: &str) -> Result<Value, String> {
     node::parse(text).map(|node| node::json(&node))
 }
 
-/// `kubectl get -o json` gives a list as a resource.
+/// Returns the resources of a request. `kubectl get -o json` prints a list as a resource.
 fn resources(asked: Value) -> Vec<Value> {
     match asked {
         Value::Array(all) => all,

@@ -1,19 +1,19 @@
-//! Lines of machines on a terminal: one for each of those that were heard last, and one for the number of the others.
+//! Lines of machines on a terminal: one for each of the most recently active ones, and one with the number of the others.
 
 use super::Who;
 use crate::text::terminal::escape_line;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 
-/// Lines of machines. Further machines replace those that were heard longest ago.
+/// Maximum number of lines. Further machines replace the least recently active ones.
 const LINES: usize = 40;
 
 pub struct Bars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
-    /// Counts the lines, so that the one that was changed longest ago is known.
+    /// Counter of changes, which orders the lines by their last change.
     changes: u64,
-    /// Machines that have no line.
+    /// Number of machines without a line.
     hidden: u64,
     hidden_line: Option<ProgressBar>,
 }
@@ -42,7 +42,7 @@ impl Bars {
         machine.bar.clone()
     }
 
-    /// Removes the line of the machine that was heard longest ago.
+    /// Removes the line of the least recently active machine.
     fn hide_one(&mut self) {
         let oldest = self.machines.iter().min_by_key(|(_, machine)| machine.changed).map(|(id, _)| id.clone());
         let Some(machine) = oldest.and_then(|id| self.machines.remove(&id)) else { return };
@@ -54,7 +54,7 @@ impl Bars {
             bar
         };
         let line = self.hidden_line.get_or_insert_with(new);
-        line.set_message(format!("lines of machines that were replaced by those of others: {}", self.hidden));
+        line.set_message(format!("machines whose lines were replaced by those of others: {}", self.hidden));
     }
 
     /// Prints a line above those of the machines.

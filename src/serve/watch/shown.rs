@@ -1,4 +1,4 @@
-//! How what was said is shown: as JSON, as plain lines, or on a terminal one line a machine, redrawn.
+//! Output formats of the log: JSON, plain lines, or redrawn lines on a terminal.
 
 use super::bars::Bars;
 use super::{Answered, Line, Said, Who};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
-/// Plain lines of progress are at least so far apart, for each machine.
+/// Minimum interval between plain lines of progress of a machine.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// Machines whose last progress is remembered, unless more of them progress at the same time.
+/// Number of machines whose last progress is remembered, unless more machines are progressing concurrently.
 const PROGRESSING: usize = 4096;
 
 pub trait Show: Send {
@@ -155,7 +155,7 @@ fn style(with_bar: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// For a terminal.
+/// Colours a line red, for a terminal.
 fn red(line: &str) -> String {
     styled(&Style::Red.paint(line))
 }
@@ -165,7 +165,7 @@ fn clock(offset: UtcOffset) -> String {
     now.format(format_description!("[hour]:[minute]:[second]")).unwrap_or_default()
 }
 
-/// `Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left`.
+/// Formats an event, such as `Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left`.
 fn event_line(event: &Event) -> String {
     let mut parts = vec![event.event.to_string()];
     parts.extend(event.stage.as_deref().map(clean));
@@ -176,7 +176,7 @@ fn event_line(event: &Event) -> String {
     parts.join("  ")
 }
 
-/// How it ended, and the seconds by step.
+/// Formats the result of an installation, and the durations by step.
 fn report_lines(report: &Report) -> Vec<String> {
     let step = report.step.as_deref().map(|step| format!(" at {}", clean(step))).unwrap_or_default();
     let head = if report.success { "installed".to_owned() } else { format!("FAILED{step}") };
@@ -190,7 +190,7 @@ fn report_lines(report: &Report) -> Vec<String> {
         let Erased { device, serial, proof, seconds, .. } = disk;
         clean(&format!("    {device} {serial} erased in {}: {proof}", text::seconds(*seconds)))
     }));
-    lines.extend(report.burn.as_ref().map(|burn| clean(&format!("    the image: {burn}"))));
-    lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
+    lines.extend(report.burn.as_ref().map(|burn| clean(&format!("    image: {burn}"))));
+    lines.extend(report.peak_rss_bytes.map(|bytes| format!("    peak memory of the agent: {}", text::bytes(bytes))));
     lines
 }

@@ -78,7 +78,11 @@ async fn only_so_many_watch_and_a_place_is_given_back() {
         all.push(watching);
     }
     let refused = browser.get("/events").await;
-    assert!(refused.status == 503 && refused.text().contains("pages are watching already"), "{}", refused.text());
+    assert!(
+        refused.status == 503 && refused.text().contains("pages already receive live updates"),
+        "{}",
+        refused.text()
+    );
     all.pop();
     let began = std::time::Instant::now();
     let mut again = browser.watch().await;

@@ -77,7 +77,7 @@ async fn nothing_that_a_machine_says_becomes_markup() {
         }
     }
     let page = browser.text(&format!("/machines/{ONE}")).await;
-    for words in ["CHANGED", "Seconds by step", "The plan, as it was printed", "What was erased"] {
+    for words in ["CHANGED", "Duration by step", "Plan, as printed", "Erased disks"] {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
@@ -96,7 +96,7 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     let page = browser.text(&path).await;
     let disk = &inventory().disks[0];
     let words =
-        ["What dies", "What stays", "point of no return", "<svg class=\"disk\"", "storage.wipe", "both ends", "WIPE"];
+        ["Data lost", "Preserved", "point of no return", "<svg class=\"disk\"", "storage.wipe", "both ends", "WIPE"];
     for words in words.into_iter().chain([disk.serial.as_str()]) {
         assert!(page.contains(words), "{words}: {page}");
     }
@@ -110,7 +110,7 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     for words in ["  1  image.reach\n\nexactly  so", "75 %", "width=\"25.00%\"", "Reinstall…"] {
         assert!(page.contains(words), "{words}: {page}");
     }
-    assert!(!page.contains("What dies"), "nothing is to be done: {page}");
+    assert!(!page.contains("Data lost"), "nothing is to be done: {page}");
     for (path, words) in [
         ("/layouts", "/layouts/default/picture.svg"),
         ("/layouts/default/picture.svg", "Layout default"),

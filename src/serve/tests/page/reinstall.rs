@@ -29,7 +29,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
     let page = browser.text(&format!("{with_image}&without_marker=yes")).await;
-    for words in ["What dies", "What stays", "── point of no return", "Type <strong>one</strong>"] {
+    for words in ["Data lost", "Preserved", "── point of no return", "Type <strong>one</strong>"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert_eq!(server.listed().await["order"]["image"], "debian-12", "looking at it orders nothing");
@@ -38,11 +38,11 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
         [("form", form), ("image", "debian-13"), ("without_marker", "yes"), ("name", name), ("shown", shown)]
     };
     for (fields, headers, status, words) in [
-        (fields("", "one", shown), &[][..], 403, "is not from a page of your session"),
-        (fields(form, "one", shown), &[("Origin", "http://evil")], 403, "is not from a page of your session"),
-        (fields(form, "two", shown), &[], 400, "nothing is ordered: &quot;two&quot; was typed in"),
-        (fields(form, "", shown), &[], 400, "nothing is ordered"),
-        (fields(form, "one", "sha256:0"), &[], 409, "the plan is another one now"),
+        (fields("", "one", shown), &[][..], 403, "does not belong to your session"),
+        (fields(form, "one", shown), &[("Origin", "http://evil")], 403, "does not belong to your session"),
+        (fields(form, "two", shown), &[], 400, "nothing was ordered: &quot;two&quot; was typed"),
+        (fields(form, "", shown), &[], 400, "nothing was ordered"),
+        (fields(form, "one", "sha256:0"), &[], 409, "the plan has changed"),
     ] {
         let answer = browser.post(&path, headers, &fields).await;
         assert_eq!(answer.status, status, "{}", answer.text());
@@ -55,7 +55,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     assert_eq!((answer.status, &answer.headers["location"]), (303, &format!("/machines/{ONE}")), "{}", answer.text());
     assert_eq!(server.listed().await["order"]["image"], "debian-13");
     let page = browser.text(&format!("/machines/{ONE}")).await;
-    assert!(page.contains("A reinstall is ordered") && page.contains("debian-13"), "{page}");
+    assert!(page.contains("Reinstall ordered") && page.contains("debian-13"), "{page}");
     assert!(browser.text("/orders").await.contains("1 open order"));
 
     let cancel = format!("/machines/{ONE}/cancel");
@@ -76,7 +76,7 @@ async fn what_is_foreseen_is_said_to_be_that() {
     server.report(ONE, &token, "a1", true).await;
     let path = format!("/machines/{ONE}/reinstall");
     let page = browser.text(&format!("{path}?image=debian-13")).await;
-    for words in ["its disks have changed since it registered", "What dies", "every disk that the layout does not name"]
+    for words in ["its disks have changed since it registered", "Data lost", "every disk that the layout does not list"]
     {
         assert!(page.contains(words), "{words}: {page}");
     }

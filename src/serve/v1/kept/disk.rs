@@ -1,5 +1,5 @@
-//! A file of the directory on the disk. What is there is compared after it was taken from its place, in one step: an edit that is
-//! made at the same time is seen, and put back.
+//! Atomic changes of a file on disk. The old content is compared after the file was swapped out atomically, so that a concurrent edit is
+//! detected and put back.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Write};
@@ -8,15 +8,15 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Done {
     Yes,
-    /// Somebody has changed the file: nothing was done.
+    /// The file was changed concurrently: nothing was done.
     Changed,
 }
 
-/// Makes a file that is not there.
+/// Creates a file that does not exist.
 pub fn make(path: &Path, text: &str) -> std::io::Result<Done> {
     let new = beside(path, text, Permissions::from_mode(0o644))?;
     let made = match fs::hard_link(&new, path) {
@@ -29,15 +29,16 @@ pub fn make(path: &Path, text: &str) -> std::io::Result<Done> {
     made
 }
 
-/// Puts `new` in the place of a file that says `old`.
+/// Replaces the content of a file that contains `old`.
 pub fn put(path: &Path, old: &str, new: &str) -> std::io::Result<Done> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {
-        return Err(Error::other("it is a link: change what it leads to"));
+        return Err(Error::other("it is a symbolic link: change its target"));
     }
     let new = beside(path, new, is.permissions())?;
     match swap(&new, path) {
-        // Not every filesystem can do that, those of networks above all: an edit in the moment between is lost there.
+        // Not supported by all filesystems, in particular network filesystems: there, an edit between the comparison and the rename is
+        // lost.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return replace(&new, path, old),
         swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
     }
@@ -61,7 +62,7 @@ fn replace(new: &Path, path: &Path, old: &str) -> std::io::Result<Done> {
     Ok(Done::Yes)
 }
 
-/// Takes away a file that says `old`.
+/// Removes a file that contains `old`.
 pub fn remove(path: &Path, old: &str) -> std::io::Result<Done> {
     let aside = hidden(path, "gone")?;
     match fs::rename(path, &aside) {
@@ -71,7 +72,7 @@ pub fn remove(path: &Path, old: &str) -> std::io::Result<Done> {
     let done = match fs::read(&aside)? == old.as_bytes() {
         true => Done::Yes,
         false => {
-            // A new file at its place is the newer edit.
+            // If a new file exists at the path, it is the newer edit.
             match fs::hard_link(&aside, path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => Done::Changed,
@@ -83,7 +84,7 @@ pub fn remove(path: &Path, old: &str) -> std::io::Result<Done> {
     Ok(done)
 }
 
-/// A new file beside its place, synced.
+/// Writes a new file next to the path, and syncs it.
 fn beside(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
     let new = hidden(path, "new")?;
     if let Some(folder) = path.parent() {
@@ -96,7 +97,7 @@ fn beside(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
         file.set_permissions(permissions)?;
         file.write_all(text.as_bytes())?;
-        // The kernel's own times are too coarse to tell two versions of one length from each other.
+        // The kernel's timestamps are too coarse to distinguish two versions of the same length.
         file.set_modified(SystemTime::now())?;
         file.sync_all()
     };
@@ -104,9 +105,9 @@ fn beside(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<
     Ok(new)
 }
 
-/// No file of the directory is hidden, so this is none of them.
+/// Returns a hidden path, which no file of the directory uses.
 fn hidden(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
-    let name = path.file_name().ok_or_else(|| Error::other("this is no path of a file"))?;
+    let name = path.file_name().ok_or_else(|| Error::other("not the path of a file"))?;
     Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
 }
 
@@ -114,11 +115,11 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Both files change their places, in one step.
+/// Exchanges both files atomically.
 fn swap(one: &Path, other: &Path) -> std::io::Result<()> {
     let text = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
     let (one, other) = (text(one)?, text(other)?);
-    // SAFETY: both are texts that end with a zero and live until the call is over.
+    // SAFETY: both are NUL-terminated and outlive the call.
     let result =
         unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
     match result {
@@ -166,7 +167,7 @@ mod tests {
         let path = dir.path().join("a.yaml");
         fs::write(dir.path().join("real"), "a").unwrap();
         std::os::unix::fs::symlink("real", &path).unwrap();
-        assert!(put(&path, "a", "b").unwrap_err().to_string().contains("change what it leads to"));
+        assert!(put(&path, "a", "b").unwrap_err().to_string().contains("change its target"));
         fs::remove_file(&path).unwrap();
         assert_eq!(put(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
         // A folder in the place of the file.

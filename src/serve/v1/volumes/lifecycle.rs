@@ -1,24 +1,24 @@
-//! The life of a volume of Kubernetes, as MetalK8s' operator leads it: a translation of the diagrams of its proposal. Pure.
+//! Lifecycle of a Kubernetes volume in MetalK8s' operator, translated from the diagrams of its proposal. Pure.
 //!
-//! What is a job of Salt there is an installation of the machine here. So a volume waits for the next one.
+//! A Salt job there corresponds to an installation of the machine here, so a volume waits for the next one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the status of a volume says.
+/// Phase in the status of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum State {
-    /// Its storage is being prepared, or waits for that.
+    /// Its storage is being prepared, or will be.
     Pending,
-    /// Its storage is prepared, and there is a PersistentVolume for it.
+    /// Its storage is prepared and has a PersistentVolume.
     Available,
     Failed,
-    /// Its storage is being left to itself, or waits for that.
+    /// Its storage is being released, or will be.
     Terminating,
 }
 
-/// The phases of a PersistentVolume, as Kubernetes has them.
+/// Phases of a PersistentVolume in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -33,11 +33,11 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Persistent {
     pub phase: Phase,
-    /// It is marked for deletion.
+    /// Marked for deletion.
     pub terminating: bool,
 }
 
-/// How far the job is that prepares or reclaims the storage.
+/// State of the job that prepares or reclaims the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
     None,
@@ -45,45 +45,45 @@ pub enum Job {
     Failed,
     NotFound,
     Succeeded,
-    /// It has succeeded, and that is noted.
+    /// Succeeded, and recorded as such.
     Done,
 }
 
-/// What is known of a volume.
+/// Observed state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     pub valid: bool,
-    /// It is marked for deletion.
+    /// Marked for deletion.
     pub deleted: bool,
-    /// None: nobody has looked at it yet.
+    /// `None` until the volume is first reconciled.
     pub state: Option<State>,
     pub persistent: Option<Persistent>,
     pub job: Job,
 }
 
-/// What is done next.
+/// Next action of the reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, and nothing later: "don't reschedule".
+    /// No action and no reschedule.
     Rest,
-    /// Nothing now; look again in ten seconds.
+    /// No action; reconcile again in ten seconds.
     Wait,
     Fail,
     Prepare,
     Unprepare,
-    /// The job is unset, so that it is begun again.
+    /// Unset the job, so that it is started again.
     Forget,
-    /// The job is noted as done.
+    /// Record the job as done.
     Note,
-    /// A PersistentVolume is made, and the volume is available.
+    /// Create a PersistentVolume, and make the volume available.
     Publish,
-    /// The PersistentVolume is deleted.
+    /// Delete the PersistentVolume.
     Withdraw,
-    /// Finalizers are taken off, so that both are really deleted.
+    /// Remove the finalizers, so that both objects are deleted.
     Release,
 }
 
-/// The reconciliation loop, top level. None: the volume does not exist.
+/// Top level of the reconciliation loop. `None`: the volume does not exist.
 pub fn next(seen: Option<&Seen>) -> Step {
     let Some(seen) = seen else { return Step::Rest };
     match (seen.valid, seen.deleted, seen.state, seen.persistent) {
@@ -134,7 +134,7 @@ fn poll(job: Job) -> Step {
     }
 }
 
-/// The decision tree: would deleting the volume take effect at once?
+/// Decision tree: returns whether deleting the volume would take effect immediately.
 pub fn can_be_deleted(state: Option<State>, persistent: Option<Phase>) -> bool {
     match (state, persistent) {
         (None | Some(State::Pending | State::Terminating), _) => false,
@@ -146,7 +146,7 @@ pub fn can_be_deleted(state: Option<State>, persistent: Option<Phase>) -> bool {
     }
 }
 
-/// Steps one after the other, until one has to wait for an installation. The longest way has five.
+/// Performs steps until one must wait for an installation. The longest sequence has five.
 pub fn settle(mut seen: Seen) -> Option<State> {
     for _ in 0..8 {
         match next(Some(&seen)) {
