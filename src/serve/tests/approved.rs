@@ -187,17 +187,11 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
             PlanOptions { image: Some("debian-1".to_owned()), ..PlanOptions::default() },
             "image \"debian-1\" not found in images/",
         ),
-<<<<<<< HEAD
         (PlanOptions { layout: Some("x".to_owned()), ..PlanOptions::default() }, "layout \"x\" not found in layouts/"),
-        (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
-||||||| 7ce55e5
-        (PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() }, "there is no machine \"x\""),
-=======
         (
             PlanOptions { machine: vec!["x".to_owned()], ..PlanOptions::default() },
             "machines/ contains no machine \"x\"",
         ),
->>>>>>> p-server2
     ] {
         let error =
             rack(&dir, |options| *options = PlanOptions { dir: dir.clone(), json: true, ..change }).await.unwrap_err();

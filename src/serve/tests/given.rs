@@ -144,16 +144,8 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     server
         .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
         .await;
-<<<<<<< HEAD
-    server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
-    server.heard("the machine cannot be reinstalled until this is resolved").await;
-||||||| 7ce55e5
-    server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
-    server.heard("nothing is reinstalled before this is settled").await;
-=======
     server.heard("promises: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
-    server.heard("nothing is reinstalled before this is settled").await;
->>>>>>> p-server2
+    server.heard("the machine cannot be reinstalled until this is resolved").await;
     let server = server.restarted().await;
     assert!(server.boots_disk().await, "it is installed all the same");
     let refused = server.press(ONE, "debian-13", json!({})).await;
