@@ -19,7 +19,7 @@ fn sda(sector_bytes: u32) -> Disk {
 #[test]
 fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
-    let refused = Some("it is a raw disk image: that needs a layout with image: true");
+    let refused = Some("it is a raw disk image; use a layout with image: true");
     for (bytes, says) in [
         (compress("zstd", &tar), None),
         (compress("gzip", b""), None),
@@ -47,17 +47,22 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
     let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow, ..Expected::default() };
     let cases = [
-        (&tar, 512, expected(&[1], None), "the image is a tar archive, and the layout says image: true for /dev/sda"),
+        (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
         (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
-        (&small, 4096, expected(&[1], None), "is for disks with sectors of 512 bytes, those of /dev/sda have 4096"),
-        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, those of /dev/sda have 512"),
+        (
+            &small,
+            4096,
+            expected(&[1], None),
+            "is for disks with sectors of 512 bytes, but /dev/sda has sectors of 4096",
+        ),
+        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, but /dev/sda has sectors of 512"),
         (
             &image(9 * MIB),
             512,
             expected(&[1], None),
             "(its partition table is for one of 9437184): /dev/sda has 8388608",
         ),
-        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "says that it has a GPT, and there is none: it is damaged"),
+        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
         (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
         (
             &changed(large.clone(), 2 * 4096 + 7, b"x"),
@@ -69,7 +74,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &small,
             512,
             expected(&[128, 129], None),
-            "a filesystem on /dev/sda129, and the image no partition 129: it has 1, 2,",
+            "a filesystem on /dev/sda129, but the image has no partition 129, only 1, 2,",
         ),
         (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: there is none in the image"),
         (
@@ -83,10 +88,10 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &image(3 * MIB),
             512,
             expected(&[2], None),
-            "a filesystem on /dev/sda2, and the image no partition 2: it has 1",
+            "a filesystem on /dev/sda2, but the image has no partition 2, only 1",
         ),
-        (&image(3 * MIB), 512, expected(&[5], None), "the image no partition 5: it has 1"),
-        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "the image no partition 2: it has 1"),
+        (&image(3 * MIB), 512, expected(&[5], None), "the image has no partition 5, only 1"),
+        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "the image has no partition 2, only 1"),
     ];
     for (image, sector, expected, says) in cases {
         let server = Server::start(compress("zstd", image), |_| Act::default());
@@ -108,7 +113,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &Expected::default()).unwrap_err().to_string();
-    assert!(error.contains("has 2 layers of files and is no raw disk image"), "{error}");
+    assert!(error.contains("has 2 layers of files and is not a raw disk image"), "{error}");
 }
 
 #[test]
