@@ -119,12 +119,8 @@ impl Definition {
             return Ok(self.variants.first().map_or("", String::as_str));
         }
         self.variants.iter().find(|variant| **variant == os.variant).map(String::as_str).ok_or_else(|| {
-            let there = if self.variants.is_empty() {
-                "the definition has no variants".to_owned()
-            } else {
-                one_of(&self.variants)
-            };
-            format!("{} has no variant {:?}; {there}", self.name, os.variant)
+            let there = if self.variants.is_empty() { "none are defined".to_owned() } else { one_of(&self.variants) };
+            format!("{}: unknown variant {:?}; {there}", self.name, os.variant)
         })
     }
 
@@ -136,8 +132,8 @@ impl Definition {
         let wanted = variable(change.key());
         self.parameters.iter().find(|parameter| variable(&parameter.name) == wanted).ok_or_else(|| {
             let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-            let there = if names.is_empty() { "the definition has no parameters".to_owned() } else { one_of(&names) };
-            format!("{} has no parameter {:?}; {there}", self.name, change.key())
+            let there = if names.is_empty() { "none are defined".to_owned() } else { one_of(&names) };
+            format!("{}: unknown parameter {:?}; {there}", self.name, change.key())
         })
     }
 

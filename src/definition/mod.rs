@@ -41,7 +41,7 @@ impl Os {
         }
         match variant {
             Some(variant) if variant.is_empty() || variant.contains(char::is_whitespace) => {
-                Err(format!("{text:?} has no valid variant name after the +"))
+                Err(format!("{text:?}: the variant name after the + is missing or invalid"))
             }
             _ => Ok(Os { name: name.to_owned(), variant: variant.unwrap_or_default().to_owned() }),
         }

@@ -71,7 +71,10 @@ fn all_that_is_wrong_with_a_definition_is_said() {
         (
             "web",
             |files| set(files, "parameters.list", "a-b\n\na.c x\nA_B y\n"),
-            &["parameters.list:3: \"a.c\" is no name", "parameters.list:4: \"A_B\" and \"a-b\" are both OSP_A_B"],
+            &[
+                "parameters.list:3: \"a.c\" is no name",
+                "parameters.list:4: \"A_B\" and \"a-b\" have the same environment variable, OSP_A_B",
+            ],
         ),
     ];
     for (name, change, expected) in cases {
@@ -137,11 +140,11 @@ fn names_of_definitions_and_variants() {
     let definition = Definition::read("web", files("", "small\nlarge\n")).unwrap();
     let variant = |os: &str| definition.variant(&Os::read(os).unwrap());
     assert_eq!((variant("web"), variant("web+large")), (Ok("small"), Ok("large")));
-    assert_eq!(variant("web+huge").unwrap_err(), "web has no variant \"huge\": there is small, large");
+    assert_eq!(variant("web+huge").unwrap_err(), "web: unknown variant \"huge\"; valid are small, large");
     let plain = Definition::read("web", files("", "")).unwrap();
     assert_eq!(plain.variant(&Os::read("web").unwrap()), Ok(""));
     let none = plain.variant(&Os::read("web+x").unwrap()).unwrap_err();
-    assert_eq!(none, "web has no variant \"x\": it has none");
+    assert_eq!(none, "web: unknown variant \"x\"; none are defined");
 }
 
 #[test]
@@ -191,10 +194,10 @@ fn the_nearest_word_counts() {
         assert_eq!(json!(levels.settle(&definition)), expected, "{site:?} {variant:?} {allocation:?}");
     }
     let unknown = definition.parameter(&Change::read("-kez").unwrap()).unwrap_err();
-    assert_eq!(unknown, "web has no parameter \"kez\": there is key, other-key");
+    assert_eq!(unknown, "web: unknown parameter \"kez\"; valid are key, other-key");
     let none = Definition::read("web", files("", "")).unwrap();
     let unknown = none.parameter(&Change::read("a=b").unwrap()).unwrap_err();
-    assert_eq!(unknown, "web has no parameter \"a\": it has none");
+    assert_eq!(unknown, "web: unknown parameter \"a\"; none are defined");
 }
 
 /// What Ganeti 3.0 of Debian has built for the same (`scripts/compare-ganeti --record`).

@@ -78,8 +78,10 @@ fn password(key: &Path) -> Result<Option<String>> {
         Ok(password) => Ok(Some(password)),
         Err(_) if std::io::stdin().is_terminal() => Ok(None),
         Err(_) => {
-            let why =
-                format!("the secret key {} has a password, but there is no terminal; set {PASSWORD}", key.display());
+            let why = format!(
+                "cannot ask for the password of the secret key {} without a terminal; set {PASSWORD}",
+                key.display()
+            );
             Err(Error::new(Phase::Settings, why))
         }
     }

@@ -40,7 +40,7 @@ impl Minimum {
                 continue;
             }
             if let Some((_, named)) = named {
-                tracing::warn!("drophammer.minimum={named} has no effect: the ramdisk requires at least {written}");
+                tracing::warn!("drophammer.minimum={named} is ignored: the ramdisk requires at least {written}");
             }
             minimum.0.insert(os, (version, written));
         }

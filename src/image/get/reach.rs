@@ -208,7 +208,7 @@ mod tests {
             ("", "has no sha256 digest"),
             ("<html>not found</html>", "has no sha256 digest"),
             ("0123 img", "has no sha256 digest"),
-            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "it has no line for img.tar.zst"),
+            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "no line for img.tar.zst found"),
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();
@@ -319,7 +319,10 @@ mod tests {
         let url = format!("file://{}/img.tar", dir.path().display());
         std::fs::write(dir.path().join("img.tar"), [0; 77]).unwrap();
         let error = reach_all(&[&url], None).unwrap_err().to_string();
-        assert!(error.contains("img.tar.sha256 is not there") && error.contains("img.tar.md5 is not there"), "{error}");
+        assert!(
+            error.contains("img.tar.sha256 does not exist") && error.contains("img.tar.md5 does not exist"),
+            "{error}"
+        );
         std::fs::write(dir.path().join("img.tar.sha256"), format!("{}  img.tar\n", "0a".repeat(32))).unwrap();
         let reached = reach_all(&[&url], None).unwrap();
         assert_eq!((reached.size_bytes(), reached.digest.to_string()), (Some(77), sha256()));
@@ -331,7 +334,7 @@ mod tests {
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "must be registries too"),
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "must be registries too"),
             (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
-            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "neither a tag nor a digest"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
             (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();

@@ -226,7 +226,7 @@ pub fn sum_of<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     match (lines.iter().find(named), &lines[..]) {
         // sha256sum(1) begins a line with a backslash when the file's name has one.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
-        _ => Err(format!("it has no line for {image}; expected is the output of sha256sum")),
+        _ => Err(format!("no line for {image} found; expected is the output of sha256sum")),
     }
 }
 

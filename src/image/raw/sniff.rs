@@ -127,7 +127,8 @@ fn has_partitions(there: &[u32], disk: &Disk, expected: &Expected, unseen: impl 
             let there: Vec<String> = there.iter().map(u32::to_string).collect();
             let (device, there) = (disk.name.partition(*number), there.join(", "));
             Err(refused(format!(
-                "the layout has a filesystem on {device}, but the image has no partition {number}, only {there}"
+                "the layout has a filesystem on {device}, but partition {number} is missing in the image, which has \
+                 only {there}"
             )))
         }
         None => Ok(()),

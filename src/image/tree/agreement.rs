@@ -93,7 +93,7 @@ impl Claims<'_> {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
                 (Some(_), Some(_)) => Some(format!("it has the record {key} twice")),
-                (Some([]), None) => Some(format!("its record {key} has no value")),
+                (Some([]), None) => Some(format!("its record {key} is empty")),
                 _ => None,
             }
         })

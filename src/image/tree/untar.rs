@@ -119,7 +119,7 @@ impl Unpacking<'_, '_> {
         }
         // Layers without members are common.
         if self.entries == 0 && self.layer.is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar has no members"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar contains no members"));
         }
         self.finish_directories()
     }
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn the_member_that_fails_is_named() {
         for (tar, says) in [
-            (Tar::new(), "the tar has no members"),
+            (Tar::new(), "the tar contains no members"),
             (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
             (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
             (Tar::new().file("./", b"x"), "./: the tar is malformed"),

@@ -77,7 +77,7 @@ mod tests {
     fn bad_parameters_are_told_where_they_are() {
         for (text, expected) in [
             ("  os: we b", "5:7: \"we b\" is not a valid OS definition name"),
-            ("  os: web+", "5:7: \"web+\" has no valid variant name"),
+            ("  os: web+", "5:7: \"web+\": the variant name"),
             ("  os: web\n  image: debian-12", "5:7: an allocation has an os or an image, not both"),
             ("  image: i\n  os_parameters: [a=b]", "6:19: parameters are for an os, and the allocation names none"),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),

@@ -290,7 +290,7 @@ fn from_the_start_too_the_sizes_must_agree() {
     let short = good(&noise(998));
     let outcome = fetch_from(&[&first, &short], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("999 bytes there, 1000") && error.contains("998 bytes there"), "{error}");
+    assert!(error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes there"), "{error}");
     assert_eq!(outcome.start_over, None);
 }
 

@@ -50,7 +50,7 @@ impl Reference {
 }
 
 fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
-    let (host, path) = rest.split_once('/').ok_or("has no repository; use oci://HOST/REPOSITORY:TAG")?;
+    let (host, path) = rest.split_once('/').ok_or("lacks a repository; use oci://HOST/REPOSITORY:TAG")?;
     let (path, digest) = match path.split_once('@') {
         Some((path, digest)) => (path, Some(digest.parse::<Digest>()?)),
         None => (path, None),
@@ -60,7 +60,7 @@ fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
     }
     let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
     if tag.is_empty() && digest.is_none() {
-        return Err("has neither a tag nor a digest; use oci://HOST/REPOSITORY:TAG".to_owned());
+        return Err("lacks a tag or digest; use oci://HOST/REPOSITORY:TAG".to_owned());
     }
     let is_word = |word: &str, more: &str| {
         word.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn what_is_no_reference_is_refused() {
         for (url, says) in [
-            ("oci://r.example", "has no repository"),
-            ("oci://r.example/debian", "neither a tag nor a digest"),
-            ("oci://r.example/debian:", "neither a tag nor a digest"),
+            ("oci://r.example", "lacks a repository"),
+            ("oci://r.example/debian", "lacks a tag or digest"),
+            ("oci://r.example/debian:", "lacks a tag or digest"),
             ("oci:///debian:12", "invalid host ``"),
             ("oci://r.example?x=/debian:12", "invalid host `r.example?x=`"),
             ("oci://r.example:70000/debian:12", "invalid host `r.example:70000`"),

@@ -116,7 +116,8 @@ fn with_a_manifest_no_etag_is_needed_to_resume() {
 #[test]
 fn another_length_than_the_manifests_is_refused() {
     let body = noise(5432);
-    for (served, says) in [(5431, "5431 bytes there, 5432"), (5433, "5433 bytes there, 5432")] {
+    for (served, says) in [(5431, "5431 bytes at this server, but 5432"), (5433, "5433 bytes at this server, but 5432")]
+    {
         let outcome = fetch(&[&good(&noise(served))], &body);
         let error = outcome.end.unwrap_err().to_string();
         assert!(error.contains(says) && outcome.bytes.is_empty(), "{error}");

@@ -161,11 +161,14 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
         (noise(2 * MIB), "begins with neither GPT nor MBR"),
         (Vec::new(), "begins with neither GPT nor MBR"),
         (fat, "begins with neither GPT nor MBR"),
-        (gpt(2 * MIB, 512, 8 * 2048), "the image is longer than the disk (its partition table is for one of 8389120)"),
+        (
+            gpt(2 * MIB, 512, 8 * 2048),
+            "the image is longer than the disk (its partition table is for a disk of 8389120 bytes)",
+        ),
         (gpt(2 * MIB, 512, u64::MAX), "longer than the disk"),
         (
             image(9 * MIB)[..2 * MIB].to_vec(),
-            "the image is longer than the disk (its partition table is for one of 9437184)",
+            "the image is longer than the disk (its partition table is for a disk of 9437184 bytes)",
         ),
         (hybrid, "is for disks with sectors of 4096 bytes, but"),
         (gpt(2 * MIB, 1024, 0), "has a protective MBR but no GPT: it is damaged"),
@@ -416,7 +419,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
         target.and_then(|target| incoming.burn_raw(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
-    assert!(error.contains(&format!("the first 1 MiB of {} stays zero", disk.path())), "{error}");
+    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
     let found = fs::read(disk.image()).unwrap();
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);

@@ -201,7 +201,7 @@ fn a_realm_cannot_lead_the_password_on() {
         let token_service = crate::pull::registry_of(&url(&tokens, ":12")).unwrap();
         let secret = PullSecret { identitytoken: Secret::new(identity), token_service, ..secret(&server) };
         let error = reach_with(&server, secret).unwrap_err().to_string();
-        assert!(error.contains("the answer is 307") && !is_told(&error), "{error}");
+        assert!(error.contains("the server answers 307") && !is_told(&error), "{error}");
         assert!(thief.requests().is_empty());
     }
 }

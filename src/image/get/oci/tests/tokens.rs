@@ -106,7 +106,7 @@ fn a_registry_without_a_token_to_be_had_is_named() {
 
     let body = |text: &str| Act { body: Some(text.as_bytes().to_vec()), ..Act::default() };
     for (answer, says) in [
-        (Act::status(403), "the answer is 403"),
+        (Act::status(403), "the server answers 403"),
         (body("<html>"), "request a token at"),
         (body("{}"), "the response contains no token"),
         (body("{\"token\": \"\"}"), "the response contains no token"),
