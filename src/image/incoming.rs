@@ -86,6 +86,7 @@ impl Incoming {
     /// Rejects a raw disk image if a tree of files is expected, by the first bytes of the image and before anything is
     /// written. Waits for those bytes.
     ///
+    /// # Errors
     /// Returns an error if the image has another type, or its beginning cannot be fetched.
     pub fn require_tree(&mut self) -> Result<()> {
         self.look(&begins)

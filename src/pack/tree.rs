@@ -41,7 +41,7 @@ pub fn pack<W: Write>(root: &Path, frames: Frames<W>, epoch: Option<i64>) -> Res
             todo.extend(names.into_iter().map(|name| path.join(name)));
         }
     }
-    let frames = walk.tar.into_inner().context(Phase::Image, || "end the tar".to_owned())?;
+    let frames = walk.tar.into_inner().context(Phase::Image, || "finish the tar".to_owned())?;
     Ok((walk.files, frames))
 }
 

@@ -23,6 +23,7 @@ impl Minimum {
     /// operator of the boot server writes that line: it can raise the minimum of the ramdisk, but neither lower nor
     /// remove it.
     ///
+    /// # Errors
     /// Returns an error if the file cannot be read, an id is invalid, two ids of one source are about the same system,
     /// or there is no key, without which names are not trustworthy.
     pub fn read(named: &[String], file: &Path, keys: &Keys) -> Result<Minimum> {

@@ -57,6 +57,7 @@ impl Keys {
     /// Reads the `*.pub` files of a directory in the ramdisk, or, if it has none, the keys on the kernel command line.
     /// The operator of the boot server writes that line, so it must not add keys to those of the ramdisk.
     ///
+    /// # Errors
     /// Returns an error if any file or argument is not a valid key: images must not go unsigned because of a typo.
     pub fn read(named: &[String], directory: &Path) -> Result<Keys> {
         let mut keys = Vec::new();
@@ -137,6 +138,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Reads the documents next to the image at a URL: `IMAGE.manifest`, or else `IMAGE.sha256`. With keys, one of them
 /// must exist and be signed. Without keys, they are used only if they agree with what is known.
 ///
+/// # Errors
 /// Returns an error if keys are configured and there is no valid signature, or the signed document is for another
 /// image.
 pub fn verified(fetch: FetchSmall, keys: &Keys, image: &Asked) -> Result<Option<Verified>> {

@@ -10,6 +10,7 @@ impl Incoming {
     /// Rejects an image that is not a raw image for this disk and layout, by its first MiB and before anything is
     /// written. Waits for those bytes.
     ///
+    /// # Errors
     /// Returns an error if the image does not fit, or its beginning cannot be fetched.
     pub fn require_disk(&mut self, disk: &Disk, expected: &Expected) -> Result<()> {
         self.only_part()?;

@@ -27,6 +27,7 @@ impl Incoming {
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
     /// Unverified data is only written to filesystems made by this run, which are not booted before the end.
     ///
+    /// # Errors
     /// Returns the first error of download, decoder, tar, write and digest.
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = relative(beneath.merged);

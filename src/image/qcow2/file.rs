@@ -17,9 +17,6 @@ struct Lying<'a> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is damaged, or the writer fails.
-///
-/// # Errors
-/// It cannot be read or is damaged; the writer's own.
 pub fn unpack(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read(file, 0, &mut head)?;

@@ -212,7 +212,7 @@ impl<S: Stream> Clusters for Arriving<S> {
                 return Err(no_order(cluster));
             }
             if self.tables.insert(cluster, number).is_some() {
-                return Err(wrong("the qcow2 is damaged: two of its tables are one"));
+                return Err(wrong("the qcow2 is damaged: two of its tables are at the same offset"));
             }
         }
         Ok(all)

@@ -23,6 +23,7 @@ const MOST_TABLES_BYTES: usize = 512 << 20;
 /// Lists the L2 tables: the length of each, followed by their offsets in file order, as big-endian numbers of eight
 /// bytes. The stream contains the file's first [`HEAD_BYTES`].
 ///
+/// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
 pub fn list(mut stream: Reader, out: &mut impl Outlet) -> io::Result<()> {
     let mut head = Vec::new();
@@ -61,6 +62,7 @@ fn places(head: &[u8]) -> io::Result<(Header, Vec<u64>)> {
 /// Checks the tables. The stream contains the length of the file's beginning as a number of eight bytes, the beginning,
 /// and the tables in the order of [`list`].
 ///
+/// # Errors
 /// Returns the same errors as [`list`].
 pub fn check(mut stream: Reader) -> io::Result<()> {
     let mut length = [0; 8];

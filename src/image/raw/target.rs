@@ -47,8 +47,13 @@ impl Target {
             // Waits for other users of the disk and names them in its error.
             drop(crate::storage::wipe::open_exclusive(path)?);
             let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
-            let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
-            let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
+            let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("get the size of {path}"))?;
+            let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || {
+                format!(
+                    "get the sector size of \
+                                                                                             {path}"
+                )
+            })?;
             return Ok(Target::new(file, Disk { name: path.clone(), size_bytes, sector_bytes }));
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);

@@ -29,6 +29,7 @@ pub fn link(source: &Place, place: &Place) -> io::Result<bool> {
 /// Copies `source`, which must be complete. `allowed` is called with the new file and its length before the first byte
 /// is written.
 ///
+/// # Errors
 /// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
 pub fn copy(source: &Place, place: &Place, allowed: impl FnOnce(&File, u64) -> io::Result<()>) -> io::Result<()> {
     let stat = source.stat()?;

@@ -47,6 +47,7 @@ impl Fresh {
     /// Removes everything that was not there before. Mount points are not entered: the filesystems mounted there may be
     /// preserved ones. Recorded files are not kept, only directories.
     ///
+    /// # Errors
     /// Returns an error if something cannot be removed or set.
     pub fn restore(&self) -> io::Result<()> {
         self.restore_attributes()?;

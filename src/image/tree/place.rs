@@ -128,6 +128,7 @@ impl Place<'_> {
     /// Removes another name of this directory with its content, except for what `stays`. Returns how many non-empty
     /// mount points were not removed.
     ///
+    /// # Errors
     /// Returns an error if something cannot be removed.
     pub fn sweep(&self, name: &OsStr, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();

@@ -37,6 +37,7 @@ pub struct Unpacked {
 /// filesystem is not replaced and counts as a conflict. Each member that is not a directory is passed to `counter`. In
 /// a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download.
 ///
+/// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
 /// cannot be written. The error names the member.
 pub fn untar(

@@ -29,6 +29,7 @@ pub fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
 /// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a non-directory on a
 /// preserved filesystem is replaced by one.
 ///
+/// # Errors
 /// Returns an error if a component is missing or not a directory.
 pub fn walk(root: &OwnedFd, merged: &[PathBuf], path: &Path, make: bool) -> Result<Here, Errno> {
     let top = || Ok(Here { fd: openat(root, ".", flags(), Mode::empty())?, path: PathBuf::new() });

@@ -82,6 +82,7 @@ impl Layer {
     /// Applies the whiteout at `path`. Returns `false` if a part of a preserved filesystem or a mount point is in the
     /// way, which is not removed.
     ///
+    /// # Errors
     /// Returns an error if something cannot be removed.
     pub fn remove(&self, root: &Root, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
         let place = match root.existing_place(path) {

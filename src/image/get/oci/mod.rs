@@ -26,6 +26,7 @@ use signed::signed;
 /// Resolves manifest and layers, and verifies the signature. The digest of the source is that of the manifest, or of
 /// the index that lists it.
 ///
+/// # Errors
 /// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
 /// this architecture; if the image cannot be unpacked or has no signature by a trusted key; or if a digest or size does
 /// not match.

@@ -139,7 +139,7 @@ fn proven(what: &str, bytes: Vec<u8>, expected: Option<&Digest>, size: Option<u6
         return Err(failed(what, format!("has {} bytes, but the index lists {size}", bytes.len())));
     }
     let mut digesting = Digesting::new(&bytes[..], expected.map_or(Kind::Sha256, |expected| expected.kind));
-    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "digest of a manifest")?;
+    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;
     let digest = digesting.finish();
     match expected {
         Some(expected) if *expected != digest => Err(failed(what, format!("has the digest {digest}"))),

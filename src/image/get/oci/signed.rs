@@ -19,6 +19,7 @@ pub struct Signed {
 /// Verifies that a trusted key has signed one of the `digests`: the index, if there is one, or the manifest for this
 /// machine. Returns `None` if no keys are configured.
 ///
+/// # Errors
 /// Returns an error if keys are configured and there is no valid signature, or it is for another image.
 pub fn signed(registry: &mut Registry, source: &Source, digests: &[&Digest]) -> Result<Option<Signed>> {
     if source.keys.0.is_empty() {

@@ -147,6 +147,7 @@ fn authority(url: &Url) -> String {
 /// Returns the header for a blob's URL after the previous token has expired. A host that the registry has redirected to
 /// gets none: it must not receive the registry's credentials.
 ///
+/// # Errors
 /// Returns the same errors as [`answer`].
 pub fn renewed(
     client: &Client,
