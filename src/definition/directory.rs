@@ -86,7 +86,7 @@ impl Definition {
         let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
         if api.is_none() && !spoken.is_empty() {
             let (theirs, ours) = (list(&spoken), list(&VERSIONS));
-            wrong.push(format!("{API}: unsupported interface version {theirs}; supported are {ours}"));
+            wrong.push(format!("{API}: unsupported interface version {theirs}; supported: {ours}"));
         }
         let source = noted(source(&files), &mut wrong);
         let mut programs = if source == Some(Source::Create) { OTHERS.to_vec() } else { Vec::new() };
@@ -224,7 +224,7 @@ fn parameters(files: &Files) -> Result<Vec<Parameter>, Vec<String>> {
 }
 
 fn one_of(words: &[impl Display]) -> String {
-    format!("valid are {}", list(words))
+    format!("available: {}", list(words))
 }
 
 fn list(words: &[impl Display]) -> String {

@@ -140,7 +140,7 @@ fn names_of_definitions_and_variants() {
     let definition = Definition::read("web", files("", "small\nlarge\n")).unwrap();
     let variant = |os: &str| definition.variant(&Os::read(os).unwrap());
     assert_eq!((variant("web"), variant("web+large")), (Ok("small"), Ok("large")));
-    assert_eq!(variant("web+huge").unwrap_err(), "web: unknown variant \"huge\"; valid are small, large");
+    assert_eq!(variant("web+huge").unwrap_err(), "web: unknown variant \"huge\"; available: small, large");
     let plain = Definition::read("web", files("", "")).unwrap();
     assert_eq!(plain.variant(&Os::read("web").unwrap()), Ok(""));
     let none = plain.variant(&Os::read("web+x").unwrap()).unwrap_err();
@@ -194,7 +194,7 @@ fn the_nearest_word_counts() {
         assert_eq!(json!(levels.settle(&definition)), expected, "{site:?} {variant:?} {allocation:?}");
     }
     let unknown = definition.parameter(&Change::read("-kez").unwrap()).unwrap_err();
-    assert_eq!(unknown, "web: unknown parameter \"kez\"; valid are key, other-key");
+    assert_eq!(unknown, "web: unknown parameter \"kez\"; available: key, other-key");
     let none = Definition::read("web", files("", "")).unwrap();
     let unknown = none.parameter(&Change::read("a=b").unwrap()).unwrap_err();
     assert_eq!(unknown, "web: unknown parameter \"a\"; none are defined");

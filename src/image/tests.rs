@@ -90,7 +90,7 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
     let bare = [vec![0; 450], vec![0x83], vec![0; 59], vec![0x55, 0xaa], vec![0; 512]].concat();
     let disk = compress("zstd", &bare);
     let cases: Vec<(Vec<u8>, Vec<u8>, &str)> = vec![
-        (good.clone(), b"another".to_vec(), "digest mismatch of"),
+        (good.clone(), b"another".to_vec(), "digest mismatch for"),
         (good[..good.len() / 2].to_vec(), good[..good.len() / 2].to_vec(), "zstd stream ends in the middle of a frame"),
         (flipped.clone(), flipped, "zstd stream is damaged near byte"),
         ([&good[..], b"garbage"].concat(), good.clone(), "data follows the end of the zstd stream"),

@@ -77,7 +77,7 @@ impl PublicKey {
                 Ok(PublicKey { id, is_p256: true, point: point.to_owned() })
             }
             (_, Some(point)) if point.len() == 32 => Ok(PublicKey { id, is_p256: false, point: point.to_owned() }),
-            _ => Err("unsupported key type; supported are ECDSA on P-256 and Ed25519".to_owned()),
+            _ => Err("unsupported key type; use ECDSA on P-256 or Ed25519".to_owned()),
         }
     }
 

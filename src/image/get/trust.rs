@@ -111,7 +111,7 @@ impl Keys {
         let same_id: Vec<_> = self.minisign().filter(|key| key.id == id).collect();
         if same_id.is_empty() {
             let trusted = self.ids();
-            return Err(refused(format!("{url} is signed by key {id}, which is not trusted; trusted are {trusted}")));
+            return Err(refused(format!("{url} is signed by key {id}, which is not trusted; trusted keys: {trusted}")));
         }
         if !same_id.iter().any(|key| signature.fits(key, text)) {
             let text = format!(

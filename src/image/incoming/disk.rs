@@ -68,7 +68,7 @@ fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expect
     if digest != part.digest {
         let (Part { url, digest: promised, .. }, first) = (part, HEAD_BYTES >> 20);
         let text = format!(
-            "digest mismatch of {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
+            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
             target.disk.name
         );
         return Err(Error::new(Phase::Image, text));

@@ -145,7 +145,7 @@ fn burn_part(
     let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != part.digest {
-        let text = format!("digest mismatch of {}: expected {}, got {digest}", part.url, part.digest);
+        let text = format!("digest mismatch for {}: expected {}, got {digest}", part.url, part.digest);
         return Err(Error::new(Phase::Image, text));
     }
     let Unpacked { entries, tar_bytes, conflicts } = unpacked;

@@ -71,7 +71,7 @@ impl Header {
             return Err(wrong("it is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
-            return Err(wrong(format!("the qcow2 has version {version}; supported are 2 and 3")));
+            return Err(wrong(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
         }
         let long = |at| number(head, at, 8).ok_or_else(short);
         let word = |at| number(head, at, 4).ok_or_else(short);
@@ -79,7 +79,10 @@ impl Header {
         refuse(long(8)?, word(32)?, word(60)?, features)?;
         let cluster_bits = word(20)?;
         if !(9..=21).contains(&cluster_bits) {
-            return Err(wrong(format!("the qcow2 has clusters of 2^{cluster_bits} bytes; supported are 2^9 to 2^21")));
+            return Err(wrong(format!(
+                "the qcow2 has clusters of 2^{cluster_bits} bytes; only 2^9 to 2^21 are \
+                                      supported"
+            )));
         }
         let cluster_bits = cluster_bits as u32;
         let has_codec = version == 3 && word(100)? > 104;
@@ -92,9 +95,7 @@ impl Header {
         };
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
         if size_bytes % SECTOR_BYTES != 0 {
-            return Err(wrong(format!(
-                "the qcow2 has a size of {size_bytes} bytes, not a multiple of the sector size, which readers round"
-            )));
+            return Err(wrong(format!("the qcow2 has a size of {size_bytes} bytes, which is not a multiple of 512")));
         }
         let tables = size_bytes.div_ceil(1 << (2 * cluster_bits - 3));
         if tables > in_file {

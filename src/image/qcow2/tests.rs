@@ -294,7 +294,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
         (with(20, &[0, 0, 0, 8]), "clusters of 2^8"),
         (with(20, &[0, 0, 0, 22]), "clusters of 2^22"),
         (with(24, &long(1 << 40)), "its 1099511627776 bytes need"),
-        (with(24, &long(u64::MAX)), "not a multiple of the sector size"),
+        (with(24, &long(u64::MAX)), "not a multiple of 512"),
         (with(24, &long(!511)), "bytes need"),
         (with(40, &long(4097)), "is not at a cluster boundary"),
         (with(40, &long(0)), "is not at a cluster boundary"),

@@ -187,7 +187,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
             headers: encoded(),
             ..Act::default()
         }),
-        liar("another image", Some("digest mismatch of"), move |_| Act {
+        liar("another image", Some("digest mismatch for"), move |_| Act {
             body: Some(another.clone()),
             ..Act::default()
         }),
@@ -196,7 +196,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
             ..Act::default()
         }),
         liar("nothing at all", Some("the image is empty"), |_| Act { body: Some(Vec::new()), ..Act::default() }),
-        Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch of"), beside(sum)) },
+        Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
         Liar {
             given: false,
             ..liar_about_all("a page for a digest", Some("has no sha256 digest"), beside(b"<html>".to_vec()))

@@ -75,10 +75,7 @@ pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
                 if name == ACCESS {
                     attributes.mode &= !0o070 | groups_own(text) << 3;
                 }
-                lost.push(format!(
-                    "{key} has the unsupported entry `{entry}`; expected are a numeric id and \
-                                   permissions"
-                ));
+                lost.push(format!("{key} has the unsupported entry `{entry}`; expected a numeric id and permissions"));
             }
         }
     }

@@ -15,7 +15,7 @@ fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
     let empty = tempfile::tempdir().unwrap();
     let error = burn(&server, "two.pub", empty.path()).unwrap_err().to_string();
     assert!(
-        error.contains("signed by key 6C22FE75B6915BAB, which is not trusted; trusted are 1D1052ED9DBCA100"),
+        error.contains("signed by key 6C22FE75B6915BAB, which is not trusted; trusted keys: 1D1052ED9DBCA100"),
         "{error}"
     );
     // Another image in its place, that says of itself what it likes.

@@ -91,8 +91,7 @@ fn sum_of(header: &[u8]) -> u32 {
 
 pub fn unknown(start: &[u8]) -> io::Error {
     damaged(format!(
-        "unknown compression: the image begins with {}; supported are zstd, lz4 (frame format), gzip, xz and plain \
-         tar",
+        "unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
         hex(start)
     ))
 }

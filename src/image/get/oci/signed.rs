@@ -43,7 +43,7 @@ pub fn signed(registry: &mut Registry, source: &Source, digests: &[&Digest]) -> 
         }
         if reasons.is_empty() {
             let count = signatures.len();
-            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted are {ids}"));
+            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted keys: {ids}"));
         }
     }
     if !reasons.is_empty() {

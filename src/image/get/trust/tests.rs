@@ -110,7 +110,7 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
             vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)],
             "signed by key 1D1052ED9DBCA100, which is not trusted",
         ),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)], "trusted are 6C22FE75B6915BAB"),
+        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)], "trusted keys: 6C22FE75B6915BAB"),
         (vec![(".manifest", &manifest), (".manifest.minisig", BY_ONE)], does_not_fit),
         (vec![(".manifest", &manifest), (".manifest.minisig", BY_ONE_PLAIN)], does_not_fit),
         (vec![(".manifest", SHA256_TEXT), (".manifest.minisig", BY_ONE)], does_not_fit),

@@ -191,7 +191,7 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         (unsigned(), "cosign sign --key cosign.key 127.0.0.1:".to_owned(), true),
         (
             by(&good, other.sign(&good)),
-            format!("signatures found: 1, but none by a trusted key; trusted are {id}"),
+            format!("signatures found: 1, but none by a trusted key; trusted keys: {id}"),
             true,
         ),
         (signed("named"), "none by a trusted key".to_owned(), true),
