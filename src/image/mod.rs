@@ -2,10 +2,10 @@
 //! thread:
 //!
 //! ```text
-//!  get           flow                        tree                  raw
-//! fetch ─┬─> digest
-//!        └─> decode ─> announce ─ ─ ─ ─ ─> untar ──> writers, or  write
-//!                      or qcow2
+//!  fetch            pipeline                     tree                  raw
+//! download ─┬─> digest
+//!           └─> decode ─> parse tar ─ ─ ─ ─ ─> untar ──> writers, or  write
+//!                         or qcow2
 //! ```
 //!
 //! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes

@@ -2,7 +2,7 @@
 //! nothing is touched that the image does not contain.
 //!
 //! ```text
-//! members ──> announce ─ ─> announced ──> untar ──> writers
+//! tar parser ──> worker ─ ─> agent ──> untar ──> writers
 //! ```
 //!
 //! The tar is parsed in a sandboxed process, which sends its members to this one. `untar` trusts them no more than

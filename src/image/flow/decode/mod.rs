@@ -2,8 +2,8 @@
 //! complete only if its last frame is complete and nothing follows it.
 //!
 //! ```text
-//! input ──> crew ─┬─> (tasks) ──> workers ─┬─> outlet, in order
-//!                 └─> (what is in one piece)┘
+//! input ──> reading thread ─┬─> tasks ──> decoder threads ──┬─> output, in order
+//!                           └─> frames decoded in place ────┘
 //! ```
 
 mod barren;
