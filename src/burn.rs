@@ -1,4 +1,5 @@
-//! `drophammer image burn`: the image stage of an installation alone, with its figures.
+//! The `drophammer image burn` command: streams an image to a directory or a disk, without the rest of an installation,
+//! and reports throughput.
 
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
@@ -20,37 +21,39 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What is asked for.
+/// Arguments of `image burn`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Where the image is.
+    /// URL of the image.
     pub url: String,
-    /// Directory that becomes the image's root; with --overwrite the disk that takes a raw image, or a file in place of one.
+    /// Directory to unpack the image into; with --overwrite, the disk (or file) to write a raw image to.
     pub target: PathBuf,
-    /// `sha256:HEX` or `sha512:HEX` of the image as it travels [default: what lies beside it].
+    /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image].
     #[arg(long)]
     pub digest: Option<String>,
-    /// Another place with the same bytes; may be given several times.
+    /// URL of a mirror with the same bytes; may be given several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// Public key that may have signed the image, or its file; may be given several times. minisign's is for images on servers and in
-    /// files, cosign's for those in registries. With one, a signature is required.
+    /// Public key that may have signed the image, or a file with the key; may be given several times. minisign keys are
+    /// for images on servers and in files, cosign keys for images in registries. With any key, a signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
-    /// Docker's `config.json`, which has user and password of the image's registry.
+    /// Docker `config.json` with the credentials for the image's registry.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
-    /// A raw disk image replaces ALL that is on the target. On a disk the backup GPT goes to its end; a file gets the table as the
-    /// image has it.
+    /// Write a raw disk image, which replaces ALL data on the target. On a disk, the backup GPT is moved to the end of
+    /// the disk; a file gets the partition table unchanged.
     #[arg(long)]
     pub overwrite: bool,
-    /// The figures as JSON.
+    /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Runs the command.
+///
 /// # Errors
-/// The image cannot be had or is not what its digest says, or the disk fails.
+/// Returns an error if the image cannot be fetched, does not match its digest, or cannot be written.
 pub fn run(burn: &Options) -> Result<Exit> {
     or_refused(burned(burn))
 }
@@ -69,16 +72,16 @@ fn burned(burn: &Options) -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-/// What the image goes onto.
+/// Destination of the image.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Directory(PathBuf),
-    /// A raw image's: a disk, or a file in place of one.
+    /// Disk, or a file in place of one, that a raw image is written to.
     Disk(PathBuf),
 }
 
 fn onto_directory(reached: Reached, root: &Path) -> Result<(Burned, Duration)> {
-    // A filesystem that is mounted at the target itself is one of these already; to write it back twice costs nothing.
+    // If the target is itself a mount point, it is listed here twice; syncing it twice costs nothing.
     let points = [vec![root.to_owned()], busy::mounts_below(root)].concat();
     let began = Instant::now();
     let steady = Steady::start(points);
@@ -106,18 +109,18 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     Ok((burned, streamed))
 }
 
-/// Here it is `--overwrite` that asks for a disk image, and no layout.
+/// Replaces the advice about layouts in an error by advice about `--overwrite`, since `image burn` has no layout.
 fn without_layout(error: Error) -> Error {
-    match error.to_string().split_once(", and the layout says image: true for") {
+    match error.to_string().split_once(", but the layout has image: true for") {
         Some((what, _)) => Error::refusal(
             error.phase,
-            format!("{what}, and --overwrite is for a raw disk image: give a directory, and leave --overwrite out"),
+            format!("{what}, but --overwrite is for raw disk images; give a directory and omit --overwrite"),
         ),
         None => error,
     }
 }
 
-/// A key itself, or the `.pub` file that minisign or cosign wrote.
+/// Reads a key given on the command line, or the `.pub` file of minisign or cosign that contains it.
 fn public_key(given: &str) -> Result<PublicKey> {
     let text = match Path::new(given).is_file() {
         true => fs::read_to_string(given).context(Phase::Image, || format!("read the public key {given}"))?,
@@ -137,7 +140,7 @@ fn source(burn: &Options) -> Result<Source> {
     Ok(Source { url, mirrors, digest, pull_secrets, keys, ..Source::default() })
 }
 
-/// What the file has for the registries of the image.
+/// Reads the registry credentials for the image and its mirrors from a Docker `config.json`.
 fn pull_secrets(file: &Path, burn: &Options) -> Result<Vec<PullSecret>> {
     let text = fs::read_to_string(file).context(Phase::Image, || format!("read {}", file.display()))?;
     let wrong = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", file.display()));
@@ -147,7 +150,7 @@ fn pull_secrets(file: &Path, burn: &Options) -> Result<Vec<PullSecret>> {
     found.collect::<Result<_, String>>().map_err(wrong)
 }
 
-/// By its real name.
+/// Returns the target with its canonical path.
 fn target(burn: &Options) -> Result<Target> {
     let path = &burn.target;
     let what = || format!("the target {}", path.display());
@@ -157,20 +160,24 @@ fn target(burn: &Options) -> Result<Target> {
     if metadata.is_file() || is_block_device(path)? {
         return match burn.overwrite {
             true => Ok(Target::Disk(real)),
-            false => {
-                refused("is no directory; for a raw disk image, which replaces all that is on it, say --overwrite")
-            }
+            false => refused(
+                "is not a directory; to write a raw disk image, which replaces all data on it, add \
+                         --overwrite",
+            ),
         };
     }
     if !metadata.is_dir() {
         return refused("is neither a directory nor a disk");
     }
     if burn.overwrite {
-        return refused("is a directory, and --overwrite is for a disk: what is in a directory already stays");
+        return refused(
+            "is a directory, but --overwrite is for disks; omit --overwrite to unpack into the directory \
+                        and keep the files in it",
+        );
     }
-    let root = fs::metadata("/").context(Phase::Image, || "look at /".to_owned())?;
+    let root = fs::metadata("/").context(Phase::Image, || "stat /".to_owned())?;
     if (metadata.dev(), metadata.ino()) == (root.dev(), root.ino()) {
-        return refused("is the root of the running system: give a directory below which the image may lie");
+        return refused("is the root of the running system; give another directory");
     }
     Ok(Target::Directory(real))
 }
@@ -180,18 +187,18 @@ fn is_block_device(path: &Path) -> Result<bool> {
     Ok(metadata.file_type().is_block_device())
 }
 
-/// On a terminal, redrawn in its place.
+/// Prints progress, redrawn in place on a terminal.
 fn show(progress: Progress) {
     stdout::redraw(&progress);
 }
 
-/// What the burn was.
+/// Results of a burn.
 #[derive(Debug, Serialize)]
 struct Figures {
     digest: String,
-    /// Of the stream as it came: until its last file was written, and which stage set the pace.
+    /// Figures of the stream alone: time until the last file was written, and the load of each stage.
     burn: BurnFigures,
-    /// With everything on the disk.
+    /// Time until all data was synced to disk.
     seconds: f64,
     files: u64,
     unpacked_bytes: u64,
@@ -217,8 +224,8 @@ impl Figures {
         let (unpacked, after) = (text::bytes(*unpacked_bytes), seconds - burn.seconds);
         let memory = peak_rss_bytes.map_or("unknown".to_owned(), text::bytes);
         format!(
-            "{digest}\n{burn}\n{files} files, {unpacked} unpacked; the last of it on the disk {after:.2} s later, {seconds:.2} s in \
-             all\nconnection resumed {resumed} times; peak memory {memory}\n"
+            "{digest}\n{burn}\n{files} files, {unpacked} unpacked; synced to disk {after:.2} s later, {seconds:.2} \
+             s in total\nconnection resumed {resumed} times; peak memory {memory}\n"
         )
     }
 }
@@ -251,12 +258,12 @@ mod tests {
         let target = |path: &Path, overwrite| target(&Options { target: path.to_owned(), overwrite, ..burn() });
         assert_eq!(target(&dir.path().join("."), false).unwrap(), Target::Directory(real.clone()));
         let error = target(dir.path(), true).unwrap_err().to_string();
-        assert!(error.contains("is a directory, and --overwrite is for a disk"), "{error}");
+        assert!(error.contains("is a directory, but --overwrite is for disks"), "{error}");
         fs::write(dir.path().join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
         for (path, says) in [
             (dir.path().join("missing"), "No such file"),
-            (dir.path().join("file"), "all that is on it, say --overwrite"),
+            (dir.path().join("file"), "all data on it, add --overwrite"),
             ("/dev/null".into(), "is neither a directory nor a disk"),
             (dir.path().join("root"), "is the root of the running system"),
             ("/".into(), "the target / is the root of the running system"),
@@ -279,10 +286,10 @@ mod tests {
         let text = fs::read_to_string(&secret).unwrap();
         let line = text.lines().last().unwrap();
         for (given, words) in [
-            ("no key", "is no minisign public key"),
-            (secret.to_str().unwrap(), "one.key: this is a secret key, and the public one is wanted"),
+            ("no key", "is not a minisign public key"),
+            (secret.to_str().unwrap(), "one.key: this is a secret key; specify the public key"),
             (line, "this is a secret key"),
-            (&line[1..], "is no minisign public key"),
+            (&line[1..], "is not a minisign public key"),
         ] {
             let error = public_key(given).unwrap_err();
             let said = error.to_string();
@@ -318,10 +325,10 @@ mod tests {
     fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
         let said = |what: &str| without_layout(Error::refusal(Phase::Image, what)).to_string();
         let tar =
-            said("file:///i.tar: the image is a tar archive, and the layout says image: true for /dev/sdb: give it");
+            said("file:///i.tar: the image is a tar archive, but the layout has image: true for /dev/sdb; provide");
         assert_eq!(
             tar,
-            "file:///i.tar: the image is a tar archive, and --overwrite is for a raw disk image: give a directory, and leave --overwrite out"
+            "file:///i.tar: the image is a tar archive, but --overwrite is for raw disk images; give a directory and omit --overwrite"
         );
         assert_eq!(said("anything else"), "anything else");
     }
@@ -394,7 +401,7 @@ mod tests {
         let figures = Figures { peak_rss_bytes: Some(45_000_000), ..figures };
         let expected = "sha256:0a\n\
             387 MB in 3.1 s, 125 MB/s: network 97 % (the bottleneck), decode 20 %\n\
-            31114 files, 1.48 GB unpacked; the last of it on the disk 0.08 s later, 3.18 s in all\n\
+            31114 files, 1.48 GB unpacked; synced to disk 0.08 s later, 3.18 s in total\n\
             connection resumed 0 times; peak memory 45.0 MB\n";
         assert_eq!(figures.lines(), expected);
     }

@@ -1,20 +1,24 @@
-//! In documents an empty text says that there is nothing. In the program that is `None`: for `#[serde(with)]`.
+//! Serialization of `Option` as text in which the empty string means `None`, for `#[serde(with)]`.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
+/// Serializes `None` as an empty string.
+///
 /// # Errors
-/// The serializer's.
+/// Returns the error of the serializer.
 pub fn serialize<T: AsRef<str>, S: Serializer>(text: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(text.as_ref().map_or("", AsRef::as_ref))
 }
 
+/// Deserializes an empty string as `None`.
+///
 /// # Errors
-/// It is no text.
+/// Returns an error if the value is not a string.
 pub fn deserialize<'de, T: From<String>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     String::deserialize(deserializer).map(|text| some(text).map(T::from))
 }
 
-/// What is not empty.
+/// Returns the text, or `None` if it is empty.
 pub fn some(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The one error type: which phase failed, on what, and the words of whoever said no.
+//! The error type of this crate: the phase that failed, what failed, and the cause as reported by the system or tool.
 
 use crate::text::without_secrets;
 use std::error::Error as StdError;
@@ -6,7 +6,7 @@ use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where in the pipeline an error belongs. The names appear in reports.
+/// Phase that an error belongs to. The names appear in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Settings,
@@ -42,7 +42,7 @@ impl fmt::Display for Phase {
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// What failed and why. `Display` gives the whole chain in one line, so no caller has to walk it.
+/// Error with its phase and cause. `Display` prints the whole chain in one line, so no caller has to walk it.
 #[derive(Debug)]
 pub struct Error {
     pub phase: Phase,
@@ -57,23 +57,23 @@ impl Error {
         Error { phase, what: what.into(), source: None, refused: false, denied: false }
     }
 
-    /// What was asked for is not valid or not safe, and nothing was written. It is no use to try the same again.
+    /// Creates an error for a request that is invalid or unsafe. Nothing was written, and a retry fails the same way.
     pub fn refusal(phase: Phase, what: impl Into<String>) -> Self {
         Error { refused: true, ..Error::new(phase, what) }
     }
 
-    /// The one who decides has been asked, and has said no to what was done or is to be done. It will not say yes later.
+    /// Creates an error for a request that the control plane has denied. The denial is final.
     pub fn denial(phase: Phase, what: impl Into<String>) -> Self {
         Error { denied: true, ..Error::new(phase, what) }
     }
 
-    /// Is it, or what it stems from, a [`Error::denial`]?
+    /// Returns whether this error, or one in its chain of sources, is a [`Error::denial`].
     pub fn is_denial(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.denied || source.is_some_and(Error::is_denial)
     }
 
-    /// Is it, or what it stems from, a [`Error::refusal`]?
+    /// Returns whether this error, or one in its chain of sources, is a [`Error::refusal`].
     pub fn is_refusal(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.refused || source.is_some_and(Error::is_refusal)
@@ -91,7 +91,7 @@ impl fmt::Display for Error {
         let mut said = what;
         let mut source = self.source();
         while let Some(error) = source {
-            // Some libraries repeat their source in their own text; say each thing once.
+            // Some libraries repeat their source in their own text; print each text once.
             let text = without_secrets(&error.to_string());
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
@@ -109,10 +109,12 @@ impl StdError for Error {
     }
 }
 
-/// Adds phase and words to a foreign error: `.context(Phase::Storage, || format!("open {device}"))`.
+/// Adds phase and description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
 pub trait Context<T> {
+    /// Wraps the error of the result.
+    ///
     /// # Errors
-    /// The error it was called on, wrapped.
+    /// Returns the error that it was called on, wrapped.
     fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T>;
 }
 

@@ -1,5 +1,5 @@
-//! Who we are to a registry: a user and a password, or the token that stands for both; as an image's file has them, and as Docker's
-//! `config.json` does.
+//! Credentials for registries: user and password, or an identity token, from an image's file or from Docker's
+//! `config.json`.
 
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod docker;
@@ -10,7 +10,7 @@ pub use docker::DockerConfig;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A word that opens something: handed on, and printed nowhere.
+/// Secret text, which is passed on but never printed.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -21,7 +21,7 @@ impl Secret {
         Secret(word.into())
     }
 
-    /// For whom it is meant.
+    /// Returns the secret text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -37,26 +37,27 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What opens one registry.
+/// Credentials for one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PullSecret {
-    /// The registry's host as the image's URL has it, with the port that is there: `registry.example.org:5000`. It goes to no other.
+    /// Host of the registry as in the image's URL, including its port if there is one: `registry.example.org:5000`. The
+    /// credentials are sent to no other registry.
     pub registry: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub username: String,
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub password: Secret,
-    /// What `docker login` keeps where the registry gives it in place of the password.
+    /// Identity token, which `docker login` stores if the registry issues one instead of the password.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub identitytoken: Secret,
-    /// Host of the registry's token service, `gitlab.example.org`, with its port if that is not the one of https. Without it, only the registry's own host and
-    /// port receive the password.
+    /// Host of the registry's token service, `gitlab.example.org`, with its port if that is not the one of https.
+    /// Without it, only the registry's own host and port receive the password.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token_service: String,
 }
 
-/// Registries whose token services have other hosts.
+/// Registries whose token services are on other hosts.
 #[cfg(any(feature = "agent", feature = "serve"))]
 const KNOWN_TOKEN_SERVICES: [(&str, &str); 2] =
     [("docker.io", "auth.docker.io"), ("registry.gitlab.com", "gitlab.com")];
@@ -71,13 +72,13 @@ impl PullSecret {
     }
 }
 
-/// The registry that an image's URL names, as it is compared; `None` where the URL names none.
+/// Returns the registry in an image's URL, in canonical form; `None` if there is none.
 pub fn registry_of(url: &str) -> Option<String> {
     let rest = url.strip_prefix("oci://").or_else(|| url.strip_prefix("oci+http://"))?;
     Some(canonical(rest.split('/').next().unwrap_or_default()))
 }
 
-/// Docker's own registry has several names.
+/// Returns the canonical name of a registry. Docker's own registry has several names.
 fn canonical(host: &str) -> String {
     match host.to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
@@ -85,7 +86,7 @@ fn canonical(host: &str) -> String {
     }
 }
 
-/// The one for the registry of this URL.
+/// Returns the credentials for the registry in this URL.
 pub fn for_url<'a>(secrets: &'a [PullSecret], url: &str) -> Option<&'a PullSecret> {
     let registry = registry_of(url)?;
     secrets.iter().find(|secret| canonical(&secret.registry) == registry)
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(of("https://r.example/debian.tar"), None);
         for (url, helper) in [("oci://stored.example/d:1", "pass"), ("oci://gcr.example/d:1", "gcloud")] {
             let error = config.secret(url).unwrap_err();
-            assert!(error.contains(&format!("docker-credential-{helper}, which is not asked")), "{error}");
+            assert!(error.contains(&format!("docker-credential-{helper}, which is not supported")), "{error}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Words and numbers for people: aligned columns, sizes, durations, and nothing that is for nobody's eyes.
+//! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
+//! characters.
 
 pub mod limits;
 
@@ -6,17 +7,19 @@ pub mod terminal;
 
 use terminal::{escape_line, is_hidden};
 
-/// What is said of a tab that indents a line of YAML.
-pub const TAB: &str = "a tab indents this line, where YAML takes only blanks";
+/// Error for a tab that indents a line of YAML.
+pub const TAB: &str = "a tab indents this line; YAML requires spaces";
 
-/// Line and column of a tab that indents a line: this one or the next. The parser speaks of it at the end of the line before.
+/// Returns line and column of a tab that indents a line: this one or the next, since the parser reports it at the end
+/// of the line before.
 pub fn indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
     let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
     let mut lines = text.lines().enumerate().skip(line.saturating_sub(1)).take(2);
     lines.find_map(|(number, line)| Some((number + 1, indents(line)? + 1)))
 }
 
-/// Rows as aligned columns, two blanks between them, no blanks at line ends. A cell stays in its line, whatever is in it.
+/// Formats rows as aligned columns, separated by two spaces, without spaces at line ends. Line breaks in cells are
+/// escaped.
 pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let rows: Vec<[_; N]> = rows.iter().map(|row| row.each_ref().map(|cell| escape_line(cell))).collect();
     let mut widths = [0; N];
@@ -34,15 +37,16 @@ pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// With blanks up to a width in columns. A width in a format string may not be above 65,535: then it panics.
+/// Pads the text with spaces to a width in columns. A width in a format string must not exceed 65,535, otherwise it
+/// panics.
 pub fn padded(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(self::width(text)))
 }
 
-/// Columns of a console: most server consoles show as many, and what is broken here is broken between words.
+/// Width of a console, in columns: most server consoles have as many, and text folded here is broken between words.
 pub const CONSOLE_COLUMNS: usize = 100;
 
-/// A line that is longer goes on in the next one, four columns further in. A word that is longer stays whole.
+/// Folds lines that are too long and indents the rest by four more columns. A word that is too long is not broken.
 pub fn folded(text: &str, columns: usize) -> String {
     text.split('\n').map(|line| folded_line(line, columns)).collect::<Vec<_>>().join("\n")
 }
@@ -56,7 +60,7 @@ fn folded_line(line: &str, columns: usize) -> String {
             lines.push(current.trim_end().to_owned());
             current = indent.clone();
         }
-        // Blanks between two words do not begin a line.
+        // Spaces between two words do not begin a line.
         if lines.is_empty() || !current.trim().is_empty() || word != " " {
             current += word;
         }
@@ -65,13 +69,13 @@ fn folded_line(line: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Columns that a terminal takes for it: two for what East Asia writes wide and for pictures, none for what joins the
-/// character before.
+/// Returns the width of the text on a terminal, in columns: two for wide East Asian characters and emoji, none for
+/// combining characters.
 pub fn width(text: &str) -> usize {
     text.chars().map(|c| if is_joining(c) { 0 } else { 1 + usize::from(is_wide(c)) }).sum()
 }
 
-/// The large blocks of Unicode's EastAsianWidth.txt that are wide.
+/// Returns whether a character is in one of the large wide blocks of Unicode's EastAsianWidth.txt.
 fn is_wide(c: char) -> bool {
     matches!(c,
         '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{303e}' | '\u{3041}'..='\u{a4cf}' | '\u{a960}'..='\u{a97f}'
@@ -84,18 +88,19 @@ fn is_joining(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
 }
 
-/// Replaces characters that control a terminal, break a line, are invisible, or change the direction of writing (U+202E) by blanks.
+/// Replaces characters that control a terminal, break a line, are invisible, or change the writing direction (U+202E)
+/// by spaces.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
-/// At most so many bytes of it.
+/// Truncates the text to a number of bytes, at a character boundary.
 pub fn cut(text: &str, bytes: usize) -> &str {
     let ends = (0..=bytes.min(text.len())).rev();
     &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
 }
 
-/// With the passwords and signatures of its URLs left out: `http://…@host/image?X-Amz-Signature=…`.
+/// Masks passwords and signatures in URLs: `http://…@host/image?X-Amz-Signature=…`.
 pub fn without_secrets(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -110,7 +115,7 @@ pub fn without_secrets(text: &str) -> String {
     shown + rest
 }
 
-/// What follows the scheme.
+/// Masks secrets in a URL without its scheme.
 fn shown_url(url: &str) -> String {
     const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
     let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
@@ -126,22 +131,22 @@ fn shown_url(url: &str) -> String {
     format!("{host}{path}{}", query.unwrap_or_default())
 }
 
-/// Items of a list that are written out.
+/// Maximum number of items listed by [`few`].
 const WRITTEN_OUT: usize = 32;
 
-/// Joins the first items of a list, and counts the others.
+/// Joins the first items of a list, followed by the number of the others.
 pub fn few(items: &[String], separator: &str) -> String {
     let more = items.len().saturating_sub(WRITTEN_OUT);
     let first = items[..items.len() - more].join(separator);
     if more == 0 { first } else { format!("{first}{separator}{more} more") }
 }
 
-/// `1 disk`, `2 disks`.
+/// Formats a count with its noun: `1 disk`, `2 disks`.
 pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Bytes as disks are sold: decimal units, three digits.
+/// Formats bytes as disks are sold: decimal units, three digits.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
@@ -164,7 +169,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Seconds as a person says them: `4.2 s`, `3 min 20 s`, `2 h 5 min`.
+/// Formats a duration: `4.2 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn seconds(seconds: f64) -> String {
     if seconds < 59.95 {
         return format!("{seconds:.1} s");
@@ -176,7 +181,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A key by which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
+/// Returns a sort key with which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
 pub fn by_numbers(name: &str) -> Vec<(usize, &[u8])> {
     let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
     let runs = runs.map(|run| {

@@ -1,7 +1,7 @@
-//! YAML that others have written, read within bounds: files of the server's directory, an image's `boot-info.yaml`. Layouts have
-//! a reader of their own, which knows the line of everything.
+//! Reading untrusted YAML within limits: files of the server's directory, and `boot-info.yaml` of an image. Layouts
+//! have their own reader, which keeps the line of each value.
 //!
-//! marked-yaml's loader descends recursively: a few kilobytes of `- - - -` would overflow the stack, and end the program.
+//! The loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and abort the program.
 
 #[cfg(feature = "serve")]
 pub mod edit;
@@ -17,23 +17,24 @@ use std::fmt::Write;
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 
-/// More than anybody writes by hand or by program.
+/// Maximum length of a document, in bytes.
 const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 64;
 
-/// The first document of `text`.
+/// Reads the first document of `text`.
 ///
 /// # Errors
-/// It is no YAML, too long, or nested too deep; with its place where there is one.
+/// Returns an error, with its position if known, if it is invalid, too long, or nested too deep.
 pub fn read(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes, more than {} MiB are not read", text.len(), MAX_BYTES >> 20));
+        return Err(format!("it has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
     }
     refuse_deep(text)?;
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
-/// The parser itself goes through nested blocks without recursion. What it cannot read the loader says in better words.
+/// Rejects documents that are nested too deep, with the parser itself, which is not recursive. Syntax errors are left
+/// to the loader, whose messages are better.
 fn refuse_deep(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;
@@ -53,19 +54,19 @@ fn refuse_deep(text: &str) -> Result<(), String> {
         }
         if depth > MAX_DEPTH {
             let (line, column) = (marker.line(), marker.col() + 1);
-            return Err(format!("{line}:{column}: this is nested more than {MAX_DEPTH} deep"));
+            return Err(format!("{line}:{column}: nested more than {MAX_DEPTH} levels deep"));
         }
     }
     Ok(())
 }
 
-/// `name:` and `name: null`.
+/// Returns whether the value is empty or null: `name:` or `name: null`.
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub fn is_null(node: &Node) -> bool {
     node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
 }
 
-/// The value as JSON. The reader must prevent coercion, or what is in quotes is no longer told from what is not.
+/// Converts the value to JSON. The loader must be set to prevent coercion, so that quoted values can be distinguished.
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub fn json(node: &Node) -> Value {
     match node {
@@ -81,7 +82,7 @@ pub fn json(node: &Node) -> Value {
         Node::Scalar(scalar) => match scalar.as_str() {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
-            // Only what JSON would write the same way is a number: 007 and 1_000 are words.
+            // Only what JSON would format the same way is a number: 007 and 1_000 are strings.
             text => serde_json::from_slice(text.as_bytes())
                 .ok()
                 .filter(Value::is_number)
@@ -90,9 +91,9 @@ pub fn json(node: &Node) -> Value {
     }
 }
 
-/// Without quotes what is text to every YAML reader, 1.1 included, wherever it stands.
+/// Formats a string, without quotes if every YAML reader, including 1.1, takes it for a string at any position.
 pub fn scalar(text: &str) -> String {
-    // Words that YAML 1.1 or 1.2, or a careless reader, takes for something else.
+    // Words that YAML 1.1 or 1.2, or a lenient reader, takes for something else.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
@@ -103,7 +104,7 @@ pub fn scalar(text: &str) -> String {
     }
 }
 
-/// In double quotes, everything escaped that YAML or a terminal does not take as it is.
+/// Formats a string in double quotes, and escapes everything that is special to YAML or a terminal.
 pub fn quoted(text: &str) -> String {
     let mut yaml = String::from("\"");
     for c in text.chars() {
@@ -130,9 +131,12 @@ mod tests {
         let flow = "[".repeat(200_000);
         let mapping: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
         let long = format!("a: {}", "x".repeat(MAX_BYTES));
-        for (text, words) in
-            [(&blocks, "1:129: this is nested"), (&flow, ""), (&mapping, "this is nested"), (&long, "more than 4 MiB")]
-        {
+        for (text, words) in [
+            (&blocks, "1:129: nested more than"),
+            (&flow, ""),
+            (&mapping, "nested more than"),
+            (&long, "at most 4 MiB"),
+        ] {
             let said = read(text, LoaderOptions::default()).unwrap_err();
             assert!(said.contains(words), "{said}");
         }

@@ -1,4 +1,4 @@
-//! The directory of a definition, by Ganeti's rules: which files it must have, and what they say.
+//! Parser for the directory of an OS definition, by Ganeti's rules.
 
 use super::parameters::variable;
 use super::{Change, Chosen, Os, is_name};
@@ -11,80 +11,82 @@ const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub const CREATE: &str = "create";
-/// Which programs `create` calls. It is ours: on a node of Ganeti there are all.
+/// File that lists the programs which `create` calls. This is an extension: on a Ganeti node all of them are installed.
 pub const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
 
-/// What a definition that brings its own `create` has besides.
+/// Programs that a definition with its own `create` must also have.
 const OTHERS: [&str; 3] = ["import", "export", "rename"];
 
-/// The versions of the interface that are spoken, as Ganeti 3.0.
+/// Supported versions of the OS interface: those of Ganeti 3.0.
 const VERSIONS: [u32; 3] = [20, 15, 10];
 
-/// From this version on there are variants.
+/// First version of the interface with variants.
 const WITH_VARIANTS: u32 = 15;
-/// From this version on there are parameters and `verify`.
+/// First version of the interface with parameters and `verify`.
 const WITH_PARAMETERS: u32 = 20;
 
-/// By their paths in the directory.
+/// Files by their paths in the directory.
 pub type Files = BTreeMap<String, File>;
 
-/// A file of a definition.
+/// File of an OS definition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct File {
-    /// By its owner.
+    /// Whether the owner may execute the file.
     #[serde(default)]
     pub executable: bool,
-    /// All that is in it.
+    /// Content of the file.
     pub text: String,
 }
 
-/// A definition that can be used.
+/// Valid OS definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
     pub name: String,
-    /// The newest version of the interface that the definition and this program speak.
+    /// Newest version of the interface that both the definition and this program support.
     pub api: u32,
     pub source: Source,
     pub parameters: Vec<Parameter>,
     pub variants: Vec<String>,
-    /// Needed to run its programs.
+    /// Files needed to run the programs of the definition.
     pub files: Files,
 }
 
-/// Where the system comes from.
+/// Origin of the system's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Its program makes it.
+    /// The definition's `create` program.
     Create,
-    /// The id of an image.
+    /// Id of an image.
     Image(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     pub name: String,
-    /// In one line.
+    /// Description, in one line.
     pub about: String,
 }
 
 impl Definition {
+    /// Parses the files of a definition.
+    ///
     /// # Errors
-    /// All that is wrong with it, a line each.
+    /// Returns all problems found, one line each.
     pub fn read(name: &str, mut files: Files) -> Result<Definition, Vec<String>> {
         let mut wrong = Vec::new();
         if !is_name(name) {
-            wrong.push(format!("{name:?} is no name of an OS definition: it has letters, digits, - and _"));
+            wrong.push(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
         }
         let spoken = noted(versions(&files), &mut wrong).unwrap_or_default();
-        // Ganeti asks the newest version that the definition has, known or not.
+        // Ganeti decides by the newest version that the definition lists, even if it does not support that version.
         let newest = spoken.iter().copied().max().unwrap_or_default();
         let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
         if api.is_none() && !spoken.is_empty() {
             let (theirs, ours) = (list(&spoken), list(&VERSIONS));
-            wrong.push(format!("{API}: it speaks version {theirs} of the interface, and this program {ours}"));
+            wrong.push(format!("{API}: unsupported interface version {theirs}; supported: {ours}"));
         }
         let source = noted(source(&files), &mut wrong);
         let mut programs = if source == Some(Source::Create) { OTHERS.to_vec() } else { Vec::new() };
@@ -99,7 +101,7 @@ impl Definition {
             (Some(api), Some(source)) if wrong.is_empty() => {
                 let parameters = parameters.unwrap_or_default();
                 if newest < WITH_PARAMETERS {
-                    // Nobody verifies what has no parameters.
+                    // Without parameters there is nothing to verify.
                     files.remove(VERIFY);
                 }
                 Ok(Definition { name: name.to_owned(), api, source, parameters, variants, files })
@@ -108,34 +110,34 @@ impl Definition {
         }
     }
 
-    /// The variant that counts: the named one, else the first.
+    /// Returns the named variant, or the first one if none is named.
     ///
     /// # Errors
-    /// There is no such variant.
+    /// Returns an error if the variant does not exist.
     pub fn variant(&self, os: &Os) -> Result<&str, String> {
         if os.variant.is_empty() {
             return Ok(self.variants.first().map_or("", String::as_str));
         }
         self.variants.iter().find(|variant| **variant == os.variant).map(String::as_str).ok_or_else(|| {
-            let there = if self.variants.is_empty() { "it has none".to_owned() } else { one_of(&self.variants) };
-            format!("{} has no variant {:?}: {there}", self.name, os.variant)
+            let there = if self.variants.is_empty() { "none are defined".to_owned() } else { one_of(&self.variants) };
+            format!("{}: unknown variant {:?}; {there}", self.name, os.variant)
         })
     }
 
-    /// The parameter that a change speaks of.
+    /// Returns the parameter that a change sets or removes.
     ///
     /// # Errors
-    /// There is no such parameter, with those that there are.
+    /// Returns an error that lists the existing parameters if it does not exist.
     pub fn parameter(&self, change: &Change) -> Result<&Parameter, String> {
         let wanted = variable(change.key());
         self.parameters.iter().find(|parameter| variable(&parameter.name) == wanted).ok_or_else(|| {
             let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-            let there = if names.is_empty() { "it has none".to_owned() } else { one_of(&names) };
-            format!("{} has no parameter {:?}: {there}", self.name, change.key())
+            let there = if names.is_empty() { "none are defined".to_owned() } else { one_of(&names) };
+            format!("{}: unknown parameter {:?}; {there}", self.name, change.key())
         })
     }
 
-    /// For an allocation, with parameters that were settled.
+    /// Combines the definition with a variant and resolved parameters, for an allocation.
     pub fn chosen(&self, variant: &str, parameters: BTreeMap<String, String>) -> Chosen {
         Chosen {
             name: self.name.clone(),
@@ -168,16 +170,16 @@ fn versions(files: &Files) -> Result<Vec<u32>, Vec<String>> {
 fn source(files: &Files) -> Result<Source, Vec<String>> {
     let wrong = |why: &str| Err(vec![why.to_owned()]);
     match (files.get(IMAGE), files.contains_key(CREATE)) {
-        (Some(_), true) => wrong("it has image and create: one of both makes the system"),
+        (Some(_), true) => wrong("both image and create exist; keep only one of them"),
         (None, true) => not_a_program(files, CREATE).map_or(Ok(Source::Create), |why| Err(vec![why])),
         (None, false) if files.contains_key(UNTRUSTED) => {
-            wrong("its create_untrusted runs in a virtual machine of Ganeti alone: it needs create or image")
+            wrong("create_untrusted is supported only in virtual machines of Ganeti; provide create or image")
         }
-        (None, false) => wrong("it has neither create nor image: one of both makes the system"),
+        (None, false) => wrong("neither create nor image exists; provide one of them"),
         (Some(image), false) => match list_of(&image.text)[..] {
             [id] => Ok(Source::Image(id.to_owned())),
-            [] => wrong("image is empty: it names the id of an image in one line"),
-            _ => wrong("image has several lines: it names the id of one image"),
+            [] => wrong("image is empty; write the id of one image into it"),
+            _ => wrong("image has several lines; write the id of one image into it"),
         },
     }
 }
@@ -190,7 +192,7 @@ fn not_a_program(files: &Files, name: &str) -> Option<String> {
     }
 }
 
-/// As Ganeti reads its lists: without empty lines and comments.
+/// Returns the lines of a list without blank lines and comments, as Ganeti does.
 pub fn list_of(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
@@ -199,7 +201,7 @@ fn variants(files: &Files) -> Vec<String> {
     files.get(VARIANTS).map(|file| list_of(&file.text).into_iter().map(str::to_owned).collect()).unwrap_or_default()
 }
 
-/// A name, blanks, and what it is about.
+/// Parses `parameters.list`: one parameter a line, its name, whitespace and its description.
 fn parameters(files: &Files) -> Result<Vec<Parameter>, Vec<String>> {
     let Some(file) = files.get(PARAMETERS) else { return Err(vec![format!("{PARAMETERS} is missing")]) };
     let (mut all, mut wrong) = (Vec::<Parameter>::new(), Vec::new());
@@ -210,7 +212,10 @@ fn parameters(files: &Files) -> Result<Vec<Parameter>, Vec<String>> {
             wrong.push(format!("{PARAMETERS}:{number}: {why}"));
         } else if let Some(other) = same {
             let (one, variable) = (&other.name, variable(name));
-            wrong.push(format!("{PARAMETERS}:{number}: {name:?} and {one:?} are both {variable} to a program"));
+            wrong.push(format!(
+                "{PARAMETERS}:{number}: {name:?} and {one:?} have the same environment variable, \
+                                {variable}"
+            ));
         } else {
             all.push(Parameter { name: name.to_owned(), about: about.trim().to_owned() });
         }
@@ -219,7 +224,7 @@ fn parameters(files: &Files) -> Result<Vec<Parameter>, Vec<String>> {
 }
 
 fn one_of(words: &[impl Display]) -> String {
-    format!("there is {}", list(words))
+    format!("available: {}", list(words))
 }
 
 fn list(words: &[impl Display]) -> String {

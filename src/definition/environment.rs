@@ -1,12 +1,12 @@
-//! What the programs of a definition find in their environment, to the letter of Ganeti 3.0. `testdata/definitions` has what that
-//! builds itself (`scripts/compare-ganeti`).
+//! Environment variables of the programs of a definition, exactly as Ganeti 3.0 sets them. `testdata/definitions` has
+//! the environments that Ganeti itself builds (`scripts/compare-ganeti`).
 
 use super::parameters::variable;
 use super::{Chosen, PATH};
 use crate::order::Gather;
 use std::collections::BTreeMap;
 
-/// The machine as `create` sees it: Ganeti knows instances.
+/// The machine as `create` sees it: a Ganeti instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Instance {
     pub name: String,
@@ -18,12 +18,12 @@ pub struct Instance {
     pub hypervisor: String,
     pub disks: Vec<Disk>,
     pub cards: Vec<Card>,
-    /// Parameters of the hypervisor.
+    /// Hypervisor parameters.
     pub settings: BTreeMap<String, String>,
     pub reinstall: bool,
 }
 
-/// A disk that the program may write.
+/// Disk that the program may write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disk {
     pub path: String,
@@ -32,7 +32,7 @@ pub struct Disk {
     pub name: Option<String>,
 }
 
-/// A network card.
+/// Network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     pub mac: String,
@@ -46,7 +46,7 @@ pub struct Card {
 type Environment = BTreeMap<String, String>;
 
 impl Chosen {
-    /// Of `verify`, which must not know the machine: defaults are verified too.
+    /// Returns the environment of `verify`. It contains nothing about the machine, because defaults are verified too.
     pub fn environment(&self) -> Environment {
         let own = [
             ("OS_API_VERSION", self.api.to_string()),
@@ -59,7 +59,7 @@ impl Chosen {
         own.chain(self.parameters.iter().map(|(name, value)| (variable(name), value.clone()))).gather()
     }
 
-    /// Of `create`.
+    /// Returns the environment of `create`.
     pub fn environment_for(&self, instance: &Instance) -> Environment {
         let mut all = self.environment();
         let mut add = |name: &str, value: &str| drop(all.insert(name.to_owned(), value.to_owned()));
@@ -76,7 +76,7 @@ impl Chosen {
         ] {
             add(name, value);
         }
-        // A machine is not on several nodes.
+        // Always empty: a machine has no secondary nodes.
         add("INSTANCE_SECONDARY_NODES", "");
         for (index, disk) in instance.disks.iter().enumerate() {
             let mut add = |name: &str, value: &str| add(&format!("DISK_{index}_{name}"), value);

@@ -1,6 +1,7 @@
-//! OS definitions as Ganeti has them: a directory with parameters, variants, and a `verify` that says no before anything is
-//! destroyed. `directory` reads one, `parameters` settles whose word counts, `environment` is what its programs are told. Pure: who
-//! reads the files and runs the programs is elsewhere.
+//! OS definitions in Ganeti's format: a directory with parameters, variants, and a `verify` program that rejects
+//! invalid parameters before anything is erased. `directory` parses a definition, `parameters` resolves the values of
+//! its parameters, and `environment` builds the environment of its programs. Reading the files and running the programs
+//! is done elsewhere.
 
 mod directory;
 mod environment;
@@ -20,25 +21,27 @@ use std::path::{Component, Path};
 /// Ganeti's `DEFAULT_PATH` of programs that it starts.
 pub const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 
-/// `NAME` or `NAME+VARIANT`.
+/// OS definition and variant: `NAME` or `NAME+VARIANT`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Os {
     pub name: String,
-    /// Empty when none is named.
+    /// Empty if no variant is named.
     pub variant: String,
 }
 
 impl Os {
+    /// Parses `NAME` or `NAME+VARIANT`.
+    ///
     /// # Errors
-    /// It cannot be the name of a definition.
+    /// Returns an error if it cannot be the name of a definition.
     pub fn read(text: &str) -> Result<Os, String> {
         let (name, variant) = text.split_once('+').map_or((text, None), |(name, variant)| (name, Some(variant)));
         if !is_name(name) {
-            return Err(format!("{name:?} is no name of an OS definition: it has letters, digits, - and _"));
+            return Err(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
         }
         match variant {
             Some(variant) if variant.is_empty() || variant.contains(char::is_whitespace) => {
-                Err(format!("{text:?} names no variant after its +"))
+                Err(format!("{text:?}: the variant name after the + is missing or invalid"))
             }
             _ => Ok(Os { name: name.to_owned(), variant: variant.unwrap_or_default().to_owned() }),
         }
@@ -52,26 +55,26 @@ impl std::fmt::Display for Os {
     }
 }
 
-/// What Ganeti takes as the name of a definition's directory.
+/// Returns whether Ganeti accepts this name for a definition's directory.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// A definition as it was chosen for an allocation, with all that its programs need. It goes to the agent.
+/// OS definition selected for an allocation, with everything that its programs need. The agent receives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Chosen {
-    /// Of its folder.
+    /// Name of the definition's directory.
     pub name: String,
-    /// Empty when the definition has none.
+    /// Variant; empty if the definition has none.
     #[serde(default)]
     pub variant: String,
-    /// Version of Ganeti's interface: 10, 15 or 20.
+    /// Version of Ganeti's OS interface: 10, 15 or 20.
     pub api: u32,
-    /// By their names. What is not here has the definition's own default.
+    /// Values by parameter name. A parameter that is missing here has the definition's default.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
-    /// By their paths in the definition's directory. `verify` is among them where there is one.
+    /// Files by path in the definition's directory, including `verify` if the definition has one.
     #[serde(default)]
     pub files: Files,
 }
@@ -81,7 +84,7 @@ impl Chosen {
         Os { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Why no server has read it from a definition, or none that can be installed.
+    /// Returns why this cannot come from a valid definition, if so.
     pub fn impossible(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -89,16 +92,16 @@ impl Chosen {
         let name = Os::read(&self.os().to_string()).err();
         let parameter = self.parameters.iter().find_map(|(name, value)| parameters::wrong(name, value).err());
         let outside = self.files.keys().find(|path| !is_inside(path));
-        let outside = outside.map(|path| format!("{path:?} is no path of a file in a definition"));
+        let outside = outside.map(|path| format!("{path:?} is not a valid path of a file in a definition"));
         name.or(parameter).or(outside).or(self.needs().err())
     }
 
-    /// Is there a program that makes the system? Else it wraps an image.
+    /// Returns whether the definition has a `create` program. If not, it refers to an image.
     pub fn creates(&self) -> bool {
         self.files.contains_key(directory::CREATE)
     }
 
-    /// Is there somebody who can say no?
+    /// Returns whether the definition has a `verify` program.
     pub fn has_verify(&self) -> bool {
         self.files.contains_key(directory::VERIFY)
     }

@@ -1,25 +1,25 @@
-//! Parameters of a definition: how they are written down, and whose word counts.
+//! Parameters of an OS definition: syntax and precedence.
 
 use super::Definition;
 use std::collections::BTreeMap;
 
-/// More than any program is given in one variable of its environment (Linux: 128 KiB with its name).
+/// Maximum length of a value. Linux limits one environment variable to 128 KiB with its name.
 const MOST_BYTES: usize = 64 << 10;
 
-/// What somebody says about a parameter.
+/// Change of one parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// `KEY=VALUE`.
     Set(String, String),
-    /// `-KEY`: what those said who come before is forgotten.
+    /// `-KEY`: discards the value set at the levels before.
     TakeAway(String),
 }
 
 impl Change {
-    /// `KEY=VALUE` or `-KEY`, as Ganeti's `--os-parameters` has them. Any text is a value.
+    /// Parses `KEY=VALUE` or `-KEY`, the syntax of Ganeti's `--os-parameters`. Any text is a valid value.
     ///
     /// # Errors
-    /// It is neither.
+    /// Returns an error if it is neither.
     pub fn read(text: &str) -> Result<Change, String> {
         match (text.split_once('='), text.strip_prefix('-')) {
             (None, Some(key)) => name(key).map(|()| Change::TakeAway(key.to_owned())),
@@ -37,54 +37,59 @@ impl Change {
         }
     }
 
-    /// Do both speak of the same parameter?
+    /// Returns whether both changes concern the same parameter.
     pub fn is_about_the_same(&self, other: &Change) -> bool {
         variable(self.key()) == variable(other.key())
     }
 }
 
+/// Checks name and value of a parameter.
+///
 /// # Errors
-/// No parameter can have this name or this value.
+/// Returns an error if no parameter can have this name or this value.
 pub fn wrong(key: &str, value: &str) -> Result<(), String> {
     name(key)?;
     if value.contains('\0') || value.len() > MOST_BYTES {
         let most = MOST_BYTES >> 10;
-        return Err(format!("the value of {key} has a NUL in it, or more than {most} KiB"));
+        return Err(format!("the value of {key} contains a NUL byte or is longer than {most} KiB"));
     }
     Ok(())
 }
 
+/// Checks the name of a parameter.
+///
 /// # Errors
-/// No parameter can have this name.
+/// Returns an error if no parameter can have this name.
 pub fn name(name: &str) -> Result<(), String> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !name.is_empty() && !name.starts_with('-') {
         return Ok(());
     }
-    Err(format!("{name:?} is no name of a parameter: it has letters, digits, _ and -"))
+    Err(format!("{name:?} is not a valid parameter name; use letters, digits, _ and -"))
 }
 
-/// What a program of the definition sees.
+/// Returns the name of the environment variable for a parameter.
 pub fn variable(name: &str) -> String {
     format!("OSP_{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// Who has a say, the last of them the last word.
+/// Changes of parameters by level. Later levels take precedence.
 #[derive(Debug, Clone, Default)]
 pub struct Levels<'a> {
-    /// For all machines with the definition.
+    /// Changes for all machines with the definition.
     pub site: &'a [Change],
-    /// For all machines with the variant.
+    /// Changes for all machines with the variant.
     pub variant: &'a [Change],
     pub allocation: &'a [Change],
 }
 
 impl Levels<'_> {
-    /// What the definition is told: by its own names. What nobody has set, it knows the default of.
+    /// Returns the values to pass to the definition, by parameter name. Parameters that no level sets are left out: the
+    /// definition has defaults for them.
     pub fn settle(&self, definition: &Definition) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();
         for change in [self.site, self.variant, self.allocation].into_iter().flatten() {
-            // What it does not have was refused.
+            // Changes of unknown parameters have been rejected before.
             let Ok(parameter) = definition.parameter(change) else { continue };
             match change {
                 Change::Set(_, value) => settled.insert(parameter.name.clone(), value.clone()),

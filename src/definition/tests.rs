@@ -57,21 +57,24 @@ fn debians_definitions_are_such() {
 fn all_that_is_wrong_with_a_definition_is_said() {
     type Change = fn(&mut Files);
     let cases: [(&str, Change, &[&str]); 12] = [
-        ("we b", |_| {}, &["\"we b\" is no name of an OS definition"]),
-        ("web", |files| files.clear(), &["ganeti_api_version is missing", "it has neither create nor image"]),
+        ("we b", |_| {}, &["\"we b\" is not a valid OS definition name"]),
+        ("web", |files| files.clear(), &["ganeti_api_version is missing", "neither create nor image exists"]),
         ("web", |files| set(files, "ganeti_api_version", "20\nx\n"), &["ganeti_api_version:2: \"x\" is not a version"]),
         ("web", |files| set(files, "ganeti_api_version", ""), &["ganeti_api_version is empty"]),
-        ("web", |files| set(files, "ganeti_api_version", "5\n7\n"), &["it speaks version 5, 7 of the interface"]),
+        ("web", |files| set(files, "ganeti_api_version", "5\n7\n"), &["unsupported interface version 5, 7"]),
         ("web", |files| drop(files.remove("verify")), &["verify is missing"]),
         ("web", |files| drop(files.insert("verify".to_owned(), file(false, ""))), &["verify is not executable"]),
         ("web", |files| drop(files.remove("parameters.list")), &["parameters.list is missing"]),
-        ("web", |files| set(files, "create", ""), &["it has image and create"]),
+        ("web", |files| set(files, "create", ""), &["both image and create exist"]),
         ("web", |files| set(files, "image", "# none\n"), &["image is empty"]),
         ("web", |files| set(files, "image", "a\nb\n"), &["image has several lines"]),
         (
             "web",
             |files| set(files, "parameters.list", "a-b\n\na.c x\nA_B y\n"),
-            &["parameters.list:3: \"a.c\" is no name", "parameters.list:4: \"A_B\" and \"a-b\" are both OSP_A_B"],
+            &[
+                "parameters.list:3: \"a.c\" is no name",
+                "parameters.list:4: \"A_B\" and \"a-b\" have the same environment variable, OSP_A_B",
+            ],
         ),
     ];
     for (name, change, expected) in cases {
@@ -90,7 +93,9 @@ fn all_that_is_wrong_with_a_definition_is_said() {
     assert_eq!(wrong, ["import is missing", "export is missing", "rename is missing"]);
     raw.remove("create");
     raw.insert("create_untrusted".to_owned(), file(true, ""));
-    assert!(Definition::read("raw", raw).unwrap_err()[0].contains("create_untrusted runs in a virtual machine"));
+    assert!(
+        Definition::read("raw", raw).unwrap_err()[0].contains("create_untrusted is supported only in virtual machines")
+    );
 }
 
 #[test]
@@ -104,14 +109,11 @@ fn a_create_says_what_it_needs() {
     assert_eq!(said.unwrap(), ["/bin/bash", "sfdisk", "mkfs.ext4"]);
     assert_eq!(needs(&[("create", "#! /usr/bin/env python3\n"), ("needs", "")]).unwrap(), ["/usr/bin/env", "python3"]);
     for (files, why) in [
-        (
-            &[("create", "#!/bin/sh\n")][..],
-            "raw makes its system with a create of its own: which programs that calls must",
-        ),
-        (&[("create", "#!/bin/sh\n"), ("needs", "a b\n")], "needs of raw: \"a b\" is no name of a program"),
-        (&[("create", "#!/bin/sh\n"), ("needs", "/bin/a\n")], "is no name of a program"),
-        (&[("create", "echo\n"), ("needs", "")], "create of raw does not say in its first line what runs it"),
-        (&[("create", ""), ("needs", "")], "create of raw does not say"),
+        (&[("create", "#!/bin/sh\n")][..], "raw has its own create program, but no file needs"),
+        (&[("create", "#!/bin/sh\n"), ("needs", "a b\n")], "needs of raw: \"a b\" is not the name of a program"),
+        (&[("create", "#!/bin/sh\n"), ("needs", "/bin/a\n")], "is not the name of a program"),
+        (&[("create", "echo\n"), ("needs", "")], "create of raw: the first line names no interpreter"),
+        (&[("create", ""), ("needs", "")], "create of raw: the first line names no interpreter"),
     ] {
         assert!(needs(files).unwrap_err().contains(why), "{files:?}");
     }
@@ -138,11 +140,11 @@ fn names_of_definitions_and_variants() {
     let definition = Definition::read("web", files("", "small\nlarge\n")).unwrap();
     let variant = |os: &str| definition.variant(&Os::read(os).unwrap());
     assert_eq!((variant("web"), variant("web+large")), (Ok("small"), Ok("large")));
-    assert_eq!(variant("web+huge").unwrap_err(), "web has no variant \"huge\": there is small, large");
+    assert_eq!(variant("web+huge").unwrap_err(), "web: unknown variant \"huge\"; available: small, large");
     let plain = Definition::read("web", files("", "")).unwrap();
     assert_eq!(plain.variant(&Os::read("web").unwrap()), Ok(""));
     let none = plain.variant(&Os::read("web+x").unwrap()).unwrap_err();
-    assert_eq!(none, "web has no variant \"x\": it has none");
+    assert_eq!(none, "web: unknown variant \"x\"; none are defined");
 }
 
 #[test]
@@ -156,10 +158,10 @@ fn parameters_are_written_as_ganeti_takes_them() {
     for (bad, why) in [
         ("a", "neither KEY=VALUE nor -KEY"),
         ("", "neither"),
-        ("=x", "no name of a parameter"),
-        ("-", "no name of a parameter"),
-        ("-a=b", "no name of a parameter"),
-        ("a b=c", "no name of a parameter"),
+        ("=x", "not a valid parameter name"),
+        ("-", "not a valid parameter name"),
+        ("-a=b", "not a valid parameter name"),
+        ("a b=c", "not a valid parameter name"),
         ("a=\0", "NUL"),
         (&long, "64 KiB"),
     ] {
@@ -192,10 +194,10 @@ fn the_nearest_word_counts() {
         assert_eq!(json!(levels.settle(&definition)), expected, "{site:?} {variant:?} {allocation:?}");
     }
     let unknown = definition.parameter(&Change::read("-kez").unwrap()).unwrap_err();
-    assert_eq!(unknown, "web has no parameter \"kez\": there is key, other-key");
+    assert_eq!(unknown, "web: unknown parameter \"kez\"; available: key, other-key");
     let none = Definition::read("web", files("", "")).unwrap();
     let unknown = none.parameter(&Change::read("a=b").unwrap()).unwrap_err();
-    assert_eq!(unknown, "web has no parameter \"a\": it has none");
+    assert_eq!(unknown, "web: unknown parameter \"a\"; none are defined");
 }
 
 /// What Ganeti 3.0 of Debian has built for the same (`scripts/compare-ganeti --record`).

@@ -1,4 +1,5 @@
-//! The loop of the fuzz tests: inputs that have broken something before, then made-up ones, judged in a thread that is watched.
+//! Driver of the fuzz tests: runs inputs that failed before, then generated ones, and judges them in a monitored
+//! thread.
 
 use fastrand::Rng;
 use std::fs;
@@ -10,29 +11,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub struct Fuzz {
-    /// Where inputs that break something are kept. Every run begins with them.
+    /// Directory of failed inputs. Every run starts with them.
     pub folder: PathBuf,
-    /// Inputs of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
+    /// Number of inputs of a run without DROPHAMMER_FUZZ_SECONDS; they are always the same.
     pub few: u64,
-    /// An input that takes so long never comes to an end, however busy the machine is.
+    /// Time after which an input counts as hanging, however busy the machine is.
     pub hangs: Duration,
     pub corpus: Vec<Vec<u8>>,
-    /// Makes an input out of the corpus.
+    /// Generates an input from the corpus.
     pub mutated: fn(&[Vec<u8>], &mut Rng) -> Vec<u8>,
-    /// Was it a good one? Panics when something is not as it must be.
+    /// Returns whether the input was valid. Panics if a requirement is violated.
     pub judge: fn(&[u8], &mut Rng) -> bool,
 }
 
 type Current = Arc<Mutex<(Vec<u8>, Instant)>>;
 
-/// `name` below `testdata/fuzz`.
+/// Returns the path of `name` below `testdata/fuzz`.
 pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/fuzz").join(name)
 }
 
 impl Fuzz {
-    /// `DROPHAMMER_FUZZ_SECONDS` says how long, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz). Returns whether it was a
-    /// long one.
+    /// Runs the test. `DROPHAMMER_FUZZ_SECONDS` sets the duration, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz).
+    /// Returns whether it was a long run.
     pub fn run(self) -> bool {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
         let seconds = number("DROPHAMMER_FUZZ_SECONDS");
@@ -60,7 +61,7 @@ impl Fuzz {
         seconds.is_some()
     }
 
-    /// Gives the number of inputs, and of the good ones.
+    /// Returns the number of inputs, and of the valid ones.
     fn all(&self, seed: u64, time: Option<Duration>, current: &Current) -> (u64, u64) {
         let mut random = Rng::with_seed(seed);
         let began = Instant::now();
@@ -71,7 +72,8 @@ impl Fuzz {
             kept.next().or_else(|| goes_on(number).then(|| (self.mutated)(&self.corpus, &mut random)))
         {
             *current.lock().unwrap() = (input.clone(), Instant::now());
-            // What is random about the judgement comes from the input itself: a kept one is judged again as it was.
+            // Random decisions of the judge are derived from the input, so that a failed input is judged the same way
+            // again.
             let mut own = Rng::with_seed(hash(&input));
             let judged = catch_unwind(AssertUnwindSafe(|| (self.judge)(&input, &mut own)));
             good += u64::from(judged.unwrap_or_else(|_| panic!("see above: {}", keep(&self.folder, &input).display())));
@@ -95,7 +97,7 @@ fn keep(folder: &Path, input: &[u8]) -> PathBuf {
     file
 }
 
-/// FNV-1a.
+/// Hashes with FNV-1a.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -115,7 +117,7 @@ fn what_breaks_something_is_kept_and_comes_first_the_next_time() {
     fuzz(50, |_, _| true).run();
     assert!(kept(&directory.path().join("kept")).is_empty());
     let first = words(fuzz(50, |input, random| panic!("{input:?} {}", random.u64(..))));
-    // Not one that is made up, and only once.
+    // It is not a generated one, and occurs once.
     let again = words(fuzz(0, |input, _| panic!("{input:?}")));
     assert_eq!((first, kept(&directory.path().join("kept")).len()), (again, 1));
 }

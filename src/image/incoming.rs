@@ -1,5 +1,5 @@
-//! An image on its way: what was reached feeds the flow, and what comes out of it goes below a root or onto a disk. Here is what both
-//! have in common: its beginning, and how often it may begin.
+//! An image on its way to the target: connects the download to the pipeline, and its output to a directory or a disk.
+//! This file has what both have in common: the start, and the limit on restarts.
 
 mod disk;
 mod qcow2;
@@ -15,42 +15,42 @@ use reqwest::blocking::Client;
 use std::io;
 use std::time::Duration;
 
-/// An image that changes under us may do so once or twice, not for ever.
+/// Maximum number of starts. An image may change during the download once or twice, but not forever.
 const MOST_STARTS: u32 = 3;
 
-/// What arrived.
+/// Results of a burn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Burned {
-    /// As it travelled.
+    /// Bytes as served.
     pub bytes: u64,
-    /// Decompressed: of the tar, or of the disk that a raw image is of.
+    /// Decompressed size of the tar or the disk image.
     pub tar_bytes: u64,
     pub entries: u64,
-    /// How often the connection was taken up again.
+    /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// One for each of [`super::Beneath::hidden`].
+    /// One for each mount point in [`super::Beneath::hidden`].
     pub hidden: Vec<Hidden>,
     pub conflicts: Conflicts,
-    /// How busy each stage was.
+    /// Load of each stage.
     pub shares: Vec<Share>,
 }
 
 impl Burned {
-    /// For the report.
+    /// Returns the figures for the report.
     pub fn figures(&self, took: Duration) -> BurnFigures {
         BurnFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
     }
 }
 
-/// Its first bytes are fetched from the moment this exists, until the ring is full.
+/// An image being downloaded: from its creation on, its first bytes are fetched until the buffers are full.
 pub struct Incoming {
     pub(super) reached: Reached,
     pub(super) client: Client,
     pub(super) pace: Pace,
     pub(super) plain: Plain,
-    /// The first part, until it is burned.
+    /// Download of the first part, until it is burned.
     pub(super) first: Option<Arriving>,
-    /// Is what lies below the root already somebody's?
+    /// Whether the content below the root belongs to another owner.
     pub(super) among_others: bool,
 }
 
@@ -62,10 +62,10 @@ enum End {
 }
 
 impl Incoming {
-    /// `plain` says what is wanted: a tree of files, or a disk.
+    /// Starts the download. `plain` is the expected content: a tree of files, or a disk.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the worker cannot be started.
+    /// Returns an error if TLS cannot be set up, or the worker cannot be started.
     pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
         Incoming::at_pace(reached, plain, Pace::default())
     }
@@ -83,16 +83,16 @@ impl Incoming {
         arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
     }
 
-    /// Refuses a raw disk image where a tree of files is wanted, by the image's first bytes: that is known before anything is
+    /// Rejects a raw disk image if a tree of files is expected, by the first bytes of the image and before anything is
     /// written. Waits for those bytes.
     ///
     /// # Errors
-    /// It is not what is wanted, or its beginning cannot be had.
+    /// Returns an error if the image has another type, or its beginning cannot be fetched.
     pub fn require_tree(&mut self) -> Result<()> {
         self.look(&begins)
     }
 
-    /// `check` says why the image is refused.
+    /// Checks the beginning of the image; `check` returns why the image is rejected.
     fn look(&mut self, check: &dyn Fn(&mut Reader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {
@@ -103,19 +103,19 @@ impl Incoming {
                     let refused = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
                     return checked.map_err(refused);
                 }
-                // It changes while we look.
+                // The image has changed during the check.
                 (Err(_), Some(why)) => {
                     start = self.next_start(start, &why)?;
                     self.first = Some(self.arriving(part, None)?);
                 }
                 (Err(error), None) => {
-                    return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));
+                    return Err(error).context(Phase::Image, || format!("check the beginning of {}", part.url));
                 }
             }
         }
     }
 
-    /// The number of the start after this one, if there may be another.
+    /// Returns the number of the next start, if another one is allowed.
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {

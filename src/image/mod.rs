@@ -1,18 +1,18 @@
-//! From the image's URL to the files below the target's root, or onto a disk, as one stream in constant memory. Each stage is a
+//! Streams an image from its URL to files below the target's root, or to a disk, in constant memory. Each stage is a
 //! thread:
 //!
 //! ```text
-//!  get           flow                        tree                  raw
-//! fetch ─┬─> digest
-//!        └─> decode ─> announce ─ ─ ─ ─ ─> untar ──> writers, or  write
-//!                      or qcow2
+//!  fetch            pipeline                     tree                  raw
+//! download ─┬─> digest
+//!           └─> decode ─> parse tar ─ ─ ─ ─ ─> untar ──> writers, or  write
+//!                         or qcow2
 //! ```
 //!
-//! What decodes, and what reads a tar, runs in a process of its own that has no power: `worker`. This one has the digest, the files and
-//! the disk.
+//! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes
+//! to files or the disk.
 //!
-//! `flow` knows none of the others: `get` feeds it, `tree` and `raw` take what comes out, and these three know nothing of each other.
-//! `incoming` puts them together, and here is what other rooms use.
+//! `flow` has no knowledge of the others: `get` feeds it, `tree` and `raw` read its output, and these three do not use
+//! each other. `incoming` connects them, and this module exports what the rest of the crate uses.
 
 mod flow;
 #[cfg(test)]
@@ -39,10 +39,10 @@ pub use tree::{Beneath, Conflicts};
 use crate::error::Result;
 use crate::http;
 
-/// Asks the image's server for size, ETag and digest; writes nothing.
+/// Resolves size, ETag and digest of an image; writes nothing.
 ///
 /// # Errors
-/// The server does not answer, has no such image, or no digest can be had.
+/// Returns an error if the server does not answer or does not have the image, or no digest is available.
 pub fn reach(source: &Source) -> Result<Reached> {
     get::reach(&http::client()?, source, &get::Pace::default())
 }

@@ -90,22 +90,22 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
     let bare = [vec![0; 450], vec![0x83], vec![0; 59], vec![0x55, 0xaa], vec![0; 512]].concat();
     let disk = compress("zstd", &bare);
     let cases: Vec<(Vec<u8>, Vec<u8>, &str)> = vec![
-        (good.clone(), b"another".to_vec(), "digest of"),
+        (good.clone(), b"another".to_vec(), "digest mismatch for"),
         (good[..good.len() / 2].to_vec(), good[..good.len() / 2].to_vec(), "zstd stream ends in the middle of a frame"),
         (flipped.clone(), flipped, "zstd stream is damaged near byte"),
-        ([&good[..], b"garbage"].concat(), good.clone(), "something follows the end of the zstd stream"),
+        ([&good[..], b"garbage"].concat(), good.clone(), "data follows the end of the zstd stream"),
         (compress("zstd", cut_tar), compress("zstd", cut_tar), "the tar ends after byte"),
         (compress("lz4", half_tar), compress("lz4", half_tar), "the tar ends after byte"),
         (compress("gzip", &tar[..1000]), compress("gzip", &tar[..1000]), "the tar ends after byte"),
-        (compress("zstd", &[&tar[..], b"x"].concat()), good.clone(), "something follows the end of the archive"),
+        (compress("zstd", &[&tar[..], b"x"].concat()), good.clone(), "data follows the end of the archive"),
         (compress("zstd", b"not a tar"), good.clone(), "the tar ends after byte 9 "),
         (compress("zstd", &noise(4096)), good.clone(), "wrong checksum"),
         (half_tar.to_vec(), half_tar.to_vec(), "the tar ends after byte"),
         (tar[1..].to_vec(), tar[1..].to_vec(), "unknown compression: the image begins with 74 63 2f"),
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
-        (disk.clone(), disk, "it is a raw disk image: that needs a layout with image: true"),
-        (bare.clone(), bare, "it is a raw disk image: that needs a layout with image: true"),
+        (disk.clone(), disk, "it is a raw disk image; use a layout with image: true"),
+        (bare.clone(), bare, "it is a raw disk image; use a layout with image: true"),
     ];
     for (served, promised, says) in cases {
         let server = Server::start(served, |_| Act::default());
@@ -163,7 +163,7 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
     let lying = Manifest { digest: digest(Kind::Sha256, b"x"), ..manifest };
     for manifest in [None, Some(Arc::new(lying))] {
         let error = burn_among_others(Part { manifest, ..part(b"x") }, directory.path()).unwrap_err().to_string();
-        assert!(error.contains("was expected") && error.ends_with("nothing of it was unpacked"), "{error}");
+        assert!(error.contains("digest mismatch") && error.ends_with("nothing was unpacked"), "{error}");
         assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "mine");
         assert_eq!(names(directory.path()), [Path::new("mine")]);
     }

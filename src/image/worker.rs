@@ -1,6 +1,7 @@
-//! The process that takes an image apart: it has the image's bytes and a socket, and no power over anything else.
+//! Sandboxed process that decodes an image and parses its content: it has the bytes of the image and a socket, and no
+//! other privileges.
 //!
-//! It is this program once more, which is called as [`WORKER`](crate::command::powerless::WORKER). The agent starts one for each stream.
+//! It is this program, called with [`WORKER`](crate::command::powerless::WORKER). The agent starts one for each stream.
 
 use super::flow::{Inside, Plain, pass_on};
 use super::{qcow2, raw, tree};
@@ -10,13 +11,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process;
 
-/// Memory of its own. The largest windows of zstd and xz have 128 MiB, and there is one for each stream of them.
+/// Limit on private memory, in bytes. The largest windows of zstd and xz have 128 MiB, and there is one for each of
+/// their streams.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Decodes what comes through standard input, which is a socket of the agent.
+/// Decodes the image received over the socket on standard input.
 ///
 /// # Errors
-/// Nobody is there, or says something else.
+/// Returns an error if the agent is gone or sends an invalid packet.
 pub fn run() -> io::Result<()> {
     nobody::close_others()?;
     let inside = Inside::open(io::stdin().as_fd().try_clone_to_owned()?)?;
@@ -41,7 +43,7 @@ fn work(inside: Inside, landlock: bool) {
     });
 }
 
-/// The agent has gone. A thread that waits for another one would wait for ever.
+/// Exits when the agent is gone: a thread that waits for another one would wait forever.
 fn alone() {
     process::exit(1);
 }

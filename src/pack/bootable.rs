@@ -1,9 +1,10 @@
-//! Whether a tree has what a machine boots: a kernel, and what it starts first. It is a look by names, for a warning.
+//! Check whether a tree can boot a machine: whether it has a kernel and an init. It only looks at names, and is used
+//! for a warning.
 
 use std::fs;
 use std::path::Path;
 
-/// Directories, and how kernels are called in them.
+/// Directories, and the names of kernels in them.
 const KERNELS: [(&str, &[&str]); 4] = [
     ("boot", &["vmlinuz", "vmlinux", "Image", "kernel", "bzImage"]),
     ("boot/EFI/Linux", &[]),
@@ -11,7 +12,7 @@ const KERNELS: [(&str, &[&str]); 4] = [
     ("efi/EFI/Linux", &[]),
 ];
 
-/// Of each kernel a directory, which may have it.
+/// Directories with one subdirectory for each kernel, which may contain it.
 const MODULES: [&str; 2] = ["usr/lib/modules", "lib/modules"];
 
 const INITS: [&str; 7] = [
@@ -24,7 +25,7 @@ const INITS: [&str; 7] = [
     "usr/bin/init",
 ];
 
-/// Why it cannot boot.
+/// Returns why the tree cannot boot, if so.
 pub fn missing(tree: &Path) -> Option<String> {
     let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
     let has_kernel = KERNELS.iter().any(|(directory, names)| {
@@ -41,10 +42,10 @@ pub fn missing(tree: &Path) -> Option<String> {
         (true, false) => "no init (sbin/init, usr/lib/systemd/systemd)",
         (false, false) => "neither a kernel nor an init",
     };
-    Some(format!("{} has {what}: a machine that gets this image alone does not boot", tree.display()))
+    Some(format!("{} has {what}: a machine with this image alone does not boot", tree.display()))
 }
 
-/// None where there is no such directory.
+/// Returns the names in a directory; empty if it does not exist.
 fn entries(directory: &Path) -> Vec<String> {
     let listed = fs::read_dir(directory).into_iter().flatten().flatten();
     listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -1,4 +1,4 @@
-//! The file of a disk image: raw as it is, or qcow2, as the disk that it is.
+//! Reading a disk image to pack: raw, or qcow2, which is converted to a raw disk.
 
 use super::Source;
 use super::frames::Frames;
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// No image is compressed with it.
+/// Magic number of bzip2, which is not supported for images.
 const BZIP2: &[u8] = b"BZh";
 
-/// By the first bytes.
+/// Detects the type of a disk image by its first bytes.
 pub fn kind(source: &Path) -> Result<Source> {
     let mut head = Vec::new();
     let read = File::open(source).and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut head));
@@ -23,7 +23,7 @@ pub fn kind(source: &Path) -> Result<Source> {
     }
     let bzip2 = head.starts_with(BZIP2).then(|| "bzip2".to_owned());
     if let Some(name) = Format::of(&head).map(|format| format.to_string()).or(bzip2) {
-        return refused(&format!("the file is compressed with {name} already: unpack it first"));
+        return refused(&format!("the file is already compressed with {name}; decompress it first"));
     }
     if !head.starts_with(&MAGIC) {
         return Ok(Source::Raw);
@@ -35,14 +35,14 @@ pub fn kind(source: &Path) -> Result<Source> {
     }
 }
 
-/// The file as it is, from its first byte to its last.
+/// Packs the file unchanged.
 pub fn pack<W: Write>(source: &Path, mut frames: Frames<W>) -> Result<Frames<W>> {
     let packed = File::open(source).and_then(|mut file| io::copy(&mut file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;
     Ok(frames)
 }
 
-/// The disk that the file is.
+/// Packs the raw disk of a qcow2.
 pub fn pack_qcow2<W: Write>(source: &Path, mut frames: Frames<W>) -> Result<Frames<W>> {
     let packed = File::open(source).and_then(|file| qcow2::unpack(&file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;

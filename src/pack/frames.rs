@@ -1,6 +1,6 @@
-//! A stream as zstd frames that know nothing of each other, each made of 4 MiB, and the table of where they begin:
-//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several cores
-//! compress, and several can decode.
+//! Writer for a stream of independent zstd frames of 4 MiB each, followed by a seek table:
+//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several
+//! cores compress, and several can decompress.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use zstd::bulk::Compressor;
 
 pub const FRAME_BYTES: usize = 4 << 20;
 
-/// Of a frame that decoders pass over.
+/// Magic number of a skippable frame.
 const SKIPPABLE: u32 = 0x184d_2a5e;
 const SEEKABLE: u32 = 0x8f92_eab1;
 
@@ -22,12 +22,12 @@ struct Job {
     answer: SyncSender<Answer>,
 }
 
-/// Takes the stream and writes the frames.
+/// Writer that compresses a stream into frames.
 pub struct Frames<W> {
     out: W,
     block: Vec<u8>,
     jobs: Sender<Job>,
-    /// In the order of the stream, each with the length of its block.
+    /// Frames being compressed, in stream order, each with the length of its block.
     pending: VecDeque<(usize, Receiver<Answer>)>,
     most_pending: usize,
     table: Vec<u8>,
@@ -42,18 +42,18 @@ impl<W: Write> Frames<W> {
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..cores {
             let queue = queue.clone();
-            // Ends when nobody can send any more.
+            // Ends when the sender is dropped.
             thread::spawn(move || compress(&queue, level));
         }
         let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
-        // One that each core works at and one that waits for it: memory stays bounded.
+        // One block being compressed and one queued for each core: memory is bounded.
         Frames { out, block, jobs, pending, most_pending: 2 * cores, table, frames: 0, bytes_in: 0 }
     }
 
-    /// Writes what is left and the table; returns how much came in.
+    /// Writes the remaining data and the table; returns the uncompressed length and the output.
     ///
     /// # Errors
-    /// Compressing or writing fails.
+    /// Returns an error if compressing or writing fails.
     pub fn finish(mut self) -> io::Result<(u64, W)> {
         if !self.block.is_empty() || self.frames == 0 {
             self.send_block()?;
@@ -66,7 +66,7 @@ impl<W: Write> Frames<W> {
         self.out.write_all(&body.to_le_bytes())?;
         self.out.write_all(&self.table)?;
         self.out.write_all(&self.frames.to_le_bytes())?;
-        // No flags: the table has no checksums, the frames have their own.
+        // No flags: the table has no checksums, since the frames have their own.
         self.out.write_all(&[0])?;
         self.out.write_all(&SEEKABLE.to_le_bytes())?;
         self.out.flush()?;
@@ -105,7 +105,7 @@ impl<W: Write> Write for Frames<W> {
         Ok(taken)
     }
 
-    /// A block that is not full stays: where frames are cut must not depend on how the stream is written.
+    /// Does not flush an incomplete block: frame boundaries must not depend on how the stream is written.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<W: Write> Write for Frames<W> {
 fn compress(queue: &Mutex<Receiver<Job>>, level: i32) {
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(Job { block, answer }) = next() {
-        // Who does not wait for the answer any more has failed already, and says so.
+        // If the receiver is gone, it has failed already and reports that.
         let _ = answer.send(frame(&block, level));
     }
 }
@@ -127,5 +127,5 @@ fn frame(block: &[u8], level: i32) -> Answer {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("a thread that compresses panicked; its words are on the console")
+    io::Error::other("a compression thread panicked; see the console for its message")
 }

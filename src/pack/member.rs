@@ -1,5 +1,5 @@
-//! One member of a tar: a ustar header, and before it a PAX header with what does not fit into that. GNU tar and bsdtar read
-//! it, as do we.
+//! Writer for one member of a tar: a ustar header, preceded by a PAX header for what does not fit into it. GNU tar,
+//! bsdtar and this program can read it.
 
 use super::frames::Frames;
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use tar::{Builder, EntryType, Header};
 
-/// Of the names in a ustar header.
+/// Length of the names in a ustar header, in bytes.
 const NAME_BYTES: usize = 100;
 const BLOCK: usize = 512;
 
@@ -18,7 +18,7 @@ pub struct Member<'a> {
     pub metadata: &'a Metadata,
     pub what: What,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// No time is later.
+    /// Upper limit for times.
     pub epoch: Option<i64>,
 }
 
@@ -26,14 +26,14 @@ pub enum What {
     File(File),
     Directory,
     Symlink(Vec<u8>),
-    /// To an earlier member.
+    /// Hard link to an earlier member.
     HardLink(Vec<u8>),
     CharacterDevice,
     BlockDevice,
     Fifo,
 }
 
-/// Key and value of each.
+/// Keys and values of a PAX header.
 type Records = Vec<(String, Vec<u8>)>;
 
 impl Member<'_> {
@@ -82,7 +82,7 @@ impl Member<'_> {
             self.set_name(&mut header, &mut records);
             write(tar, header, records, content)?;
         } else {
-            // GNU sparse 1.0: where the data lies is said in front of it.
+            // GNU sparse 1.0: the map is in front of the data.
             let map = sparse_map(&pieces, size);
             header.set_size(map.len() as u64 + data);
             let base = self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -96,7 +96,7 @@ impl Member<'_> {
         let now = file.metadata()?;
         let same = |of: &Metadata| (of.size(), of.mtime(), of.mtime_nsec());
         if same(&now) != same(self.metadata) {
-            return Err(io::Error::other("it changed while it was packed"));
+            return Err(io::Error::other("it was modified while it was packed"));
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Member<'_> {
             let name = std::str::from_utf8(name).map_err(|_| {
                 io::Error::other(format!("its extended attribute {shown:?} has a name that is not UTF-8"))
             })?;
-            // As GNU tar does: `=` would end the key.
+            // Encode it like GNU tar: `=` would end the key.
             let name = name.replace('%', "%25").replace('=', "%3D");
             records.push((format!("SCHILY.xattr.{name}"), value.clone()));
         }
@@ -156,7 +156,7 @@ fn write<W: Write>(
     let names = ["path", "linkpath", "GNU.sparse.name"];
     let binary =
         |(key, value): &(String, Vec<u8>)| names.contains(&key.as_str()) && std::str::from_utf8(value).is_err();
-    // PAX names are UTF-8 otherwise, and bsdtar insists.
+    // Otherwise PAX names must be UTF-8, and bsdtar rejects others.
     let charset = records.iter().any(binary).then_some(("hdrcharset", &b"BINARY"[..]));
     let pairs = records.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
     tar.append_pax_extensions(charset.into_iter().chain(pairs))?;
@@ -164,7 +164,7 @@ fn write<W: Write>(
     tar.append(&header, content)
 }
 
-/// What fits.
+/// Copies as much of the name as fits.
 fn put(field: &mut [u8; NAME_BYTES], name: &[u8]) {
     let length = name.len().min(NAME_BYTES);
     field[..length].copy_from_slice(&name[..length]);
@@ -174,7 +174,7 @@ fn number(device: u64) -> io::Result<u32> {
     u32::try_from(device).map_err(io::Error::other)
 }
 
-/// Seconds count down to the one before, nanoseconds up from it: -2 and 500000000 are -1.5.
+/// Formats a time: nanoseconds are added to seconds, so -2 and 500000000 are -1.5.
 fn decimal(seconds: i64, nanoseconds: i64) -> String {
     match (seconds, nanoseconds) {
         (seconds, 0) => seconds.to_string(),
@@ -183,13 +183,13 @@ fn decimal(seconds: i64, nanoseconds: i64) -> String {
     }
 }
 
-/// Offset and length of what is no hole.
+/// Returns offset and length of the data segments.
 fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let (mut pieces, mut end) = (Vec::new(), 0);
     let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
         match lseek(file, i64::try_from(offset).map_err(io::Error::other)?, whence) {
             Ok(found) => Ok(u64::try_from(found).ok()),
-            // Nothing but a hole up to the end.
+            // Only a hole follows up to the end.
             Err(Errno::ENXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -202,10 +202,10 @@ fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(pieces)
 }
 
-/// Decimal lines, filled up to a block.
+/// Formats a sparse map: decimal lines, padded to a block.
 fn sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     let mut pieces = pieces.to_vec();
-    // A hole at the end has a piece of no length behind it.
+    // A hole at the end is followed by an empty segment.
     if pieces.last().is_none_or(|(offset, length)| offset + length < size) {
         pieces.push((size, 0));
     }
@@ -218,12 +218,12 @@ fn sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     map
 }
 
-/// The data of a file, piece by piece, exactly as long as was said before.
+/// The data segments of a file, with exactly the length found before.
 struct Content<'a> {
     file: &'a File,
     pieces: std::vec::IntoIter<(u64, u64)>,
     offset: u64,
-    /// Of the present piece.
+    /// Unread bytes of the current segment.
     left: u64,
 }
 
@@ -236,7 +236,7 @@ impl Read for Content<'_> {
         let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
         if got == 0 && wanted > 0 {
-            return Err(io::Error::other("it became shorter while it was packed"));
+            return Err(io::Error::other("it was truncated while it was packed"));
         }
         (self.offset, self.left) = (self.offset + got as u64, self.left - got as u64);
         Ok(got)

@@ -1,5 +1,6 @@
-//! `drophammer image pack`: a directory or a disk image becomes an image that can be served: compressed in frames that several
-//! cores decode, with the digests of its pieces and, given a key, signatures beside it. The same input gives the same bytes.
+//! The `drophammer image pack` command: converts a directory or a disk image to an image that can be served, compressed
+//! in frames that several cores can decode, with a manifest and, given a key, signatures. The same input gives the same
+//! output.
 
 mod bootable;
 mod disk;
@@ -27,59 +28,59 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What is asked for.
+/// Arguments of `image pack`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The root of a filesystem tree, or the file of a disk image, raw or qcow2.
+    /// Root of a filesystem tree, or file of a disk image, raw or qcow2.
     #[arg(value_name = "DIR|DISK")]
     pub source: PathBuf,
-    /// The image; IMAGE.manifest and IMAGE.sha256 come to lie beside it.
+    /// File to write the image to; IMAGE.manifest and IMAGE.sha256 are written next to it.
     #[arg(short, long, value_name = "IMAGE")]
     pub output: PathBuf,
-    /// Secret key of minisign; its password comes from the terminal or DROPHAMMER_KEY_PASSWORD.
+    /// Secret key of minisign to sign with; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Id of the image with its version, as allocations name it: `debian-12.0.20261101`. A signature is for this image then.
+    /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers it.
     #[arg(long, value_name = "OS-VERSION")]
     pub id: Option<String>,
-    /// Of zstd, from fast to small.
+    /// Compression level of zstd, from fast to small.
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
-    /// Replace an image of that name.
+    /// Replace an existing image.
     #[arg(long)]
     pub force: bool,
-    /// What was made, as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// What was made.
+/// Result of packing an image.
 #[derive(Debug, Serialize)]
 struct Packed {
     image: PathBuf,
-    /// Of a directory: how many names it has.
+    /// Number of names, for a directory.
     files: Option<u64>,
-    /// Of the tar or the disk.
+    /// Length of the tar or the disk.
     bytes_in: u64,
     bytes_out: u64,
     seconds: f64,
     digest: String,
-    /// Names of what lies beside the image.
+    /// Names of the files next to the image.
     beside: Vec<String>,
     signed_by: Option<String>,
-    /// What the signature is for.
+    /// Id of the image, which the signature covers.
     id: Option<String>,
-    /// Was there an image of that name before?
+    /// Whether an existing image was replaced.
     replaced: bool,
-    /// What is not as it is with images that boot.
+    /// Differences from images that boot.
     warnings: Vec<String>,
 }
 
-/// Packs an image, and says in one line what was made.
+/// Packs an image, and prints a summary.
 ///
 /// # Errors
-/// The source cannot be read, the key cannot be used, or the image not be written. The files of an earlier image are as they were
-/// then, but for an error in the last moment, when new files take their names.
+/// Returns an error if the source cannot be read, the key cannot be used, or the image cannot be written. An earlier
+/// image is then unchanged, unless the error occurs at the very end, when new files are renamed to their final names.
 pub fn pack(options: &Options) -> Result<Exit> {
     or_refused(told(options))
 }
@@ -100,7 +101,7 @@ fn packed(options: &Options) -> Result<Packed> {
     refuse_other_codec(image)?;
     let replaced = image.exists();
     if replaced && !options.force {
-        let why = format!("{} is there already: name another output, or say --force to replace it", image.display());
+        let why = format!("{} exists already; specify another output, or replace it with --force", image.display());
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let Source::Tree = source { bootable::missing(&options.source) } else { None };
@@ -153,14 +154,14 @@ impl Packed {
         let files = self.files.map_or(String::new(), |files| format!("{files} files, "));
         let signed = match (&self.signed_by, &self.id) {
             (Some(key), Some(id)) => format!(" (signed by {key} as {id})"),
-            (Some(key), None) => format!(" (signed by {key}, for no image by name: --id OS-VERSION)"),
+            (Some(key), None) => format!(" (signed by {key}, without an image id: see --id OS-VERSION)"),
             (None, _) => String::new(),
         };
         let (bytes_in, bytes_out) = (text::bytes(self.bytes_in), text::bytes(self.bytes_out));
         let (seconds, image) = (text::seconds(self.seconds), self.image.display());
-        let replaced = if self.replaced { "; it replaces the image of that name" } else { "" };
+        let replaced = if self.replaced { "; replaced the existing image" } else { "" };
         format!(
-            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; beside it {}{signed}{replaced}\n",
+            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; next to it {}{signed}{replaced}\n",
             self.beside.join(", ")
         )
     }
@@ -177,60 +178,61 @@ impl Source {
         if image.is_dir() || image.file_name().is_none() {
             return Err(Error::refusal(
                 Phase::Image,
-                format!("{} is a directory: name the image in it", image.display()),
+                format!("{} is a directory; specify the file name of the image", image.display()),
             ));
         }
-        let metadata = fs::metadata(source).context(Phase::Image, || format!("look at {}", source.display()))?;
+        let metadata = fs::metadata(source).context(Phase::Image, || format!("stat {}", source.display()))?;
         if metadata.is_file() {
             assert_stays(source, &metadata, image)?;
             return disk::kind(source);
         }
         if !metadata.is_dir() {
-            let why = format!("{} is neither a directory nor the file of a disk image", source.display());
+            let why = format!("{} is neither a directory nor a disk image file", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
-        let absolute =
-            |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
+        let absolute = |path: &Path| path.canonicalize().context(Phase::Image, || format!("stat {}", path.display()));
         let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if absolute(beside)?.starts_with(absolute(source)?) {
-            return Err(Error::refusal(Phase::Image, format!("{} lies in what it is made of", image.display())));
+            return Err(Error::refusal(Phase::Image, format!("{} is inside the directory to pack", image.display())));
         }
         let is_empty = fs::read_dir(source).map(|mut entries| entries.next().is_none());
         if is_empty.context(Phase::Image, || format!("list {}", source.display()))? {
-            let why = format!("{} is empty: there is nothing that an image could be made of", source.display());
+            let why = format!("{} is empty: there is nothing to pack", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
         Ok(Source::Tree)
     }
 }
 
-/// What stands behind the last hyphen is compared with `drophammer.minimum=`, and chooses layouts.
+/// Checks the image id. The version after its last hyphen is compared with `drophammer.minimum=` and selects layouts.
 fn refuse_other_id(id: &str) -> Result<()> {
     let is_word = id.bytes().all(|byte| byte.is_ascii_graphic());
     match ImageId::parse(id).map_err(|why| format!("--id {id}: {why}")) {
         Ok(_) if is_word => Ok(()),
         Ok(_) => {
-            Err(Error::refusal(Phase::Image, format!("--id {id:?}: only ASCII letters, digits and signs can be in it")))
+            Err(Error::refusal(Phase::Image, format!("--id {id:?}: use only ASCII letters, digits and punctuation")))
         }
         Err(why) => Err(Error::refusal(Phase::Image, why)),
     }
 }
 
-/// All images are compressed with zstd; by their names people and programs believe other things.
+/// Rejects names with the extension of another compression format: all images are compressed with zstd.
 fn refuse_other_codec(image: &Path) -> Result<()> {
     const OTHERS: [&str; 8] = ["gz", "tgz", "xz", "txz", "lz4", "bz2", "tbz", "zip"];
     let end = image.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
     match OTHERS.contains(&end.as_str()) {
         true => {
-            let why =
-                format!("{} would be compressed with zstd, which its name belies: end it in .zst", image.display());
+            let why = format!(
+                "{} has the extension of another format, but images are compressed with zstd; use .zst",
+                image.display()
+            );
             Err(Error::refusal(Phase::Image, why))
         }
         false => Ok(()),
     }
 }
 
-/// What the end of a name says that the image is not.
+/// Returns a warning if the extension of the name does not match the image.
 fn misnamed(image: &Path, source: &Source) -> Option<String> {
     let name = file_name(image).to_lowercase();
     let (is, ending) = match source {
@@ -245,11 +247,14 @@ fn misnamed(image: &Path, source: &Source) -> Option<String> {
     let inner = bare.unwrap_or(&name).rsplit_once('.').map(|(_, end)| end);
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
     belied.then(|| {
-        format!("{} is {is}, compressed with zstd, and its name says otherwise: end it in .{ending}", image.display())
+        format!(
+            "{} is {is}, compressed with zstd, which its name does not show; use the extension .{ending}",
+            image.display()
+        )
     })
 }
 
-/// Refuses a source that is, by whatever name, one of the files that packing it replaces.
+/// Rejects a source that is, under any name, one of the files that packing replaces.
 fn assert_stays(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -260,23 +265,23 @@ fn assert_stays(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> 
     match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
         Some(path) => {
             let (source, path) = (source.display(), path.display());
-            let why = format!("{source} is the same file as {path}, which would be replaced: name another output");
+            let why = format!("{source} is the same file as {path}, which would be replaced; specify another output");
             Err(Error::refusal(Phase::Image, why))
         }
         None => Ok(()),
     }
 }
 
-/// Nothing in the image is younger (<https://reproducible-builds.org/specs/source-date-epoch/>).
+/// Parses the upper limit for times in the image (<https://reproducible-builds.org/specs/source-date-epoch/>).
 fn epoch(text: Option<&str>) -> Result<Option<i64>> {
     let Some(text) = text else { return Ok(None) };
     let seconds = text.parse().ok().filter(|seconds| *seconds >= 0);
     let bad =
-        || Error::refusal(Phase::Settings, format!("SOURCE_DATE_EPOCH={text} is no number of seconds since 1970"));
+        || Error::refusal(Phase::Settings, format!("SOURCE_DATE_EPOCH={text} is not a number of seconds since 1970"));
     seconds.map(Some).ok_or_else(bad)
 }
 
-/// What goes beside an image, by suffix. Without a signer the signatures of an earlier image are not among it.
+/// Returns the documents next to the image, by suffix. Without a signer there are no signatures.
 fn documents(
     image: &Path,
     manifest: &Manifest,
@@ -298,7 +303,8 @@ fn documents(
     Ok(documents)
 }
 
-/// The image last: who fetches in between finds an old image with new documents, which do not agree, and refuses it.
+/// Renames all files, the image last: a client that fetches meanwhile gets the old image with new documents, which do
+/// not match, and rejects it.
 fn put_in_place(image: &Path, new: Part, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {
@@ -321,12 +327,12 @@ fn put_in_place(image: &Path, new: Part, documents: &[(&'static str, String)]) -
     Ok(())
 }
 
-/// A file that goes away again unless it gets its name in time.
+/// Temporary file that is removed unless it is renamed.
 struct Part(PathBuf);
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Renamed, or never made: then there is none.
+        // After renaming, or if it was never created, there is none.
         let _ = fs::remove_file(&self.0);
     }
 }

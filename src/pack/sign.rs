@@ -1,4 +1,4 @@
-//! Signatures as minisign makes them, with its secret keys.
+//! Signatures in minisign's format, made with its secret keys.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::NAME_IN_COMMENT;
@@ -8,16 +8,16 @@ use std::io::IsTerminal;
 use std::path::Path;
 use time::OffsetDateTime;
 
-/// For keys that are used where nobody types.
+/// Environment variable with the password of the key, for non-interactive use.
 const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 
-/// Kind, id and key of a public one.
+/// Length of a public key in its file, in bytes: algorithm, id and key.
 const PUBLIC_BYTES: usize = 42;
 
-/// A signature's first line, which nobody signs.
+/// First line of a signature, which is not signed.
 const UNTRUSTED: &str = "signature of drophammer image pack";
 
-/// A secret key that is open.
+/// Unlocked secret key.
 pub struct Signer {
     secret: SecretKey,
     public: PublicKey,
@@ -25,10 +25,10 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Takes the password from the environment, else from the terminal.
+    /// Reads the key. Its password comes from the environment, or else from the terminal.
     ///
     /// # Errors
-    /// There is no such key, or no password that opens it.
+    /// Returns an error if there is no such key, or the password is missing or wrong.
     pub fn open(path: &Path) -> Result<Signer> {
         Signer::with_password(path, || password(path))
     }
@@ -37,12 +37,12 @@ impl Signer {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
-        // What reads keys speaks of symbols and buffers.
-        let no_key = || Error::refusal(Phase::Settings, format!("{} is no secret key of minisign", path.display()));
+        // The library's own errors are about symbols and buffers.
+        let no_key = || Error::refusal(Phase::Settings, format!("{} is not a minisign secret key", path.display()));
         let bytes = BASE64_STANDARD.decode(line).map_err(|_| no_key())?;
         if bytes.len() == PUBLIC_BYTES {
             let why = format!(
-                "{} is a public key: an image is signed with the secret one, which minisign -G made with it",
+                "{} is a public key; sign with the secret key that minisign -G created with it",
                 path.display()
             );
             return Err(Error::refusal(Phase::Settings, why));
@@ -54,10 +54,10 @@ impl Signer {
         Ok(Signer { secret, public, id: format!("{number:016X}") })
     }
 
-    /// The text of the `.minisig` of a file, with the id of the image that it is for.
+    /// Returns the content of a file's `.minisig`, with the id of the image that it covers.
     ///
     /// # Errors
-    /// The key cannot sign.
+    /// Returns an error if signing fails.
     pub fn sign(&self, file: &str, text: &str, id: Option<&str>, epoch: Option<i64>) -> Result<String> {
         let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
         let name = id.map_or(String::new(), |id| format!("\t{NAME_IN_COMMENT}{id}"));
@@ -69,17 +69,19 @@ impl Signer {
 
 fn opened(path: &Path, text: &str, password: Option<String>) -> Result<SecretKey> {
     let opened = SecretKeyBox::from_string(text).and_then(|boxed| boxed.into_secret_key(password));
-    opened.context(Phase::Settings, || format!("open the secret key {}", path.display()))
+    opened.context(Phase::Settings, || format!("unlock the secret key {}", path.display()))
 }
 
-/// None: it is asked for at the terminal.
+/// Returns the password from the environment; `None` if it can be read from the terminal.
 fn password(key: &Path) -> Result<Option<String>> {
     match std::env::var(PASSWORD) {
         Ok(password) => Ok(Some(password)),
         Err(_) if std::io::stdin().is_terminal() => Ok(None),
         Err(_) => {
-            let why =
-                format!("the secret key {} has a password: set {PASSWORD}, as there is no terminal", key.display());
+            let why = format!(
+                "cannot ask for the password of the secret key {} without a terminal; set {PASSWORD}",
+                key.display()
+            );
             Err(Error::new(Phase::Settings, why))
         }
     }
@@ -100,7 +102,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             let error = Signer::open(&path).err().unwrap();
             assert!(
-                error.is_refusal() && error.to_string().ends_with("some.key is no secret key of minisign"),
+                error.is_refusal() && error.to_string().ends_with("some.key is not a minisign secret key"),
                 "{error}"
             );
         }

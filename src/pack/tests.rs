@@ -179,7 +179,7 @@ fn what_is_refused_is_told_from_what_fails() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 5);
     assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Exit::Good);
     let again = packed(&options(&at("disk.raw"), &at("image"))).unwrap();
-    assert!(again.line().ends_with("; it replaces the image of that name\n"), "{}", again.line());
+    assert!(again.line().ends_with("; replaced the existing image\n"), "{}", again.line());
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn an_image_is_replaced_when_that_is_said() {
     let before = fs::read(&image).unwrap();
     fs::write(tree.path().join("new"), "new").unwrap();
     let error = packed(&options).unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("is there already: name another output"), "{error}");
+    assert!(error.is_refusal() && error.to_string().contains("exists already; specify another output"), "{error}");
     assert!(fs::read(&image).unwrap() == before);
     assert!(packed(&Options { force: true, ..options }).unwrap().replaced);
     assert!(fs::read(&image).unwrap() != before);
@@ -208,14 +208,14 @@ fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
         (
             tree.path(),
             "image.tar",
-            "image.tar is a tar, compressed with zstd, and its name says otherwise: end it in .tar.zst",
+            "image.tar is a tar, compressed with zstd, which its name does not show; use the extension .tar.zst",
         ),
         (tree.path(), "image.raw.zst", "image.raw.zst is a tar"),
-        (tree.path(), "debian-12.0.20261101", "and its name says otherwise"),
+        (tree.path(), "debian-12.0.20261101", "which its name does not show"),
         (&disk, "image.raw.zst", ""),
         (&disk, "image.img.ZST", ""),
         (&disk, "image.qcow2.zst", "is a raw disk image, compressed with zstd"),
-        (&disk, "image.tar.zst", "end it in .raw.zst"),
+        (&disk, "image.tar.zst", "use the extension .raw.zst"),
     ] {
         let warnings = packed(&options(source, &out.path().join(name))).unwrap().warnings;
         let (mut names, others): (Vec<_>, Vec<_>) = warnings.into_iter().partition(|text| text.contains("its name"));
@@ -326,21 +326,21 @@ fn what_cannot_be_packed_is_named_and_leaves_nothing() {
     for (options, says) in [
         (plain("none"), "none: No such file"),
         (plain("empty"), "the file is empty"),
-        (plain("packed.zst"), "is compressed with zstd already: unpack it first"),
-        (plain("packed.gz"), "compressed with gzip already"),
-        (plain("backed.qcow2"), "takes data from another file: make one file of it"),
-        (plain("elsewhere.qcow2"), "takes data from another file"),
-        (options(Path::new("/dev/null"), &image), "neither a directory nor the file of a disk image"),
-        (options(&at("tree"), &at("tree/image")), "lies in what it is made of"),
-        (options(&at("tree"), &out), "out is a directory: name the image in it"),
-        (options(&at("tree"), &at("no/such/image")), "look at"),
+        (plain("packed.zst"), "is already compressed with zstd; decompress it first"),
+        (plain("packed.gz"), "already compressed with gzip"),
+        (plain("backed.qcow2"), "refers to another file; convert it to a single file"),
+        (plain("elsewhere.qcow2"), "refers to another file"),
+        (options(Path::new("/dev/null"), &image), "neither a directory nor a disk image file"),
+        (options(&at("tree"), &at("tree/image")), "is inside the directory to pack"),
+        (options(&at("tree"), &out), "out is a directory; specify the file name of the image"),
+        (options(&at("tree"), &at("no/such/image")), "stat"),
         (options(&at("disk"), &at("no/such/image")), "create"),
         (with_id(plain("disk"), "debian"), "--id debian: invalid format for os image"),
         (with_id(plain("disk"), "debian-twelve"), "invalid semantic version"),
-        (with_id(plain("disk"), "de\tbian-12"), "only ASCII letters, digits and signs"),
+        (with_id(plain("disk"), "de\tbian-12"), "use only ASCII letters, digits and punctuation"),
         (with_key(plain("disk"), "none.key"), "read the secret key"),
         (with_key(plain("disk"), "one.pub"), "one.pub"),
-        (with_key(plain("disk"), "img.tar.zst.sha256"), "img.tar.zst.sha256 is no secret key of minisign"),
+        (with_key(plain("disk"), "img.tar.zst.sha256"), "img.tar.zst.sha256 is not a minisign secret key"),
     ] {
         let error = packed(&options).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
@@ -356,7 +356,7 @@ fn an_old_image_gives_way_as_a_whole() {
     let signed = packed(&with_key(options(&disk, &image), "one.key")).unwrap();
     assert_eq!((signed.beside.len(), signed.signed_by.as_deref()), (4, Some("6C22FE75B6915BAB")));
     assert!(
-        signed.line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB, for no image by name: "),
+        signed.line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB, without an image id: "),
         "{}",
         signed.line()
     );

@@ -1,5 +1,5 @@
-//! A directory as a tar: depth first, the names of each directory in the order of their bytes, so that the order in which
-//! files were made does not show.
+//! Packing a directory as a tar: depth first, names sorted by their bytes, so that the order in which files were
+//! created has no effect.
 
 use super::frames::Frames;
 use super::member::{Member, What};
@@ -18,20 +18,21 @@ struct Walk<'a, W: Write> {
     device: u64,
     tar: Builder<Frames<W>>,
     epoch: Option<i64>,
-    /// The first name of each file that has several, by device and inode.
+    /// First name of each file with several names, by device and inode.
     first_names: HashMap<(u64, u64), PathBuf>,
     files: u64,
 }
 
-/// Returns how many names were packed.
+/// Packs the directory, and returns how many names were packed.
 ///
 /// # Errors
-/// Something cannot be read, changes meanwhile, or lies on another filesystem; or the image cannot be written.
+/// Returns an error if a file cannot be read, is modified meanwhile or is on another filesystem, or the image cannot be
+/// written.
 pub fn pack<W: Write>(root: &Path, frames: Frames<W>, epoch: Option<i64>) -> Result<(u64, Frames<W>)> {
-    let metadata = fs::metadata(root).context(Phase::Image, || format!("look at {}", root.display()))?;
+    let metadata = fs::metadata(root).context(Phase::Image, || format!("stat {}", root.display()))?;
     let tar = Builder::new(frames);
     let mut walk = Walk { root, device: metadata.dev(), tar, epoch, first_names: HashMap::new(), files: 0 };
-    // Deepest first, last name first: the next to pack is always the last.
+    // A stack, so names are sorted in reverse: the next to pack is always the last.
     let mut todo = vec![PathBuf::new()];
     while let Some(path) = todo.pop() {
         if walk.add(&path)? {
@@ -40,7 +41,7 @@ pub fn pack<W: Write>(root: &Path, frames: Frames<W>, epoch: Option<i64>) -> Res
             todo.extend(names.into_iter().map(|name| path.join(name)));
         }
     }
-    let frames = walk.tar.into_inner().context(Phase::Image, || "end the tar".to_owned())?;
+    let frames = walk.tar.into_inner().context(Phase::Image, || "finish the tar".to_owned())?;
     Ok((walk.files, frames))
 }
 
@@ -51,18 +52,19 @@ impl<W: Write> Walk<'_, W> {
         listed.context(Phase::Image, || format!("list {}", directory.display()))
     }
 
-    /// Whether it is a directory.
+    /// Packs one name, and returns whether it is a directory.
     fn add(&mut self, path: &Path) -> Result<bool> {
         let full = self.root.join(path);
-        // What the caller names may be a symlink; below it they are packed as they are.
+        // The given root may be a symlink; symlinks below it are packed as such.
         let look = if path.as_os_str().is_empty() { fs::metadata } else { fs::symlink_metadata };
-        let metadata = look(&full).context(Phase::Image, || format!("look at {}", full.display()))?;
+        let metadata = look(&full).context(Phase::Image, || format!("stat {}", full.display()))?;
         if metadata.is_dir() && metadata.dev() != self.device {
-            let why = "another filesystem is mounted there; an image is one tree: unmount it, or copy what it has";
+            let why = "another filesystem is mounted there, but an image is one tree; unmount it, or copy its \
+                       content";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {
-            tracing::warn!("{} is a socket and is left out", full.display());
+            tracing::warn!("{} is a socket, which is left out", full.display());
             return Ok(false);
         }
         self.append(path, &full, &metadata).context(Phase::Image, || format!("pack {}", full.display()))?;
@@ -72,7 +74,7 @@ impl<W: Write> Walk<'_, W> {
 
     fn append(&mut self, path: &Path, full: &Path, metadata: &Metadata) -> std::io::Result<()> {
         let what = self.what(path, full, metadata)?;
-        // Other names of a file say nothing of it: it is as its first one says.
+        // Hard links have no attributes of their own: those of the first name apply.
         let xattrs = if let What::HardLink(_) = what { Vec::new() } else { xattrs(full)? };
         Member { path: name_of(path, metadata.is_dir()), metadata, what, xattrs, epoch: self.epoch }
             .append(&mut self.tar)
@@ -97,7 +99,7 @@ impl<W: Write> Walk<'_, W> {
     }
 }
 
-/// As tar writes it: a directory ends in a slash.
+/// Returns the name of a member; that of a directory ends with a slash.
 fn name_of(path: &Path, is_directory: bool) -> Vec<u8> {
     let mut name = path.as_os_str().as_bytes().to_owned();
     if name.is_empty() {
@@ -109,7 +111,7 @@ fn name_of(path: &Path, is_directory: bool) -> Vec<u8> {
     name
 }
 
-/// In the order of their names; filesystems list them as they like.
+/// Returns the xattrs, sorted by name: filesystems list them in any order.
 fn xattrs(full: &Path) -> std::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let listed = match xattr::list(full) {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(Vec::new()),

@@ -1,11 +1,11 @@
-//! Docker's `config.json`, and Podman's, which is like it.
+//! Docker's `config.json`, and the similar file of Podman.
 
 use super::{PullSecret, Secret, canonical, registry_of};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// `~/.docker/config.json`, as far as it is about registries.
+/// The registry credentials in `~/.docker/config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct DockerConfig {
     #[serde(default)]
@@ -27,30 +27,33 @@ struct Auth {
     password: Secret,
     #[serde(default)]
     identitytoken: Secret,
-    /// Not one of Docker's own fields, which ignores it.
+    /// Extension; Docker ignores it.
     #[serde(default)]
     token_service: String,
 }
 
 impl DockerConfig {
-    /// # Errors
-    /// It is no such file. What is wrong is named by its place alone: there are passwords in it.
-    pub fn parse(text: &str) -> Result<DockerConfig, String> {
-        serde_json::from_slice(text.as_bytes())
-            .map_err(|error| format!("{}:{}: it is not what Docker's config.json is", error.line(), error.column()))
-    }
-
-    /// What it has for the registry of an image. Of several entries (Podman's have repositories in them) the longest counts.
+    /// Parses the file.
     ///
     /// # Errors
-    /// What it has is of no use.
+    /// Returns an error with only the position if the file is invalid, because it contains passwords.
+    pub fn parse(text: &str) -> Result<DockerConfig, String> {
+        serde_json::from_slice(text.as_bytes())
+            .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
+    }
+
+    /// Returns the credentials for the registry of an image. If several entries match, the longest is used (entries of
+    /// Podman may contain a repository).
+    ///
+    /// # Errors
+    /// Returns an error if the entry cannot be used.
     pub fn secret(&self, url: &str) -> Result<Option<PullSecret>, String> {
         let (Some(registry), Some((_, path))) = (registry_of(url), url.split_once("://")) else { return Ok(None) };
         let path = path.split_once('/').map_or("", |(_, path)| path);
         let path = format!("{registry}/{path}");
         let fits = |key: &&String| {
             let key = place(key);
-            // A host ends where the repository begins: its port is a part of it.
+            // A host ends where the repository begins: its port is part of it.
             let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
             path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
         };
@@ -62,8 +65,8 @@ impl DockerConfig {
             let helper = helper.or(self.store.as_ref().filter(|_| found.is_some()));
             return helper.map_or(Ok(None), |helper| {
                 Err(format!(
-                    "the password for {registry} lies with the helper docker-credential-{helper}, which is not asked: write \
-                     it into auths"
+                    "the credentials for {registry} are stored in the helper docker-credential-{helper}, which is \
+                     not supported; add them to auths"
                 ))
             });
         };
@@ -86,7 +89,7 @@ impl Auth {
     }
 }
 
-/// `https://index.docker.io/v1/` means the registry that is called docker.io.
+/// Returns the canonical form of a key: `https://index.docker.io/v1/` is the registry docker.io.
 fn place(key: &str) -> String {
     let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));

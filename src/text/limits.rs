@@ -1,23 +1,23 @@
-//! Length of texts that come from outside: from machines, controllers, registries, control planes, and disks of earlier owners. Each
-//! kind of text has one function, which shortens it and makes it harmless for terminals.
+//! Length limits for untrusted text: from machines, controllers, registries, control planes, and previous owners of
+//! disks. Each kind of text has a function that truncates it and escapes it for terminals.
 
 use super::{clean, cut};
 
-/// Ids, UUIDs, serial numbers, WWNs, MACs.
+/// Maximum length of ids, UUIDs, serial numbers, WWNs and MACs, in bytes.
 pub const IDENTIFIER_BYTES: usize = 256;
-/// Names of stages, steps, labels, kinds.
+/// Maximum length of names of stages, steps, labels and types, in bytes.
 pub const NAME_BYTES: usize = 256;
-/// Everything else that is written in one line, such as a kernel command line.
+/// Maximum length of any other single line, such as a kernel command line, in bytes.
 pub const LINE_BYTES: usize = 4 << 10;
-/// Several lines for people, such as the error message of a tool.
+/// Maximum length of a message of several lines, such as the error message of a tool, in bytes.
 pub const MESSAGE_BYTES: usize = 16 << 10;
-/// Plans, certificates and logs.
+/// Maximum length of plans, certificates and logs, in bytes.
 pub const DOCUMENT_BYTES: usize = 1 << 20;
 
-/// Stands at the end of a text that was shortened.
+/// Mark at the end of a truncated text.
 const SHORTENED: &str = "…";
 
-/// Kind of a text that comes from outside.
+/// Kind of an untrusted text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     Identifier,
@@ -25,12 +25,12 @@ pub enum TextKind {
     Line,
     Message,
     Document,
-    /// A document that is kept to its last line end: a signature may be over it.
+    /// Document that is cut at a line end, since a signature may cover it.
     Log,
 }
 
 impl TextKind {
-    /// Shortens a text of this kind and makes it harmless.
+    /// Truncates a text of this kind, and removes characters that are unsafe on a terminal.
     pub fn bounded(self, text: &str) -> String {
         match self {
             TextKind::Identifier => identifier(text),
@@ -74,7 +74,7 @@ pub fn log(text: &str) -> String {
     cut(text, DOCUMENT_BYTES).split_inclusive('\n').map(line).collect()
 }
 
-/// Returns the first line of a message, for one line of a log.
+/// Returns the first line of a message, for a log line.
 pub fn first_line(text: &str) -> String {
     line(text.lines().next().unwrap_or_default())
 }
@@ -83,7 +83,7 @@ fn lines(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns at most so many bytes of a text; a mark at the end shows that it was shortened.
+/// Truncates a text to a number of bytes, and marks that at its end.
 pub fn shortened(text: &str, bytes: usize) -> String {
     match text.len() <= bytes {
         true => text.to_owned(),

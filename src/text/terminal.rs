@@ -1,5 +1,6 @@
-//! Text from disks, networks and files on a terminal: control characters, invisible characters and those that change the direction of writing are escaped.
-//! Every command and log writes through these functions (`crate::stdout`, `crate::console`), and its own styles are the only sequences that pass.
+//! Safe output of untrusted text on a terminal: control characters, invisible characters and those that change the
+//! writing direction are escaped. Every command and log writes through these functions (`crate::stdout`,
+//! `crate::console`), and only its own styles are output as escape sequences.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -15,7 +16,7 @@ pub enum Style {
     Cyan,
 }
 
-/// Parameters of the sequence Select Graphic Rendition (ECMA-48, 8.3.117), in the order of the enum.
+/// Parameters of the Select Graphic Rendition sequence (ECMA-48, 8.3.117), in the order of the enum.
 const STYLES: [(Style, &str); 6] = [
     (Style::Bold, "1"),
     (Style::Dim, "2"),
@@ -25,12 +26,13 @@ const STYLES: [(Style, &str); 6] = [
     (Style::Cyan, "36"),
 ];
 
-/// Noncharacters of Unicode, which no text may exchange: the first begins the first style. They become sequences when they are written.
+/// Noncharacters of Unicode, which text must not contain: the first one marks the first style. They are replaced by
+/// escape sequences on output.
 const FIRST_MARK: u32 = 0xfdd0;
 const END_MARK: char = '\u{fdef}';
 
 impl Style {
-    /// Returns the text, escaped, with marks around it that [`styled`] replaces.
+    /// Returns the text, escaped, between marks that [`styled`] replaces.
     pub fn paint(self, text: &str) -> String {
         format!("{}{}{END_MARK}", self.mark(), escape(text))
     }
@@ -50,12 +52,12 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{fdd0}'..='\u{fdef}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Escapes hidden characters as `\u{1b}`. Line breaks and tabs are kept: use [`escape_line`] for a name.
+/// Escapes hidden characters as `\u{1b}`. Line breaks and tabs are kept; use [`escape_line`] for names.
 pub fn escape(text: &str) -> Cow<'_, str> {
     escape_except(text, &['\n', '\t'])
 }
 
-/// Escapes hidden characters, and line breaks and tabs too, so that a name cannot imitate lines or columns of a table.
+/// Escapes hidden characters, line breaks and tabs, so that a name cannot imitate lines or columns of a table.
 pub fn escape_line(text: &str) -> Cow<'_, str> {
     escape_except(text, &[])
 }
@@ -76,7 +78,7 @@ fn escape_except<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(escaped)
 }
 
-/// Escapes hidden characters, and replaces the marks of [`Style::paint`] by the sequences of a terminal.
+/// Escapes hidden characters, and replaces the marks of [`Style::paint`] by escape sequences.
 pub fn styled(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for part in text.split_inclusive(is_mark) {
@@ -95,7 +97,8 @@ fn is_mark(c: char) -> bool {
     c == END_MARK || (c as u32).checked_sub(FIRST_MARK).is_some_and(|index| (index as usize) < STYLES.len())
 }
 
-/// Escapes hidden characters in a JSON document. The document keeps its value: outside of strings there are only ASCII characters.
+/// Escapes hidden characters in a JSON document. The document keeps its value: outside of strings there are only ASCII
+/// characters.
 pub fn escape_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t');
     if !document.contains(is_escaped) {
@@ -115,7 +118,7 @@ pub fn escape_json(document: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Escapes a message, and indents its further lines: a line in it cannot pass for a message of its own.
+/// Escapes a message, and indents its further lines, so that none of them can pass for a message of its own.
 pub fn message(text: &str) -> String {
     escape(text.trim_end()).replace('\n', "\n    ")
 }

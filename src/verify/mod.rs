@@ -1,5 +1,5 @@
-//! Runs the `verify` of an OS definition, which says no before anything is destroyed. It sees the definition alone: no disks, no
-//! network, nothing that it could write (`command::sandbox`).
+//! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. It runs
+//! in a sandbox with the definition alone: no disks, no network, nothing writable (`command::sandbox`).
 
 pub mod worker;
 
@@ -7,29 +7,29 @@ use crate::command::{Command, CommandError, End};
 use crate::definition::Chosen;
 use std::time::Duration;
 
-/// What this program is called with, once more, as the process that goes into the sandbox.
+/// Argument with which this program is called to become the sandboxed process.
 pub const WORKER: &str = "verify-worker";
 
-/// The same program, also where its file has been replaced meanwhile.
+/// This program, even if its file has been replaced meanwhile.
 #[cfg(not(test))]
 const PROGRAM: (&str, &[&str]) = ("/proc/self/exe", &[WORKER]);
 
-/// In place of `main`, which a test has not.
+/// Test function that takes the place of `main`.
 #[cfg(test)]
 const PROGRAM: (&str, &[&str]) =
     ("/proc/self/exe", &["--exact", "verify::worker::tests::worker", "--ignored", "--test-threads=1", "--nocapture"]);
 
-/// What comes of it.
+/// Result of running `verify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// In its words.
+    /// The error output of `verify`.
     Refused(String),
-    /// Nobody knows: it could not be run here, for this reason.
+    /// `verify` could not be run, for this reason.
     NotRun(String),
 }
 
-/// Runs it to its end, or to the deadline.
+/// Runs `verify` until it exits or the deadline passes.
 pub fn verify(chosen: &Chosen, deadline: Duration) -> Verdict {
     if !chosen.has_verify() {
         return Verdict::Good;
@@ -45,7 +45,7 @@ pub fn verify(chosen: &Chosen, deadline: Duration) -> Verdict {
 
 fn judged(error: &CommandError) -> Verdict {
     let said = error.tail.join(" | ");
-    let saying = if said.is_empty() { ", without a word".to_owned() } else { format!(", saying: {said}") };
+    let saying = if said.is_empty() { ", without output".to_owned() } else { format!(", saying: {said}") };
     match &error.end {
         End::NotStarted(error) => Verdict::NotRun(error.to_string()),
         End::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
@@ -54,9 +54,9 @@ fn judged(error: &CommandError) -> Verdict {
         End::Exited(code) => Verdict::Refused(format!("it exited with {code}{saying}")),
         End::Killed(signal) => Verdict::Refused(format!("it was killed by signal {signal}{saying}")),
         End::Deadline { limit, .. } => {
-            Verdict::Refused(format!("it did not end within {} s, and was ended{saying}", limit.as_secs_f32()))
+            Verdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
         }
-        // Its output is not read to the end.
+        // The output is not read completely.
         End::NotWhole(_) => Verdict::Good,
     }
 }

@@ -1,4 +1,4 @@
-//! The process that goes into the sandbox, and becomes `verify` there.
+//! Process that enters the sandbox and executes `verify`.
 
 use crate::command::sandbox::{self, Seen};
 use crate::definition::Files;
@@ -7,15 +7,16 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{self, Command, Stdio};
 
-/// Where the definition lies in the sandbox.
+/// Directory of the definition in the sandbox.
 const FOLDER: &str = "/definition";
 
-/// It exits with this when `verify` was not started,
+/// Exit code if `verify` could not be started.
 pub const NOT_RUN: i32 = 125;
-/// and says why after this.
+/// Prefix of the error message in that case.
 pub const TROUBLE: &str = "no sandbox: ";
 
-/// Becomes the `verify` of the definition whose files come through standard input. What is in its environment stays.
+/// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is
+/// preserved.
 pub fn run() -> ! {
     let Err(error) = start();
     eprintln!("{TROUBLE}{error}");
@@ -35,7 +36,7 @@ fn start() -> io::Result<std::convert::Infallible> {
     let program = Path::new(FOLDER).join("verify");
     let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
     let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();
-    Err(io::Error::other(format!("verify, which begins with {first:?}, cannot be started here: {error}")))
+    Err(io::Error::other(format!("cannot start verify, whose first line is {first:?}: {error}")))
 }
 
 #[cfg(test)]

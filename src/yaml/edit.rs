@@ -1,6 +1,6 @@
-//! A YAML text with some of its values changed. Comments, order, quotes and line ends stay where nothing changes.
+//! Editing values of a YAML text. Comments, order, quotes and line ends are preserved where nothing changes.
 //!
-//! Of a list the items are found again by their names. What goes takes its own comments along, and these are told.
+//! Items of a list are matched by their names. A removed value takes its comments along, and these are returned.
 
 mod nodes;
 mod write;
@@ -11,19 +11,20 @@ use serde_json::{Map, Value};
 use std::ops::Range;
 use write::{block, flow, scalar};
 
-/// A text with its changes.
+/// Result of editing a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edited {
     pub text: String,
-    /// Comments that have gone with what they were on.
+    /// Comments that were removed together with their values.
     pub gone: Vec<String>,
 }
 
-/// Fields by which an item of a list is the same item, though others of its fields change.
+/// Fields that identify an item of a list even if its other fields change.
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
-/// The text with what differs between `old`, which it says, and `new`. None when that cannot be done in place. The caller reads
-/// the result again and compares it: a text may say `old` in ways that this does not know.
+/// Changes in the text what differs between `old`, its current value, and `new`. Returns `None` if that cannot be done
+/// in place. The caller must parse the result and compare it: a text may express `old` in ways that this does not
+/// support.
 pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -33,7 +34,7 @@ pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
     let mut editor = Editor { text: body, edits: Vec::new() };
     editor.change(&root, None, old, new, 0)?;
     let Editor { mut edits, .. } = editor;
-    // What is inserted at one place stays in its order.
+    // Insertions at one position keep their order.
     order::by_key(&mut edits, |(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
@@ -50,7 +51,7 @@ pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
     Some(Edited { text: format!("{bom}{changed}"), gone })
 }
 
-/// Does the text have a comment? What cannot be read might have one.
+/// Returns whether the text has a comment, or `true` if it cannot be parsed and might have one.
 pub fn has_comments(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match nodes::read(text) {
@@ -59,7 +60,7 @@ pub fn has_comments(text: &str) -> bool {
     }
 }
 
-/// Where comments are: a `#` behind a blank, and in no scalar.
+/// Returns the ranges of comments: a `#` after whitespace, outside of scalars.
 fn comments(text: &str, scalars: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (at, _) in text.match_indices('#') {
@@ -81,12 +82,12 @@ fn line_start(text: &str, from: usize) -> usize {
     text[..from].rfind('\n').map_or(0, |end| end + 1)
 }
 
-/// Behind the end of its line.
+/// Returns the start of the next line.
 fn next_line(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
-/// A new document with these fields, in this order.
+/// Formats a new document with these fields, in this order.
 pub fn written(document: &Value, order: &[&str]) -> String {
     let fields = order.iter().filter_map(|name| Some((name, document.get(*name)?)));
     fields.map(|(name, value)| format!("{}:{}\n", scalar(name), block(value, 0, 1, "\n"))).collect()
@@ -98,7 +99,7 @@ struct Editor<'a> {
 }
 
 impl Editor<'_> {
-    /// `from` is where the value may begin: behind a colon. A list item and the document have none.
+    /// Changes a value. `from` is the offset after the colon; `None` for a list item and the document.
     fn change(&mut self, node: &Node, from: Option<usize>, old: &Value, new: &Value, depth: usize) -> Option<()> {
         if old == new {
             return Some(());
@@ -121,7 +122,7 @@ impl Editor<'_> {
     fn replace(&mut self, node: &Node, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
         let is_short = !new.is_array() && !new.is_object();
         let (range, text) = match from {
-            // A value in its quotes: what is between colon and value stays.
+            // A short value is replaced alone: the text between colon and value is preserved.
             Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, flow(new)),
             Some(from) if node.within_flow => (from..node.end?, format!(" {}", flow(new))),
             Some(from) => {
@@ -146,7 +147,7 @@ impl Editor<'_> {
             let (before, after) = (given(old, &entry.key), given(new, &entry.key));
             match goes(entry, old, new) {
                 true => self.remove_entry(node, entries, index)?,
-                // What the text says and `old` does not is none of ours.
+                // A value that is in the text but not in `old` is not changed.
                 false if before == after => {}
                 false => self.change(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
             }
@@ -183,7 +184,7 @@ impl Editor<'_> {
                 let start = line_start(self.text, entry.start);
                 match (self.text[start..entry.start].trim().is_empty(), next) {
                     (true, _) => start..next_line(self.text, entry.node.end?),
-                    // Behind the dash of an item: the next field takes its place.
+                    // After the dash of an item, the next field takes its place.
                     (false, Some(next)) => entry.start..next.start,
                     (false, None) => return None,
                 }
@@ -233,7 +234,7 @@ impl Editor<'_> {
         Some(())
     }
 
-    /// Behind the item `before`, else in front of the first one that stays.
+    /// Inserts after the item `before`, or else in front of the first one that is preserved.
     fn insert_item(
         &mut self,
         node: &Node,
@@ -270,7 +271,7 @@ impl Editor<'_> {
         self.text[line_start(self.text, at)..at].chars().count()
     }
 
-    /// Of the field whose line that is: behind the dashes of lists.
+    /// Returns the indentation of the field in this line, which is after the dashes of lists.
     fn indent_of(&self, at: usize) -> usize {
         let line = &self.text[line_start(self.text, at)..at];
         line.chars().take_while(|c| [' ', '-'].contains(c)).count()
@@ -281,7 +282,7 @@ impl Editor<'_> {
     }
 }
 
-/// Null where nothing is said.
+/// Returns the value of a field, or null if it is missing.
 fn given(fields: &Map<String, Value>, name: &str) -> Value {
     fields.get(name).cloned().unwrap_or_default()
 }
@@ -290,7 +291,7 @@ fn goes(entry: &Entry, old: &Map<String, Value>, new: &Map<String, Value>) -> bo
     given(new, &entry.key).is_null() && !given(old, &entry.key).is_null()
 }
 
-/// Of each new item, which old one it is.
+/// Returns for each new item the index of the old one that it matches.
 fn places(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

@@ -1,5 +1,5 @@
-//! Fuzzing the reader of YAML by structure: values written in all styles, and with what is not supported. A document that is read here
-//! and by PyYAML must be the same one.
+//! Structural fuzz test of the YAML reader: values in all styles, and unsupported constructs. A document that both this
+//! reader and PyYAML accept must have the same value in both.
 
 use super::read;
 use crate::image::fuzzing::{Fuzz, folder};
@@ -17,7 +17,7 @@ static JUDGE: LazyLock<Mutex<Judge>> = LazyLock::new(|| Mutex::new(Judge::start(
 /// Number of documents by verdict.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// PyYAML, as a process that answers one request after the other.
+/// PyYAML, as a process that answers requests in sequence.
 struct Judge {
     _child: Child,
     input: ChildStdin,
@@ -27,7 +27,7 @@ struct Judge {
 impl Judge {
     fn start() -> Judge {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
-        // Debian's, for which its package of PyYAML is.
+        // Debian's Python, which its PyYAML package is for.
         let mut child = Command::new("/usr/bin/python3")
             .arg(script)
             .stdin(Stdio::piped())
@@ -80,7 +80,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     let theirs = JUDGE.lock().unwrap().read(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
-            // A document without content is a mapping without fields here.
+            // An empty document is a mapping without fields here.
             let is_empty = theirs.is_null() && ours.as_object().is_some_and(Map::is_empty);
             assert!(is_empty || ours == theirs, "{text}\n{ours}\n{theirs}");
             "same document"
@@ -93,7 +93,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     ours.is_ok()
 }
 
-/// The document with all scalars as text.
+/// Returns the document with all scalars as text.
 fn plain(node: &Node) -> Value {
     match node {
         Node::Scalar(scalar) => Value::from(scalar.as_str()),
@@ -110,7 +110,7 @@ const WORDS: [&str; 26] = [
     "&a", "!a", "\"", "'", "é x", "{a", "[b]", "<<", "---",
 ];
 const KEYS: [&str; 8] = ["a", "b", "key", "long key", "x-y", "n", "1", "\u{e9}"];
-/// What a document gets in addition, now and then.
+/// Constructs that are occasionally added to a document.
 const ODDITIES: [&str; 14] = [
     "a: &anchor x\nb: *anchor\n",
     "a: &m {x: 1}\nb: {<<: *m}\n",
@@ -170,7 +170,7 @@ fn block_sequence(random: &mut Rng, text: &mut String, indent: usize, depth: usi
     }
 }
 
-/// What follows a colon or a dash, to the end of its last line.
+/// Generates the text after a colon or a dash, up to the end of its last line.
 fn value(random: &mut Rng, text: &mut String, indent: usize, depth: usize) {
     let step = random.usize(1..5);
     match random.u8(..9) {

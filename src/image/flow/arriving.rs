@@ -1,4 +1,4 @@
-//! The first half of the pipeline: fetch, digest and decode, each in threads of its own, from where the bytes are into the rings.
+//! First half of the pipeline: download, digest and decoder, each in its own threads.
 
 use super::decode::Plain;
 use super::digest::{Digest, Digesting};
@@ -13,27 +13,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// What feeds the flow: the bytes of one stream, wherever they come from.
+/// Source of the bytes of one stream.
 pub trait Feed: Read + Send {
-    /// How often the way to the bytes was taken up again.
+    /// Returns how often the download was resumed.
     fn resumed(&self) -> u32;
 
-    /// Why what was read so far cannot be continued, when that is what ended the stream.
+    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
     fn start_over(&self) -> Option<&str>;
 }
 
-/// A stream that is being fetched.
+/// Stream that is being downloaded.
 pub struct Arriving {
-    /// Decompressed: what the worker makes of it.
+    /// Output of the worker: the decompressed stream.
     pub reader: Reader,
-    /// To the worker.
+    /// Connection to the worker.
     pub line: Line,
     pub digest: Digested,
     pub told: Arc<Told>,
     pub stages: Stages,
 }
 
-/// What the fetching thread says about itself.
+/// State of the download, updated by its thread.
 #[derive(Debug, Default)]
 pub struct Told {
     bytes: AtomicU64,
@@ -42,57 +42,65 @@ pub struct Told {
     beginning: OnceLock<Vec<u8>>,
 }
 
-/// So much of a stream is remembered.
+/// Length of the recorded beginning of a stream, in bytes.
 const BEGINNING_BYTES: usize = 8;
 
 impl Told {
-    /// The first bytes as they travel. They are known when anything was decoded.
+    /// Returns the first bytes as served, before decompression. Available once any byte was decoded.
     pub fn beginning(&self) -> &[u8] {
         self.beginning.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Fetched so far.
+    /// Returns the number of bytes fetched so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes more.
+    /// Adds to the number of fetched bytes.
     pub fn fetched(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How often the connection was taken up again.
+    /// Returns how often the connection was resumed.
     pub fn resumed(&self) -> u32 {
         self.resumed.load(Ordering::Relaxed)
     }
 
-    /// Why what came so far cannot be continued, when that is what ended the stream.
+    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
     pub fn start_over(&self) -> Option<String> {
         self.start_over.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The digest of a stream, once it has ended.
+/// Thread that computes the digest of a stream.
 pub struct Digested(pub JoinHandle<io::Result<Digest>>);
 
 impl Digested {
+    /// Waits for the end of the stream and returns its digest.
+    ///
     /// # Errors
-    /// The stream did not end well.
+    /// Returns an error if the stream did not end successfully.
     pub fn join(self) -> io::Result<Digest> {
-        // The release aborts when a thread panics: this is for development and tests.
-        self.0.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked; its words are on the console")))
+        // The release build aborts on a panic: this is for development and tests.
+        self.0.join().unwrap_or_else(|_| {
+            Err(io::Error::other(
+                "the digest thread panicked; see the console for its \
+                                                               message",
+            ))
+        })
     }
 }
 
 impl Arriving {
-    /// Where it is held, nothing comes before all of it is proven to be what was promised.
+    /// Starts the threads of the pipeline. With `held_in`, nothing reaches the worker before the whole stream matches
+    /// the expected digest.
     ///
     /// # Errors
-    /// The process that decodes it cannot be started.
+    /// Returns an error if the worker process cannot be started.
     pub fn start(feed: Box<dyn Feed>, promised: &Digest, plain: Plain, held_in: Option<Hold>) -> io::Result<Arriving> {
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
         let worker = Worker::start(plain, &stages)?;
-        // What is held is not the worker's yet.
+        // A stream that is held back does not use the worker's buffers yet.
         let (pool, to_decode, held) = match held_in {
             None => (worker.pool(), worker.sender(), None),
             Some(held_in) => {
@@ -123,14 +131,14 @@ impl Arriving {
         Ok(Arriving { reader, line, digest, told, stages })
     }
 
-    /// The time that counts begins now.
+    /// Restarts the measurement of time.
     pub fn restart(&self) {
         self.stages.restart();
         self.line.restart();
     }
 }
 
-/// Sends all that comes to both; ends early when nobody decodes any more.
+/// Sends all fetched bytes to digest and decoder; ends early if the decoder is gone.
 fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, pool: &Pool, to_digest: Sender, to_decode: Sender) {
     loop {
         let mut filling = pool.take(clock);
@@ -160,7 +168,7 @@ fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, pool: &Pool, t
     }
 }
 
-/// Fills the buffer; with fewer bytes also says how the stream ended.
+/// Fills the buffer. If the stream ends before the buffer is full, also returns how it ended.
 fn fill(feed: &mut impl Read, filling: &mut Filling) -> (usize, Option<io::Result<()>>) {
     let mut filled = 0;
     while filled < filling.len() {

@@ -1,4 +1,4 @@
-//! The digest of the image as it travelled, computed on the way.
+//! Digest of the image as served, computed while it is downloaded.
 
 use md5::Md5;
 use serde::{Deserialize, Serialize};
@@ -12,14 +12,14 @@ use std::str::FromStr;
 pub enum Kind {
     Sha256,
     Sha512,
-    /// Finds damage, not malice. Only for images that come with nothing better.
+    /// Detects damage, but no forgery. Only for images that have no better digest.
     Md5,
 }
 
 const KINDS: [(Kind, &str, usize); 3] =
     [(Kind::Sha256, "sha256", 64), (Kind::Sha512, "sha512", 128), (Kind::Md5, "md5", 32)];
 
-/// A digest as written: `sha256:HEX`. Upper-case digits are taken and turned into lower-case ones.
+/// A digest as written: `sha256:HEX`. Upper-case digits are converted to lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -34,8 +34,7 @@ impl FromStr for Digest {
         let text = text.trim();
         let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest like sha256:HEX"))?;
         let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
-        let &(kind, _, digits) =
-            known.ok_or_else(|| format!("`{name}` is no digest that is known here: use sha256"))?;
+        let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is not a supported digest; use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("the digest `{text}` has characters that are not hexadecimal digits"));
         }
@@ -68,7 +67,7 @@ impl fmt::Display for Digest {
 }
 
 impl Digest {
-    /// Of what went into this.
+    /// Returns the digest of all data added to a hasher.
     pub fn sha256(of: Sha256) -> Digest {
         Digest { kind: Kind::Sha256, hex: format!("{:x}", of.finalize()) }
     }
@@ -79,7 +78,7 @@ impl Digest {
     }
 }
 
-/// For the tests of what has a digest and does not look at it.
+/// Default for tests of types that contain a digest and do not use it.
 #[cfg(test)]
 impl Default for Digest {
     fn default() -> Digest {
@@ -87,7 +86,7 @@ impl Default for Digest {
     }
 }
 
-/// Passes bytes on and takes their digest.
+/// Reader that computes the digest of the bytes that it passes on.
 pub struct Digesting<R> {
     inner: R,
     kind: Kind,
@@ -104,7 +103,7 @@ impl<R: Read> Digesting<R> {
         Digesting { inner, kind, state }
     }
 
-    /// The digest of all that was read.
+    /// Returns the digest of all bytes read.
     pub fn finish(self) -> Digest {
         let hex = self.state.finalize().iter().fold(String::new(), |mut hex, byte| {
             // Writing to a String cannot fail.
@@ -150,7 +149,7 @@ mod tests {
         for (bad, says) in [
             ("", "is not a digest"),
             ("0123", "is not a digest"),
-            ("sha1:0123", "no digest that is known"),
+            ("sha1:0123", "not a supported digest"),
             ("sha256:0123", "has 4 digits; sha256 has 64"),
             ("sha512:", "has 0 digits"),
             (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal"),

@@ -1,6 +1,6 @@
-//! A stream that is proven before anything is made of it: it is fetched whole into a file without a name, on the target's own
-//! filesystem, and handed on from there once its digest is right. For what would replace somebody's files, or those of a
-//! layer that is proven already.
+//! Verification of a stream before it is unpacked: it is downloaded completely into an unnamed file on the target's
+//! filesystem, and passed on only after its digest matches. Used for a stream that would replace existing files, or
+//! files of a layer that is verified already.
 
 use super::arriving::Digested;
 use super::digest::Digest;
@@ -12,13 +12,14 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::thread;
 
-/// Where a stream waits, and how long it is, as far as that is known.
+/// File that holds a stream, and the length of the stream if known.
 pub struct Hold {
     pub file: File,
     pub size_bytes: Option<u64>,
 }
 
-/// Holds the stream back, and sends it on when both agree, in buffers of `pool`. What is given in place of the digest is right.
+/// Holds a stream back until its digest matches, then sends it on in buffers of `pool`. The returned digest is
+/// verified.
 pub fn hold(
     hold: Hold,
     compressed: Reader,
@@ -45,16 +46,27 @@ fn prove(hold: &Hold, mut compressed: Reader, digest: Digested, promised: &Diges
     if let Some(bytes) = hold.size_bytes
         && let Some(free) = too_little_for(file, bytes)?
     {
-        let text = format!("{bytes} bytes wait in the target until their digest is right, and it has room for {free}");
+        let text = format!(
+            "the target must hold {bytes} bytes until their digest is verified, but has only {free} \
+                            bytes free"
+        );
         return Err(io::Error::new(io::ErrorKind::StorageFull, text));
     }
     while let Some(chunk) = compressed.take_chunk(usize::MAX)? {
-        let unwritten = |error: io::Error| io::Error::new(error.kind(), format!("hold it until it is proven: {error}"));
+        let unwritten = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "write the file that holds the \
+                                                                                 image until it is verified: {error}"
+                ),
+            )
+        };
         file.write_all(&chunk).map_err(unwritten)?;
     }
     let found = digest.join()?;
     if found != *promised {
-        let text = format!("{promised} was expected, {found} came; nothing of it was unpacked");
+        let text = format!("digest mismatch: expected {promised}, got {found}; nothing was unpacked");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     file.rewind()
@@ -69,7 +81,7 @@ fn hand_on(mut file: &File, clock: &Clock, pool: &Pool, sender: Sender) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return sender.fail(error),
         };
-        // Nobody decodes any more: why is said there.
+        // The decoder is gone and reports why.
         if sender.send(filling.filled(got), clock).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The worker's end: what it gets, decodes and sends on.
+//! The worker's side of the connection: receives the image, decodes it and sends the result to the agent.
 
 use super::decode::{self, Plain, Refuse};
 use super::lent::Lent;
@@ -15,31 +15,31 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// Longer words are nobody's.
+/// Maximum length of an error message, in bytes.
 const TEXT_BYTES: usize = 4000;
 
-/// Where what is made of the image goes.
+/// Receiver of the worker's output.
 pub trait Outlet {
-    /// Bytes that are copied.
+    /// Sends bytes as a copy.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Bytes that stay where they are.
+    /// Sends a chunk without a copy, if it is in shared memory.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: Chunk) -> io::Result<()>;
 
-    /// What was put so far is sent: nothing may come for a while.
+    /// Sends what was put so far, because there may be nothing more for a while.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// What a worker is given.
+/// Everything that a worker receives at its start.
 pub struct Inside {
     wire: Arc<Wire>,
     pub plain: Plain,
@@ -50,28 +50,33 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Takes the order that comes first.
+    /// Receives the first packet with the shared memory.
     ///
     /// # Errors
-    /// It is none.
+    /// Returns an error if the packet is invalid.
     pub fn open(socket: OwnedFd) -> io::Result<Inside> {
         let wire = Arc::new(Wire::over(socket));
         let mut packet = [0; 1];
         let (length, files) = wire.receive_with(&mut packet)?;
-        let files = <[OwnedFd; 3]>::try_from(files).map_err(|_| io::Error::other("the order comes without memory"))?;
+        let files = <[OwnedFd; 3]>::try_from(files).map_err(|_| {
+            io::Error::other(
+                "the start packet has no shared \
+                                                                                  memory attached",
+            )
+        })?;
         let [packed, plain, returned] = files;
         let packed = Span::map(packed, Region::Packed, PACKED_BYTES, false)?;
         let arena = Span::map(plain, Region::Plain, PLAIN_BYTES, true)?;
         let pool = Pool::within(arena, PLAIN_BUFFERS, PLAIN_BUFFER_BYTES);
-        let plain =
-            Plain::of(packet[0]).filter(|_| length == 1).ok_or_else(|| io::Error::other("the order is none"))?;
+        let plain = Plain::of(packet[0])
+            .filter(|_| length == 1)
+            .ok_or_else(|| io::Error::other("the start packet is invalid"))?;
         let returned = Arc::new(Returned(File::from(returned)));
         Ok(Inside { wire, plain, packed, pool, returned, lent: Arc::default() })
     }
 
-    /// Decodes, and hands what comes out to `rest`, which sends on what it makes of it, with the answers to what it asks and with
-    /// buffers that need not be copied on the way.
-    /// `alone` is called when nobody listens any more.
+    /// Decodes the image and passes the output to `rest`, together with the answers of the agent and buffers whose
+    /// content need not be copied. `alone` is called when the agent is gone.
     pub fn work(
         self,
         landlock: bool,
@@ -81,7 +86,7 @@ impl Inside {
     ) {
         let mut out = self.out();
         let stages = Stages::start();
-        // Each of the buffers is on its way once, and then there is the end.
+        // All buffers may be in flight once, followed by the end.
         let (sender, receiver) = pipe(BUFFERS + 1);
         let (tell, answers) = mpsc::channel();
         let Inside { wire, plain, packed, pool, returned, lent } = self;
@@ -99,7 +104,7 @@ impl Inside {
             Plain::Qcow2 => stages.clock("convert"),
             _ => Arc::default(),
         };
-        // Who does not listen needs no end.
+        // If the agent is gone, the result is not needed.
         let _ = out.event(&Event::Ready { landlock }).and_then(|()| out.flush()).and_then(|()| {
             match rest(Reader::new(of_decode, clock), &mut out, &answers, &pool) {
                 Ok(()) => out.end(&stages),
@@ -108,9 +113,9 @@ impl Inside {
         });
     }
 
-    /// In place of work.
+    /// Reports an error instead of starting to work.
     pub fn fail(self, error: &io::Error) {
-        // Who does not listen needs no end.
+        // If the agent is gone, the error is not needed.
         let _ = self.out().fail(error);
     }
 
@@ -120,10 +125,10 @@ impl Inside {
     }
 }
 
-/// Sends a stream on as it is.
+/// Passes a stream on unchanged.
 ///
 /// # Errors
-/// The stream's own; nobody listens any more.
+/// Returns the error of the stream, or an error if the receiver is gone.
 pub fn pass_on(mut stream: Reader, out: &mut impl Outlet) -> io::Result<()> {
     while let Some(chunk) = stream.take_chunk(usize::MAX)? {
         out.content(chunk)?;
@@ -132,7 +137,7 @@ pub fn pass_on(mut stream: Reader, out: &mut impl Outlet) -> io::Result<()> {
     Ok(())
 }
 
-/// What the agent says, until it says no more.
+/// Handles packets of the agent until the connection is closed.
 fn listen(
     wire: &Wire,
     source: Sender,
@@ -148,14 +153,14 @@ fn listen(
             ToWorker::Packed { at, bytes } => {
                 let Some(span) = packed.from(at as usize) else { return };
                 let piece = Chunk::lent(span, returned.clone()).split_to(bytes as usize);
-                // An error here says that nobody decodes any more: why is on its way.
+                // This fails only if the decoder is gone, and its error is on the way.
                 let _ = source.as_ref().map(|source| source.send(piece, &clock));
             }
             ToWorker::Whole => drop(source.take().map(Sender::end)),
             ToWorker::Broken => drop(source.take().map(|source| source.fail(io::Error::other(SOURCE)))),
             ToWorker::Freed { region, at } => lent.give_back((region, at as usize)),
             ToWorker::Answer(answer) => {
-                // Who has failed does not wait for it.
+                // After a failure the receiver does not wait for it.
                 let _ = tell.send(answer);
             }
             ToWorker::Restart => stages.restart(),
@@ -163,7 +168,7 @@ fn listen(
     }
 }
 
-/// Tells the agent that a buffer of the image may be filled again.
+/// Reports to the agent that a buffer of the image can be reused.
 struct Returned(File);
 
 impl Home for Returned {
@@ -171,20 +176,20 @@ impl Home for Returned {
         if let Buffer::Shared(span) = buffer
             && let Ok(at) = u32::try_from(span.at())
         {
-            // Nobody listens any more: then nobody fills it.
+            // If the agent is gone, the buffer is not needed.
             let _ = (&self.0).write_all(&at.to_le_bytes());
         }
     }
 }
 
-/// To the agent, in packets.
+/// Sender of packets to the agent.
 pub struct Out {
     wire: Arc<Wire>,
     lent: Arc<Lent>,
     /// The buffer that was lent last.
     last: Option<(Region, usize)>,
     packet: Vec<u8>,
-    /// Where the bytes begin that are still being added to, and whose length is not final.
+    /// Offset of the inline bytes that are still being added to; their length is not final.
     inline: Option<usize>,
 }
 
@@ -246,7 +251,7 @@ impl Outlet for Out {
             self.lent.add(place, chunk);
         }
         self.event(&Event::Lent { region: place.0, buffer, at, bytes })?;
-        // Few buffers are under way at a time.
+        // Flush, since only few buffers are in flight at a time.
         if is_new { self.flush() } else { Ok(()) }
     }
 

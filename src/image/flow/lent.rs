@@ -1,4 +1,4 @@
-//! Buffers that the other process reads: held here until it says that it does not any more.
+//! Buffers lent to the other process, held here until it releases them.
 
 use super::ring::Chunk;
 use super::shared::Region;
@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 pub struct Lent(Mutex<BTreeMap<(Region, usize), Chunk>>);
 
 impl Lent {
-    /// By the place of its buffer.
+    /// Adds a chunk by the region and offset of its buffer.
     pub fn add(&self, place: (Region, usize), chunk: Chunk) {
         let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, chunk);
-        // Not under the lock: it goes home.
+        // Drop it outside of the lock: the buffer returns to its pool.
         drop(before);
     }
 

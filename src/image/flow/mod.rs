@@ -1,12 +1,13 @@
-//! The flow: the bytes of one image from whoever feeds them through digest and decoders to whoever takes them, in constant memory. Each
-//! stage is a thread; what is between them is in `ring`. What would replace files waits in front of the decoders until its digest is
-//! right: see `held`. The decoders, and what takes a tar apart, run in a process that has no power: see `worker` and `inside`.
+//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
+//! stage is a thread, connected by `ring`. A stream that would replace files is held back in front of the decoder until
+//! its digest is verified (`held`). The decoder and the tar reader run in a sandboxed process (`worker` and `inside`).
 //!
-//! It uses nothing of `image` but itself. `get` gives it a [`Feed`]; `tree` and `raw` read what comes out. It knows neither servers nor
-//! disks.
+//! It uses no other module of `image`. `get` provides a [`Feed`]; `tree` and `raw` read the output. It has no knowledge
+//! of servers or disks.
 //!
-//! It gives [`Arriving`], a stream on its way with its digest; [`Inside`], the other process's end of it; [`Reader`], what comes out of it,
-//! and [`Stages`], who waits for whom; [`Meter`], how far it is; and [`Digest`].
+//! It provides [`Arriving`], a stream being downloaded, with its digest; [`Inside`], the worker's side of it;
+//! [`Reader`], its output; [`Stages`], the time that stages wait for each other; [`Meter`], the progress; and
+//! [`Digest`].
 
 mod arriving;
 mod decode;
@@ -39,11 +40,11 @@ pub use room::too_little_for;
 pub use stages::{Average, Clock, Stages};
 pub use wire::{Words, add_text};
 
-/// 16 MiB of compressed stream: a head start while the disks are made, and patience with a decoder that is slow for a moment.
-/// Each buffer wakes a thread of the worker and one here: few large ones cost less than many small ones.
+/// 16 MiB of compressed stream: a head start while the disks are partitioned, and slack for a decoder that is slow for
+/// a moment. Each buffer wakes a thread of the worker and one here, so few large ones cost less than many small ones.
 const BUFFERS: usize = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Between decoder and the last stage: 24 MiB.
+/// Buffers between the decoder and the last stage: 24 MiB.
 const PLAIN_BUFFERS: usize = 12;
 const PLAIN_BUFFER_BYTES: usize = 2 << 20;

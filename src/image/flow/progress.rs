@@ -1,4 +1,4 @@
-//! Tells now and then how far the stream is.
+//! Periodic progress reports of a stream.
 
 use super::arriving::Told;
 use crate::facts::Progress;
@@ -6,29 +6,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two calls of the watcher.
+/// Time between two calls of the watcher.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Over how many seconds the rate is smoothed.
+/// Time over which the rate is smoothed, in seconds.
 const SMOOTHING_SECONDS: f64 = 3.0;
 
 type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// As [`Meter::telling`], of all that comes.
+/// Runs `work` like [`Meter::telling`], for a single stream.
 pub fn telling<T>(told: &Told, total: Option<u64>, watch: Watch, work: impl FnOnce() -> T) -> T {
     Meter::new(total).telling(told, watch, work)
 }
 
-/// How far it is, over several streams that follow each other; smooths the rate.
+/// Progress over several consecutive streams, with a smoothed rate.
 pub struct Meter {
-    /// Of all streams.
+    /// Size of all streams.
     total: Option<u64>,
-    /// Of the streams that have ended.
+    /// Bytes of the streams that have ended.
     before: u64,
     interval: Duration,
     told_at: Instant,
     told_bytes: u64,
-    /// Bytes a second; none before the first interval is over.
+    /// Bytes per second; `None` until the first interval is over.
     rate: Option<f64>,
 }
 
@@ -37,7 +37,8 @@ impl Meter {
         Meter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
     }
 
-    /// Does `work` on the next stream and tells the watcher meanwhile, and the last state at its end, whatever the time.
+    /// Runs `work` on the next stream and calls the watcher meanwhile, and once more at the end regardless of the
+    /// interval.
     pub fn telling<T>(&mut self, told: &Told, watch: Watch, work: impl FnOnce() -> T) -> T {
         let (done, interval) = (AtomicBool::new(false), self.interval);
         let result = thread::scope(|scope| {

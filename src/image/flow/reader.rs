@@ -1,4 +1,4 @@
-//! What comes out of a pipe as one stream of bytes.
+//! Reader for the receiving end of a pipe.
 
 use super::ring::{Chunk, Pool, Receiver};
 use super::stages::Clock;
@@ -10,7 +10,7 @@ pub struct Reader {
     receiver: Receiver,
     clock: Arc<Clock>,
     current: Option<Chunk>,
-    /// What comes after it, where that is here already.
+    /// The chunk after it, if it has been received already.
     behind: Option<Chunk>,
     position: u64,
 }
@@ -20,32 +20,32 @@ impl Reader {
         Reader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// What counts this thread's waits; for what it sends on, too.
+    /// Returns the clock for the waits of this thread, also for those of its output.
     pub fn clock(&self) -> Arc<Clock> {
         self.clock.clone()
     }
 
-    /// From now on the waits count on another one: the work has gone to another thread.
+    /// Sets the clock that waits are counted on from now on, after the work has moved to another thread.
     pub fn count_on(&mut self, clock: Arc<Clock>) {
         self.clock = clock;
     }
 
-    /// Bytes taken so far.
+    /// Returns the number of bytes consumed.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether there is something to take without waiting, or the end.
+    /// Returns whether the next bytes, or the end, are available without waiting.
     pub fn is_ready(&mut self) -> bool {
         self.current.as_ref().is_some_and(|current| !current.is_empty())
             || self.behind.is_some()
             || self.receiver.is_ready()
     }
 
-    /// Up to `count` bytes without a copy, at least one; `None` at the end.
+    /// Takes up to `count` bytes without a copy, at least one; `None` at the end.
     ///
     /// # Errors
-    /// That of the stage before.
+    /// Returns the error of the previous stage.
     pub fn take_chunk(&mut self, count: usize) -> io::Result<Option<Chunk>> {
         if !self.advance()? {
             return Ok(None);
@@ -55,10 +55,11 @@ impl Reader {
         Ok(chunk)
     }
 
-    /// The next `count` bytes in one piece, without taking them; fewer at the end. They are copied where they came in several.
+    /// Returns the next `count` bytes in one piece without consuming them; fewer at the end. They are copied if they
+    /// came in several chunks.
     ///
     /// # Errors
-    /// That of the stage before: nothing more is to be had then.
+    /// Returns the error of the previous stage; nothing more can be read after it.
     pub fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
         if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
             let position = self.position;
@@ -70,7 +71,7 @@ impl Reader {
                 whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
                 filled += chunk.len();
             }
-            // All that was behind is in it or in the current one.
+            // The former next chunk is now part of it or the current chunk.
             self.behind = self.current.replace(whole.filled(filled));
             self.position = position;
         }
@@ -78,10 +79,10 @@ impl Reader {
         Ok(&current[..count.min(current.len())])
     }
 
-    /// Whether there is a byte ahead.
+    /// Returns whether another byte is available.
     fn advance(&mut self) -> io::Result<bool> {
         while self.current.as_ref().is_none_or(|current| current.is_empty()) {
-            // Before waiting for the next one: it may need this buffer.
+            // Release the buffer before waiting for the next chunk, which may need it.
             self.current = None;
             let next = self.behind.take().map_or_else(|| self.receiver.next(&self.clock), |chunk| Ok(Some(chunk)))?;
             match next {

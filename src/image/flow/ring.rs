@@ -1,9 +1,9 @@
-//! Buffers that go from stage to stage and come back: memory stays constant, and the slowest stage sets the pace.
+//! Buffers that are passed from stage to stage and reused: memory stays constant, and the slowest stage sets the pace.
 //!
-//! A [`Pool`] has a fixed number of buffers. A stage takes one, fills it and sends it on as a [`Chunk`], of which several
-//! stages can hold parts without a copy. When the last of them lets go, the buffer is free again.
+//! A [`Pool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`Chunk`], parts of which
+//! several stages can hold without a copy. When the last of them is dropped, the buffer is free again.
 //!
-//! The buffers lie in memory of this process, or in memory that it shares with another one (`shared`).
+//! The buffers are in private memory, or in memory shared with another process (`shared`).
 
 use super::shared::Span;
 use super::stages::Clock;
@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::mpsc::{self, RecvError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where a buffer lies.
+/// Memory of a buffer, private or shared.
 pub enum Buffer {
     Own(Vec<u8>),
     Shared(Span),
@@ -29,7 +29,7 @@ impl Deref for Buffer {
     }
 }
 
-/// Where a buffer goes when nobody holds a part of it any more.
+/// Destination of a buffer that is no longer in use.
 pub trait Home: Send + Sync {
     fn take_back(&self, buffer: Buffer);
 }
@@ -38,7 +38,7 @@ pub trait Home: Send + Sync {
 #[derive(Clone)]
 pub struct Pool {
     shelf: Arc<Shelf>,
-    /// Memory for other pools beside this one.
+    /// Memory that further pools can be allocated in.
     arena: Option<Arc<Mutex<Span>>>,
 }
 
@@ -50,7 +50,7 @@ struct Shelf {
 
 struct Free {
     buffers: Vec<Buffer>,
-    /// Made when they are needed for the first time: a small image needs few.
+    /// Number of buffers that are allocated only when they are first needed: a small image needs few.
     unmade: usize,
 }
 
@@ -59,12 +59,12 @@ impl Pool {
         Pool::with(Vec::new(), buffers, buffer_bytes, None)
     }
 
-    /// Its buffers lie in `arena`, as far as that has room.
+    /// Creates a pool whose buffers are in `arena`, as far as there is space.
     pub fn within(arena: Span, buffers: usize, buffer_bytes: usize) -> Pool {
         Pool::carved(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }
 
-    /// Another pool, in the same memory.
+    /// Creates another pool in the same memory.
     pub fn beside(&self, buffers: usize, buffer_bytes: usize) -> Pool {
         match &self.arena {
             Some(arena) => Pool::carved(arena, buffers, buffer_bytes),
@@ -75,7 +75,7 @@ impl Pool {
     fn carved(arena: &Arc<Mutex<Span>>, buffers: usize, buffer_bytes: usize) -> Pool {
         let mut left = arena.lock().unwrap_or_else(PoisonError::into_inner);
         let mut carved: Vec<_> = (0..buffers).map_while(|_| left.split_off(buffer_bytes)).map(Buffer::Shared).collect();
-        // The first ones are taken first: what is never taken takes no memory.
+        // Buffers at the front are used first, so that memory that is never needed is never committed.
         carved.reverse();
         let unmade = buffers - carved.len();
         Pool::with(carved, unmade, buffer_bytes, Some(arena.clone()))
@@ -86,7 +86,7 @@ impl Pool {
         Pool { shelf: Arc::new(Shelf { free, returned: Condvar::new(), buffer_bytes }), arena }
     }
 
-    /// A buffer to fill, as soon as there is one.
+    /// Waits for a free buffer and returns it for filling.
     pub fn take(&self, clock: &Clock) -> Filling {
         let mut free = self.shelf.lock();
         let buffer = loop {
@@ -104,7 +104,7 @@ impl Pool {
 }
 
 impl Shelf {
-    /// Nothing is left half-done under the lock, so a panic elsewhere does not matter.
+    /// Locks the free list. No operation leaves it inconsistent, so a panic elsewhere does not matter.
     fn lock(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +119,7 @@ impl Home for Shelf {
 
 struct Held {
     buffer: Buffer,
-    /// Without one it goes for good.
+    /// `None` if the buffer belongs to no pool.
     home: Option<Arc<dyn Home>>,
 }
 
@@ -131,11 +131,11 @@ impl Drop for Held {
     }
 }
 
-/// A buffer that belongs to one stage. What is in it is left over from before.
+/// Buffer owned by one stage. It contains old data.
 pub struct Filling(Held);
 
 impl Filling {
-    /// The first `length` bytes, to send on.
+    /// Returns the first `length` bytes as a chunk.
     pub fn filled(self, length: usize) -> Chunk {
         let end = length.min(self.0.buffer.len());
         Chunk { held: Arc::new(self.0), start: 0, end }
@@ -159,7 +159,7 @@ impl DerefMut for Filling {
     }
 }
 
-/// A part of a filled buffer. A clone shares it.
+/// Part of a filled buffer. A clone shares the buffer.
 #[derive(Clone)]
 pub struct Chunk {
     held: Arc<Held>,
@@ -168,19 +168,19 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes that come from no pool.
+    /// Creates a chunk of bytes that are in no pool.
     pub fn own(bytes: Vec<u8>) -> Chunk {
         let end = bytes.len();
         Chunk { held: Arc::new(Held { buffer: Buffer::Own(bytes), home: None }), start: 0, end }
     }
 
-    /// What another process has put there.
+    /// Creates a chunk of a buffer that another process has filled.
     pub fn lent(span: Span, home: Arc<dyn Home>) -> Chunk {
         let end = span.len();
         Chunk { held: Arc::new(Held { buffer: Buffer::Shared(span), home: Some(home) }), start: 0, end }
     }
 
-    /// Where its buffer lies in shared memory, and where it lies itself; `None` in memory of this process.
+    /// Returns the span of the buffer and the range of the chunk in its region, or `None` for private memory.
     pub fn shared(&self) -> Option<(&Span, Range<usize>)> {
         match &self.held.buffer {
             Buffer::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
@@ -188,7 +188,7 @@ impl Chunk {
         }
     }
 
-    /// A part of it; `None` where it has none such.
+    /// Returns a part of the chunk, or `None` if the range is outside.
     pub fn part(&self, range: Range<usize>) -> Option<Chunk> {
         let (start, end) = (self.start.checked_add(range.start)?, self.start.checked_add(range.end)?);
         let held = self.held.clone();
@@ -203,7 +203,7 @@ impl Chunk {
         front
     }
 
-    /// Whether holding both keeps only one buffer from coming back.
+    /// Returns whether both chunks are in the same buffer, so that holding both occupies only one.
     pub fn same_buffer(&self, other: &Chunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
@@ -217,14 +217,14 @@ impl Deref for Chunk {
     }
 }
 
-/// What one stage tells the next one.
+/// Message from one stage to the next.
 pub enum Message {
     Chunk(Chunk),
     End,
     Failed(io::Error),
 }
 
-/// What a stage sends to the next one. Dropped without [`Sender::end`] or [`Sender::fail`] it counts as a failure: a stage that
+/// Sending end of a pipe. Dropping it without [`Sender::end`] or [`Sender::fail`] counts as a failure: a stage that
 /// panicked must not look like the end of the stream.
 pub struct Sender(Next);
 
@@ -233,45 +233,50 @@ enum Next {
     Other(Box<dyn Takes>),
 }
 
-/// What takes chunks besides a stage of this process. It waits no longer than a moment: the pool bounds what is under way.
+/// Receiver of chunks other than a stage of this process. It must not block: the pool limits what is in flight.
 pub trait Takes: Send {
+    /// Takes a message.
+    ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     fn take(&self, message: Message) -> Result<(), Gone>;
 }
 
-/// Why a stream has no end.
-pub const WITHOUT_A_WORD: &str = "the stage before ended without a word";
+/// Error of a stream that was dropped without an end.
+pub const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
-/// The next stage has gone, and has said why elsewhere.
+/// The next stage is gone and has reported its error elsewhere.
 #[derive(Debug)]
 pub struct Gone;
 
-/// A pipe between two stages; the pool bounds the memory, `depth` only how many chunks wait in it.
+/// Creates a pipe between two stages. The pool limits the memory; `depth` is only the number of chunks that can be
+/// queued.
 pub fn pipe(depth: usize) -> (Sender, Receiver) {
     let (sender, receiver) = mpsc::sync_channel(depth);
     (Sender(Next::Stage(sender)), Receiver { origin: Origin::Stage(receiver), early: None, ended: false })
 }
 
 impl Sender {
-    /// Sends to what is no stage of this process.
+    /// Creates a sender to a receiver that is not a stage of this process.
     pub fn to(other: Box<dyn Takes>) -> Sender {
         Sender(Next::Other(other))
     }
 
+    /// Sends a chunk.
+    ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     pub fn send(&self, chunk: Chunk, clock: &Clock) -> Result<(), Gone> {
         self.tell(Message::Chunk(chunk), clock)
     }
 
-    /// All was sent.
+    /// Ends the stream successfully.
     pub fn end(self) {
-        // Nobody listens any more: then nobody needs to know.
+        // If the receiver is gone, the end is not needed.
         let _ = self.tell(Message::End, &Clock::default());
     }
 
-    /// The stream is broken; the next stage gets the error when it comes to it.
+    /// Ends the stream with an error, which the next stage receives after all chunks sent before.
     pub fn fail(self, error: io::Error) {
         let _ = self.tell(Message::Failed(error), &Clock::default());
     }
@@ -289,19 +294,19 @@ impl Sender {
     }
 }
 
-/// What gives chunks besides a stage of this process.
+/// Source of chunks other than a stage of this process.
 pub trait Gives: Send {
-    /// The next chunk; `None` after the end.
+    /// Returns the next chunk; `None` after the end.
     ///
     /// # Errors
-    /// That of whoever gives them.
+    /// Returns the error of the source.
     fn give(&mut self) -> io::Result<Option<Chunk>>;
 }
 
-/// Where a stage gets its chunks from.
+/// Receiving end of a pipe.
 pub struct Receiver {
     origin: Origin,
-    /// Came before somebody asked for it.
+    /// Message received by [`Receiver::is_ready`], before it was requested.
     early: Option<Message>,
     ended: bool,
 }
@@ -312,12 +317,12 @@ enum Origin {
 }
 
 impl Receiver {
-    /// Chunks that no stage of this process gives.
+    /// Creates a receiver for a source that is not a stage of this process.
     pub fn of(other: Box<dyn Gives>) -> Receiver {
         Receiver { origin: Origin::Other(other), early: None, ended: false }
     }
 
-    /// Whether the next chunk, or the end, is here already.
+    /// Returns whether the next chunk, or the end, is available without waiting.
     pub fn is_ready(&mut self) -> bool {
         if let (Origin::Stage(channel), None) = (&self.origin, &self.early) {
             self.early = channel.try_recv().ok();
@@ -325,10 +330,10 @@ impl Receiver {
         self.early.is_some()
     }
 
-    /// The next chunk; `None` after the end.
+    /// Returns the next chunk; `None` after the end.
     ///
     /// # Errors
-    /// That of the stage before.
+    /// Returns the error of the previous stage.
     pub fn next(&mut self, clock: &Clock) -> io::Result<Option<Chunk>> {
         if self.ended {
             return Ok(None);
@@ -430,7 +435,7 @@ mod tests {
         let (sender, receiver) = pipe(4);
         drop(sender);
         let error = Reader::new(receiver, Arc::default()).read_to_end(&mut Vec::new()).unwrap_err();
-        assert!(error.to_string().contains("without a word"));
+        assert!(error.to_string().contains("ended unexpectedly"));
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! Whether a file has room: what is too large is told so before the disk is full.
+//! Check for free space, so that a file that is too large is rejected before the disk is full.
 
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use std::fs::File;
 use std::io;
 
-/// Smaller files are not asked about: the disk says itself when it is full.
+/// Minimum size of a file that is checked, in bytes. For smaller ones the error of the write is sufficient.
 const ASKED_FROM: u64 = 1 << 20;
 
-/// The free bytes for what `file` is to hold, when `bytes` are more.
+/// Returns the free bytes of the filesystem of `file` if they are fewer than `bytes`.
 ///
 /// # Errors
-/// The filesystem does not say.
+/// Returns an error if the filesystem cannot be queried.
 pub fn too_little_for(file: &File, bytes: u64) -> io::Result<Option<u64>> {
     if bytes < ASKED_FROM {
         return Ok(None);

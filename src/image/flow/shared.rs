@@ -1,7 +1,7 @@
-//! Memory that two processes have: the bytes of an image go from one to the other without a copy.
+//! Memory shared by two processes, to pass the bytes of an image without a copy.
 //!
-//! Whoever is on the other side may write to it at any time. What is read of it is content, which goes to a file as it is, or is
-//! copied before anything is decided by it.
+//! The other process may write to it at any time. Data read from it is either content, which is written to a file
+//! unchanged, or is copied before any decision is based on it.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -15,12 +15,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Which of the two memories that the agent and its worker have.
+/// One of the two memory regions shared by the agent and its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Region {
-    /// The image as it comes. The worker reads it only.
+    /// The image as served. The worker can only read it.
     Packed,
-    /// What the worker makes of it. The agent reads it only.
+    /// Output of the worker. The agent can only read it.
     Plain,
 }
 
@@ -34,7 +34,7 @@ impl Region {
     }
 }
 
-/// A mapping of it.
+/// Mapping of a region.
 struct Memory {
     region: Region,
     start: NonNull<c_void>,
@@ -42,23 +42,23 @@ struct Memory {
     writable: bool,
 }
 
-// SAFETY: the mapping stays where it is until it is dropped, and spans of it are handed out once.
+// SAFETY: the mapping stays at its address until it is dropped, and each span of it is handed out once.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and the last span of it has gone.
+        // SAFETY: it was mapped with this length, and its last span is gone.
         let unmapped = unsafe { munmap(self.start, self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// New memory that can neither grow nor shrink: to read it never fails.
+/// Creates memory that can neither grow nor shrink, so that reading it never fails.
 ///
 /// # Errors
-/// The kernel's own.
+/// Returns the error of the kernel.
 pub fn create(region: Region, bytes: usize) -> io::Result<OwnedFd> {
     let name = match region {
         Region::Packed => c"drophammer packed",
@@ -70,16 +70,16 @@ pub fn create(region: Region, bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// From now on nobody maps it to write to it.
+/// Prevents all further writable mappings.
 ///
 /// # Errors
-/// The kernel's own: before Linux 5.1 there is none.
+/// Returns the error of the kernel. Linux before 5.1 does not support it.
 pub fn seal(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL))?;
     Ok(())
 }
 
-/// A piece of shared memory.
+/// Piece of shared memory.
 #[derive(Clone)]
 pub struct Span {
     memory: Arc<Memory>,
@@ -88,14 +88,14 @@ pub struct Span {
 }
 
 impl Span {
-    /// All of what [`create`] has made.
+    /// Maps all of the memory made by [`create`].
     ///
     /// # Errors
-    /// The kernel's own.
+    /// Returns the error of the kernel.
     pub fn map(fd: impl AsFd, region: Region, bytes: usize, writable: bool) -> io::Result<Span> {
         let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
         let access = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
-        // SAFETY: the kernel chooses where, so nothing that is there already is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, fd, 0) }?;
         let memory = Arc::new(Memory { region, start, bytes, writable });
         Ok(Span { memory, at: 0, bytes })
@@ -105,12 +105,12 @@ impl Span {
         self.memory.region
     }
 
-    /// Where it begins in its region.
+    /// Returns the offset in its region.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Cuts so many bytes off its front; `None` when it has fewer.
+    /// Splits `bytes` off the front, or returns `None` if the span is shorter.
     pub fn split_off(&mut self, bytes: usize) -> Option<Span> {
         let left = self.bytes.checked_sub(bytes)?;
         let front = Span { memory: self.memory.clone(), at: self.at, bytes };
@@ -118,7 +118,7 @@ impl Span {
         Some(front)
     }
 
-    /// From this place of its region to its end; `None` outside of it.
+    /// Returns the rest of the span from an offset in its region, or `None` outside of it.
     pub fn from(&self, at: usize) -> Option<Span> {
         let skipped = at.checked_sub(self.at)?;
         let bytes = self.bytes.checked_sub(skipped)?;
@@ -130,15 +130,15 @@ impl Deref for Span {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: it lies within the mapping, which cannot shrink.
+        // SAFETY: it is within the mapping, which cannot shrink.
         unsafe { std::slice::from_raw_parts(self.memory.start.cast::<u8>().as_ptr().add(self.at), self.bytes) }
     }
 }
 
 impl DerefMut for Span {
     fn deref_mut(&mut self) -> &mut [u8] {
-        assert!(self.memory.writable, "this memory is only read here");
-        // SAFETY: as above; it may be written to, and a buffer that is filled is held once.
+        assert!(self.memory.writable, "this memory is mapped read-only");
+        // SAFETY: as above; the mapping is writable, and a buffer being filled has one owner.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start.cast::<u8>().as_ptr().add(self.at), self.bytes) }
     }
 }

@@ -1,20 +1,20 @@
-//! How long each stage of the burn worked and how long it waited for the others: what names the bottleneck.
+//! Time that each stage of a burn worked and waited for other stages, which shows the bottleneck.
 
 use crate::facts::Share;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time that one thread of a stage has waited for another stage. Waiting for the network or a disk is work.
+/// Time that one thread of a stage has waited for another stage. Waiting for the network or a disk counts as work.
 #[derive(Debug, Default)]
 pub struct Clock {
     waited_nanoseconds: AtomicU64,
-    /// What was waited before this does not count.
+    /// Time before which waits do not count.
     restarted: Mutex<Option<Instant>>,
 }
 
 impl Clock {
-    /// Counts the time of what does nothing but wait for another stage.
+    /// Runs `wait`, which only waits for another stage, and adds its time.
     pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();
@@ -34,25 +34,25 @@ impl Clock {
     }
 }
 
-/// The clocks of all threads, by the name of their stage.
+/// Clocks of all threads, by stage name.
 #[derive(Debug, Clone)]
 pub struct Stages {
     began: Arc<Mutex<Instant>>,
     clocks: Arc<Mutex<Vec<Named>>>,
-    /// How long stages were busy in another process.
+    /// Busy time of stages in another process.
     elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
 }
 
-/// A stage that another process has alone has no clock here.
+/// Stage and clock; the clock is `None` for a stage that runs only in another process.
 type Named = (&'static str, Option<Arc<Clock>>);
 
 impl Stages {
-    /// Time runs from now.
+    /// Starts the measurement.
     pub fn start() -> Stages {
         Stages { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
-    /// Time runs from now: an image that was reached waited for the disks, which says nothing about the burn.
+    /// Restarts the measurement: the time that a reached image has waited for the disks does not belong to the burn.
     pub fn restart(&self) {
         let now = Instant::now();
         *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -64,7 +64,7 @@ impl Stages {
             .for_each(|clock| clock.restart(now));
     }
 
-    /// A clock for one more thread of this stage. What was before counts as waiting.
+    /// Returns a clock for one more thread of a stage. The time before counts as waiting.
     pub fn clock(&self, stage: &'static str) -> Arc<Clock> {
         let before = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
@@ -73,18 +73,18 @@ impl Stages {
         clock
     }
 
-    /// The place of a stage that another process has: how busy it was is added at the end.
+    /// Adds a stage that runs in another process; its busy time is added at the end.
     pub fn of_another(&self, stage: &'static str) {
         self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, None));
     }
 
-    /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
-    /// fewer cores than busy threads, the time in which a thread waits for a core counts as work.
+    /// Returns the load of each stage, in the order in which they began, averaged over its threads. If there are fewer
+    /// cores than busy threads, the time that a thread waits for a core counts as work.
     pub fn shares(&self) -> Vec<Share> {
         self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
     }
 
-    /// How long each stage was busy so far. Several threads of one stage are averaged.
+    /// Returns the busy time of each stage so far, averaged over its threads.
     pub fn busy(&self) -> Vec<(&'static str, Duration)> {
         self.busy_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
     }
@@ -102,7 +102,7 @@ impl Stages {
         sums.into_iter().map(|(stage, sum, threads)| (stage, sum / threads)).collect()
     }
 
-    /// What another process does of these stages, and for how long. A stage that is at work in both is as busy as the busier half.
+    /// Adds busy times of stages in another process. A stage that runs in both is as busy as the busier half.
     pub fn add(&self, busy: Vec<(&str, u64)>) {
         let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
         self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).extend(busy);
@@ -119,7 +119,7 @@ impl Stages {
     }
 }
 
-/// The shares of several streams, one after the other, as one.
+/// Average load over several consecutive streams.
 #[derive(Debug, Default)]
 pub struct Average {
     seconds: f64,

@@ -1,4 +1,4 @@
-//! How the agent and its worker speak: packets through a socket that keeps them whole, and the words in them.
+//! Protocol between the agent and its worker: packets over a socket that preserves their boundaries.
 
 use super::shared::Region;
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use nix::sys::socket::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// No packet is longer.
+/// Maximum length of a packet, in bytes.
 pub const PACKET_BYTES: usize = 32 << 10;
 
 /// One end of the socket.
@@ -20,27 +20,29 @@ impl Wire {
         Wire(socket)
     }
 
-    /// This end, and the other one.
+    /// Creates both ends.
     ///
     /// # Errors
-    /// The kernel's own.
+    /// Returns the error of the kernel.
     pub fn pair() -> io::Result<(Wire, OwnedFd)> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         Ok((Wire(here), there))
     }
 
+    /// Sends a packet.
+    ///
     /// # Errors
-    /// Nobody is at the other end any more.
+    /// Returns an error if the peer is gone.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         let flags = MsgFlags::MSG_NOSIGNAL;
         Ok(patient(|| send(self.0.as_raw_fd(), packet, flags)).map(drop)?)
     }
 
-    /// With open files.
+    /// Sends a packet with open files.
     ///
     /// # Errors
-    /// As [`Wire::send`].
+    /// Returns an error if the peer is gone.
     pub fn send_with(&self, packet: &[u8], files: &[BorrowedFd]) -> io::Result<()> {
         let files: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let (rights, packet) = ([ControlMessage::ScmRights(&files)], [IoSlice::new(packet)]);
@@ -48,24 +50,25 @@ impl Wire {
         Ok(patient(|| sendmsg::<()>(self.0.as_raw_fd(), &packet, &rights, flags, None)).map(drop)?)
     }
 
-    /// Length of the next packet; 0 when nobody is at the other end any more.
+    /// Receives a packet and returns its length; 0 if the peer is gone.
     ///
     /// # Errors
-    /// The kernel's own.
+    /// Returns the error of the kernel.
     pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
         loop {
             match patient(|| recv(self.0.as_raw_fd(), packet, MsgFlags::empty())) {
-                // Told once, before what it has still said: it went while something for it was on the way.
+                // Reported once, before the packets that the peer has still sent: it closed its end with unread
+                // packets.
                 Err(Errno::ECONNRESET) => {}
                 other => return Ok(other?),
             }
         }
     }
 
-    /// As [`Wire::receive`], with up to so many open files.
+    /// Receives a packet like [`Wire::receive`], with up to three open files.
     ///
     /// # Errors
-    /// The kernel's own.
+    /// Returns the error of the kernel.
     pub fn receive_with(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut space = nix::cmsg_space!([RawFd; 3]);
         let mut packet = [IoSliceMut::new(packet)];
@@ -74,16 +77,16 @@ impl Wire {
         let mut files = Vec::new();
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(numbers) = control {
-                // SAFETY: the kernel has just given them to this process, and nobody else knows them.
+                // SAFETY: the kernel has just created them for this process, and they have no other owner.
                 files.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
             }
         }
         Ok((message.bytes, files))
     }
 
-    /// Whoever waits at either end is told that nobody is there.
+    /// Closes the connection and wakes both ends.
     pub fn hang_up(&self) {
-        // Gone already is as good.
+        // It makes no difference if it is closed already.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -97,20 +100,20 @@ fn patient<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// What the agent says to the worker, a packet each. Places are those in a region.
+/// Packet from the agent to the worker. Offsets are those in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToWorker {
-    /// A piece of the image has come.
+    /// A piece of the image has been received.
     Packed { at: u32, bytes: u32 },
-    /// All of it has.
+    /// The image is complete.
     Whole,
-    /// The rest will not come.
+    /// The rest of the image cannot be fetched.
     Broken,
-    /// Nobody reads this buffer any more.
+    /// The agent has released this buffer.
     Freed { region: Region, at: u32 },
-    /// To what was asked.
+    /// Answer to a question of the worker.
     Answer([u64; 2]),
-    /// The time that counts begins now.
+    /// Restart of the time measurement.
     Restart,
 }
 
@@ -143,23 +146,23 @@ impl ToWorker {
     }
 }
 
-/// What a packet of the worker consists of.
+/// Event in a packet from the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The first one: it has no power any more, and files are forbidden by Landlock too.
+    /// The first event: the process is sandboxed; whether Landlock also restricts file access.
     Ready {
         landlock: bool,
     },
-    /// The next bytes lie in this buffer.
+    /// The next bytes, in this buffer.
     Lent {
         region: Region,
         buffer: u32,
         at: u32,
         bytes: u32,
     },
-    /// The next bytes.
+    /// The next bytes, inline.
     Inline(&'a [u8]),
-    /// All was said. How long each stage was busy, in nanoseconds.
+    /// Successful end, with the busy time of each stage, in nanoseconds.
     End(Vec<(&'a str, u64)>),
     Failed {
         is_content: bool,
@@ -173,11 +176,11 @@ pub const INLINE: u8 = 2;
 const END: u8 = 3;
 const FAILED: u8 = 4;
 
-/// No stage has a longer name, and there are not so many of them.
+/// Maximum number of stages.
 const MOST_STAGES: u8 = 16;
 
 impl<'a> Event<'a> {
-    /// Takes one off the front of a packet; `None` when it is none.
+    /// Parses one event at the front of a packet; `None` if it is invalid.
     pub fn take(packet: &mut &'a [u8]) -> Option<Event<'a>> {
         let mut words = Words(packet);
         let event = match words.u8()? {
@@ -204,7 +207,7 @@ impl<'a> Event<'a> {
         Some(event)
     }
 
-    /// Adds it to a packet.
+    /// Appends the event to a packet.
     pub fn add_to(&self, packet: &mut Vec<u8>) {
         match self {
             Event::Ready { landlock } => packet.extend([READY, u8::from(*landlock)]),
@@ -231,14 +234,14 @@ impl<'a> Event<'a> {
     }
 }
 
-/// With its length before it.
+/// Appends a text, preceded by its length.
 pub fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     packet.extend(length.to_le_bytes());
     packet.extend(&text[..length as usize]);
 }
 
-/// Numbers and texts, taken off the front; `None` where there are too few bytes.
+/// Parser for numbers and texts at the front of a packet; returns `None` if there are too few bytes.
 pub struct Words<'a>(pub &'a [u8]);
 
 impl<'a> Words<'a> {
@@ -260,7 +263,7 @@ impl<'a> Words<'a> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// With its length before it.
+    /// Reads a text, preceded by its length.
     pub fn text(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.u32()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;

@@ -1,4 +1,5 @@
-//! The agent's end: a process without power decodes the image and takes it apart (`inside`), and this is all that comes of it.
+//! The agent's side of the worker: a sandboxed process decodes the image and parses its content (`inside`), and this
+//! module receives the result.
 //!
 //! ```text
 //! fetch ─┬─> digest                                            agent
@@ -7,8 +8,8 @@
 //!                  └─> decode ─> members ────┘                 worker
 //! ```
 //!
-//! The digest is taken here: whoever has taken over the worker has not taken over the proof. Nothing that the worker says is
-//! believed but that it is content of the image, or why there is none.
+//! The digest is computed here, so that a compromised worker cannot forge it. Events of the worker are only trusted to
+//! be content of the image, or the reason why there is none.
 
 use super::decode::Plain;
 use super::lent::Lent;
@@ -29,56 +30,57 @@ use std::thread;
 
 pub const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 
-/// With room for what is decoded in one piece.
+/// Size of the region for output, including what is decoded in one piece.
 pub const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Stands in the worker's words for why the image did not come: that is for the agent alone, which puts it there.
+/// Placeholder for the download error in messages of the worker. The worker does not learn that error; the agent
+/// inserts it.
 pub const SOURCE: &str = "\u{1}the source\u{1}";
 
-/// A worker, and what is read of it.
+/// A worker process and the reading end of its output.
 pub struct Worker {
     line: Line,
-    /// `None` where a test speaks for it.
+    /// `None` if a test takes the place of the worker.
     process: Option<Powerless>,
     packed: Span,
     plain: Span,
     pool: Pool,
     lent: Arc<Lent>,
-    /// Why the image did not come.
+    /// Error of the download.
     broken: Broken,
     stages: Stages,
     packet: Vec<u8>,
-    /// What is left of the packet.
+    /// Unread rest of the packet.
     left: Range<usize>,
-    /// The buffer that was lent last, and where it begins.
+    /// The buffer that was lent last, with its region and offset.
     current: Option<((Region, usize), Chunk)>,
     is_ready: bool,
 }
 
 type Broken = Arc<Mutex<Option<String>>>;
 
-/// What is said to a worker.
+/// Sending end of the connection to a worker.
 #[derive(Clone)]
 pub struct Line(Arc<Wire>);
 
 impl Line {
-    /// The time that counts begins now.
+    /// Restarts the measurement of time.
     pub fn restart(&self) {
         self.say(ToWorker::Restart);
     }
 
-    /// To what was asked.
+    /// Answers a question of the worker.
     pub fn answer(&self, answer: [u64; 2]) {
         self.say(ToWorker::Answer(answer));
     }
 
-    /// Where nobody listens, that is found out when something is read.
+    /// Sends a packet. A closed connection is detected when reading.
     fn say(&self, word: ToWorker) {
         let _ = self.0.send(&word.packet());
     }
 }
 
-/// Tells the worker that nobody reads its buffer any more.
+/// Reports to the worker that its buffer was released.
 impl Home for Line {
     fn take_back(&self, buffer: Buffer) {
         if let Buffer::Shared(span) = buffer
@@ -90,10 +92,10 @@ impl Home for Line {
 }
 
 impl Worker {
-    /// `stages` gets to know how busy it was.
+    /// Starts a worker. Its busy times are added to `stages`.
     ///
     /// # Errors
-    /// There is no room for it, or no /proc.
+    /// Returns an error if there is not enough memory, or /proc is missing.
     pub fn start(plain: Plain, stages: &Stages) -> io::Result<Worker> {
         let (wire, socket) = Wire::pair()?;
         let mut worker = Worker::speaking(wire, plain, stages)?;
@@ -101,7 +103,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Whoever is at the other end gets the order.
+    /// Sends the start packet to the other end of the socket.
     fn speaking(wire: Wire, plain: Plain, stages: &Stages) -> io::Result<Worker> {
         let (packed_file, plain_file) = (create(Region::Packed, PACKED_BYTES)?, create(Region::Plain, PLAIN_BYTES)?);
         let packed = Span::map(&packed_file, Region::Packed, PACKED_BYTES, true)?;
@@ -132,18 +134,18 @@ impl Worker {
         self.line.clone()
     }
 
-    /// The process's id.
+    /// Returns the process id.
     #[cfg(test)]
     pub fn id(&self) -> Option<u32> {
         self.process.as_ref().map(Powerless::id)
     }
 
-    /// What it is to get lies in buffers of this pool.
+    /// Returns the pool for the buffers that the worker reads.
     pub fn pool(&self) -> Pool {
         self.pool.clone()
     }
 
-    /// Takes the image: what is sent lies in buffers of its pool.
+    /// Returns the sending end for the image. Chunks must be in buffers of the pool.
     pub fn sender(&self) -> Sender {
         let (line, lent, broken) = (self.line.clone(), self.lent.clone(), self.broken.clone());
         Sender::to(Box::new(ToThere { line, lent, broken, is_whole: Cell::new(false) }))
@@ -156,7 +158,7 @@ impl Worker {
             return Ok(());
         }
         let how = self.process.as_mut().map_or_else(String::new, |process| clean(&process.end()));
-        Err(io::Error::other(format!("the worker that decodes the image has ended before its time: {how}")))
+        Err(io::Error::other(format!("the worker that decodes the image ended unexpectedly: {how}")))
     }
 
     fn lent(&mut self, place: (Region, usize), range: Range<usize>) -> io::Result<Chunk> {
@@ -184,7 +186,7 @@ impl Gives for Worker {
             if self.left.is_empty() {
                 self.next_packet()?;
             }
-            // It is kept while the event is looked at, which borrows it.
+            // Taken out while the event is parsed, which borrows it.
             let packet = std::mem::take(&mut self.packet);
             let mut words = &packet[self.left.clone()];
             let given = match Event::take(&mut words) {
@@ -219,31 +221,33 @@ impl Gives for Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Who feeds it is told by that, too.
+        // This also wakes the sending thread.
         self.line.0.hang_up();
     }
 }
 
 fn nonsense() -> io::Error {
-    io::Error::other("the worker that decodes the image says what cannot be: it is not trusted any more")
+    io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
 }
 
-/// Once is enough: it is the same kernel for all images.
+/// Logs the warning once: the kernel is the same for all images.
 fn warn_of_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!(
-            "this kernel has no Landlock; what decodes images is held by its user and a filter of system calls"
+            "this kernel does not support Landlock; the image decoder is restricted by its user and a system call \
+             filter only"
         );
     });
 }
 
-/// The way of an image to its worker. Whoever fetches sends it from its own thread: one more would cost a wake-up for each buffer.
+/// Sending end of the image to its worker. The download thread sends directly: another thread would cost a wake-up for
+/// each buffer.
 struct ToThere {
     line: Line,
     lent: Arc<Lent>,
     broken: Broken,
-    /// Whether the end has been told.
+    /// Whether the end was sent.
     is_whole: Cell<bool>,
 }
 
@@ -265,7 +269,7 @@ impl Takes for ToThere {
                 ToWorker::Broken
             }
         };
-        // It has gone, and why is known to whoever reads of it.
+        // If the worker is gone, the reader reports why.
         self.line.0.send(&word.packet()).map_err(|_| Gone)
     }
 }
@@ -273,20 +277,21 @@ impl Takes for ToThere {
 impl Drop for ToThere {
     fn drop(&mut self) {
         if !self.is_whole.get() {
-            // Who has gone needs no word.
+            // If the worker is gone, the message is not needed.
             let _ = self.take(Message::Failed(io::Error::other(WITHOUT_A_WORD)));
         }
     }
 }
 
-/// Whoever fetches fills buffers from their beginning.
+/// Converts a chunk to a request. The download fills buffers from their beginning, so the span's offset identifies the
+/// buffer.
 fn packed(chunk: &Chunk) -> Option<((Region, usize), ToWorker)> {
     let (span, range) = chunk.shared()?;
     let (at, bytes) = (u32::try_from(range.start).ok()?, u32::try_from(range.len()).ok()?);
     Some(((span.region(), span.at()), ToWorker::Packed { at, bytes }))
 }
 
-/// Takes buffers back that the worker has read, as long as there is one.
+/// Releases buffers that the worker has read, until the pipe is closed.
 fn give_back(mut returned: File, lent: &Lent) {
     let mut at = [0; 4];
     while returned.read_exact(&mut at).is_ok() {

@@ -1,4 +1,4 @@
-//! The small files beside an image: its digest, and whatever else is called like it.
+//! Files next to an image: its digest, and other documents named after it.
 
 use super::file;
 use super::retry::{Answer, Pace, at_most};
@@ -9,21 +9,21 @@ use reqwest::Url;
 use reqwest::blocking::Client;
 use std::io;
 
-/// More than the output of `sha256sum` or `md5sum` for one file.
+/// Maximum length of a digest file, in bytes. The output of `sha256sum` or `md5sum` for one file is shorter.
 const DIGEST_FILE_BYTES: u64 = 4096;
 
-/// What there is beside an image under one name.
+/// Result of looking for a file next to an image.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Beside {
     There(Vec<u8>),
-    /// With the server's words.
+    /// The file does not exist, with the answer of the server.
     Not(String),
 }
 
-/// Reads a file beside an image, on a server or on a disk.
+/// Reads a file next to an image, from a server or a disk.
 ///
 /// # Errors
-/// The server does not answer, or there are more than `most_bytes`.
+/// Returns an error if the server does not answer, or the file is longer than `most_bytes`.
 pub fn read(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside> {
     let what = format!("read {url}");
     if url.scheme() != "file" {
@@ -34,18 +34,18 @@ pub fn read(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<
     }
     match file::open(url.as_str(), 0).and_then(|(file, _)| at_most(file, most_bytes)) {
         Ok(bytes) if bytes.len() as u64 > most_bytes => {
-            Err(Error::new(Phase::Image, format!("{what}: it is longer than {most_bytes} bytes")))
+            Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
         }
         Ok(bytes) => Ok(Beside::There(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Beside::Not(format!("{url} is not there"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Beside::Not(format!("{url} does not exist"))),
         Err(error) => Err(Error::with_source(Phase::Image, what, error)),
     }
 }
 
-/// What lies at this URL; `None` where there is nothing.
+/// Returns the document at this URL; `None` if there is none.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the same errors as [`read`].
 pub fn document(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8>>> {
     let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
     match read(client, &url, DOCUMENT_BYTES, pace)? {
@@ -54,10 +54,11 @@ pub fn document(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8
     }
 }
 
-/// The digest in the `.sha256` beside the image, else in the `.md5` that metal-stack's images have.
+/// Returns the digest from the `.sha256` file next to the image, or else from the `.md5` file that metal-stack's images
+/// have.
 ///
 /// # Errors
-/// There is none, or the first there is holds something else.
+/// Returns an error if there is no such file, or the first one found has another content.
 pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
     let mut missing = Vec::new();
     for kind in ["sha256", "md5"] {
@@ -67,12 +68,12 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
             Beside::There(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-                // Whatever else it is, it is not said in full.
+                // The content is shortened, since it may be anything.
                 let digest = trust::sum_of(&text, name).and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
-                    tracing::warn!("{image}: only its md5 is known, which finds damage but no forgery");
+                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but no forgery");
                 }
-                return digest.map_err(|why: String| no_digest(image, &format!("{url} holds no {kind}: {why}")));
+                return digest.map_err(|why: String| no_digest(image, &format!("{url} has no {kind} digest: {why}")));
             }
         }
     }
@@ -81,11 +82,11 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
 
 fn no_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-    let hint = format!("give its digest as sha256:HEX, or lay {name}.sha256 beside it");
-    Error::refusal(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
+    let hint = format!("specify its digest as sha256:HEX, or provide {name}.sha256 next to it");
+    Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
 }
 
-/// The URL of IMAGE followed by `suffix`. A query stays at the end.
+/// Appends `suffix` to the path of a URL. A query stays at the end.
 fn beside(image: &Url, suffix: &str) -> Url {
     let mut url = image.clone();
     url.set_path(&format!("{}{suffix}", image.path()));

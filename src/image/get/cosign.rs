@@ -1,4 +1,4 @@
-//! cosign's public keys and signatures, of key pairs: their texts, and whether one is for an image.
+//! Public keys and signatures of cosign, for key pairs: parsing and verification.
 //! <https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md>
 
 use crate::image::flow::Digest;
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// A SubjectPublicKeyInfo (RFC 5480) before the point, which is not compressed.
+/// SubjectPublicKeyInfo (RFC 5480) of P-256 up to the point, which is uncompressed.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// The same of Ed25519 (RFC 8410).
+/// SubjectPublicKeyInfo of Ed25519 (RFC 8410) up to the key.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -20,54 +20,56 @@ const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const TYPE: &str = "cosign container image signature";
 
-/// In what is signed, before the image's id: `cosign sign -a image=OS-VERSION`.
+/// Annotation in the signed payload with the image's id: `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
-/// Nobody signs an image more often, and each costs a request.
+/// Maximum number of signatures of an image that are checked, since each costs a request.
 const MOST_SIGNATURES: usize = 16;
-/// With any number of annotations.
+/// Maximum length of a signed payload, in bytes, with any number of annotations.
 pub const PAYLOAD_BYTES: u64 = 64 << 10;
 
-/// Of ECDSA on P-256, which `cosign generate-key-pair` makes, or of Ed25519.
+/// Public key of ECDSA on P-256, which `cosign generate-key-pair` makes, or of Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
-    /// The beginning of the SHA-256 of the key as DER.
+    /// Beginning of the SHA-256 of the key in DER form.
     pub id: String,
     is_p256: bool,
     point: Vec<u8>,
 }
 
-/// What stands between the first and the last line; `None` where the text is no PEM.
+/// Returns the base64 body of a PEM public key; `None` if the text is not PEM.
 ///
 /// # Errors
-/// It is one of something else.
+/// Returns an error if it is PEM of something else.
 pub fn body_of_pem(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
-    // What is given by mistake may be a secret: it goes to consoles and logs.
+    // The text may be a secret given by mistake, and errors go to consoles and logs.
     if label.contains("PRIVATE") {
-        return Err("this is a secret key, and the public one is wanted, which lies in cosign.pub".to_owned());
+        return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }
     if label != PEM {
-        return Err(format!("it is a PEM file, and not of a public key: {label:.40}"));
+        return Err(format!("not a public key but PEM of type {label:.40}"));
     }
-    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("it does not end as a PEM file does")?;
+    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the PEM end line is missing")?;
     match after.trim().is_empty() {
         true => Ok(Some(body.split_whitespace().collect())),
-        false => Err("it does not have exactly one key".to_owned()),
+        false => Err("must contain exactly one key".to_owned()),
     }
 }
 
-/// minisign's keys begin otherwise.
+/// Returns whether this is the base64 form of a cosign key. Keys of minisign begin differently.
 pub fn is_base64_of_one(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
 
 impl PublicKey {
+    /// Parses a key in DER form, encoded in base64.
+    ///
     /// # Errors
-    /// It is not, or of another kind.
+    /// Returns an error if it is invalid or of another type.
     pub fn of_base64(text: &str) -> Result<PublicKey, String> {
-        let der = BASE64_STANDARD.decode(text.trim()).map_err(|_| "it is not base64 between its lines".to_owned())?;
+        let der = BASE64_STANDARD.decode(text.trim()).map_err(|_| "the PEM body is not valid base64".to_owned())?;
         let hash = Sha256::digest(&der);
         let id = format!("cosign:{}", hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         match (der.strip_prefix(P256), der.strip_prefix(ED)) {
@@ -75,18 +77,18 @@ impl PublicKey {
                 Ok(PublicKey { id, is_p256: true, point: point.to_owned() })
             }
             (_, Some(point)) if point.len() == 32 => Ok(PublicKey { id, is_p256: false, point: point.to_owned() }),
-            _ => Err("the key is neither of ECDSA on P-256 nor of Ed25519".to_owned()),
+            _ => Err("unsupported key type; use ECDSA on P-256 or Ed25519".to_owned()),
         }
     }
 
-    /// Whether this key has signed this text.
+    /// Returns whether this key has signed the text.
     pub fn fits(&self, text: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = if self.is_p256 { &ECDSA_P256_SHA256_ASN1 } else { &ED25519 };
         UnparsedPublicKey::new(algorithm, &self.point).verify(text, signature).is_ok()
     }
 }
 
-/// One signature, and where what it is over lies.
+/// Signature, and the location of the payload that it signs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Signature {
     pub payload: String,
@@ -110,18 +112,18 @@ struct Layer {
     annotations: BTreeMap<String, String>,
 }
 
-/// Where the signatures of an image lie, beside it in its repository.
+/// Returns the tag of an image's signatures in its repository.
 pub fn tag_of(digest: &Digest) -> String {
     format!("{}.sig", digest.to_string().replace(':', "-"))
 }
 
-/// The signatures in the manifest with that tag.
+/// Parses the manifest with that tag.
 ///
 /// # Errors
-/// There is none, or it is no such manifest.
+/// Returns an error if it is invalid or has no signatures.
 pub fn signatures(manifest: &[u8]) -> Result<Vec<Signature>, String> {
     let manifest: Manifest =
-        serde_json::from_slice(manifest).map_err(|why| format!("its manifest cannot be read: {why}"))?;
+        serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;
     let layers = manifest.layers.into_iter().filter(|layer| layer.media_type == PAYLOAD);
     let signatures: Vec<Signature> = layers
         .filter_map(|layer| {
@@ -131,18 +133,18 @@ pub fn signatures(manifest: &[u8]) -> Result<Vec<Signature>, String> {
         })
         .collect();
     match signatures.len() {
-        0 => Err("it has no signature as `cosign sign --key` makes them".to_owned()),
+        0 => Err("no signature made by `cosign sign --key` found".to_owned()),
         1..=MOST_SIGNATURES => Ok(signatures),
-        many => Err(format!("it has {many} signatures, more than {MOST_SIGNATURES} are not looked at")),
+        many => Err(format!("{many} signatures found; at most {MOST_SIGNATURES} are supported")),
     }
 }
 
-/// What is signed.
+/// Signed payload.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Of the image's manifest or index.
+    /// Digest of the image's manifest or index.
     pub digest: Digest,
-    /// Id of the image, where the signer has named it.
+    /// Id of the image, if the signer has set it.
     pub name: Option<String>,
 }
 
@@ -166,13 +168,15 @@ struct SignedImage {
 }
 
 impl Payload {
+    /// Parses a payload.
+    ///
     /// # Errors
-    /// It is about something else than an image.
+    /// Returns an error if it is invalid or not about an image.
     pub fn parse(text: &[u8]) -> Result<Payload, String> {
         let signed: Signed =
-            serde_json::from_slice(text).map_err(|why| format!("what is signed cannot be read: {why}"))?;
+            serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;
         if signed.critical.kind != TYPE {
-            return Err(format!("what is signed is no image but `{:.60}`", signed.critical.kind));
+            return Err(format!("the signed payload is not for an image but for `{:.60}`", signed.critical.kind));
         }
         let digest = signed.critical.image.digest.parse()?;
         let name = signed.optional.unwrap_or_default().get(NAME).and_then(|name| name.as_str().map(str::to_owned));

@@ -1,9 +1,10 @@
-//! One image as a stream that survives drops and places that fail: it goes on by Range, at the same place when that proves
-//! that the image is still the same, else at the next one; and otherwise says that the burn has to start over.
+//! Download of one image that survives dropped connections and failing mirrors. It resumes with a Range request at the
+//! same mirror if the image there is provably unchanged, otherwise at the next one; if no mirror can continue, it
+//! reports that the burn has to start over.
 //!
-//! What comes from another place must have the same length. That it is the same image, the digest says at the end, or the
-//! chunk manifest at once: see `verify`. Where one stream is slower than the link, `lanes` take its place for as long as nothing
-//! goes wrong.
+//! Data from another mirror must have the same total length. The digest at the end, or the chunk manifest at once
+//! (`verify`), proves that it is the same image. If one stream is slower than the link, `lanes` replace it as long as
+//! nothing goes wrong.
 
 mod places;
 mod several;
@@ -25,35 +26,35 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// So many bytes between two drops, and the count of failures begins anew. A single byte must not be enough: a server
-/// that drops after each one would never be given up.
+/// Progress after which the count of failures starts again, in bytes. A single byte must not be enough: otherwise a
+/// server that drops the connection after each byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
-const NO_STRONG_ETAG: &str = "the server gives no strong ETag to resume by";
+const NO_STRONG_ETAG: &str = "the server sends no strong ETag to resume by";
 
-/// The body of one image.
+/// Body of one image.
 pub struct Fetch {
     client: Client,
     image: Part,
     pace: Pace,
     places: Places,
     stream: Option<Stream>,
-    /// Where `stream` began.
+    /// Position at which `stream` began.
     opened_at: u64,
-    /// Bytes handed on so far.
+    /// Number of bytes passed on so far.
     position: u64,
     total: Option<u64>,
     authorization: Option<Secret>,
-    /// Rounds through all places.
+    /// Failed rounds over all mirrors.
     failures: u32,
-    /// Places of this round that have failed already.
+    /// Mirrors of this round that have failed already.
     tried: usize,
-    /// Where the count of failures began.
+    /// Position at which the count of failures started.
     counted_from: u64,
     resumed: u32,
     start_over: Option<String>,
     choice: Choice,
-    /// The time spent waiting for the network, and what came in it, since this was looked at last.
+    /// Time spent waiting for the network since the last check, and the bytes received in it.
     slow: (Duration, u64),
 }
 
@@ -64,7 +65,7 @@ enum Stream {
 }
 
 impl Fetch {
-    /// `client` must end a read that stalls: [`crate::http::streaming_client`].
+    /// Creates a download. `client` must have a read timeout: [`crate::http::streaming_client`].
     pub fn new(client: &Client, image: &Part, pace: &Pace) -> Self {
         Fetch {
             client: client.clone(),
@@ -86,12 +87,12 @@ impl Fetch {
         }
     }
 
-    /// The place that is asked now.
+    /// Returns the URL of the current mirror.
     pub fn place(&self) -> &str {
         &self.places.here().url
     }
 
-    /// What came from `position` on is bad: it is to come once more, from the next place if there is one.
+    /// Rewinds to `position`, from which on the data was wrong, and continues at the next mirror if there is one.
     pub fn go_back(&mut self, position: u64) {
         if let Some(Stream::Lanes(_)) = self.stream {
             self.choice.give_up();
@@ -103,7 +104,7 @@ impl Fetch {
         self.places.go_on();
     }
 
-    /// With pieces that are verified one by one it does not matter who sends them.
+    /// Returns whether pieces are verified individually, so that they may come from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -122,7 +123,7 @@ impl Fetch {
         }
     }
 
-    /// The stream of the current place, from where we are.
+    /// Opens the stream at the current mirror and position.
     fn open(&mut self) -> Opened<Stream> {
         let url = self.places.here().url.clone();
         if url.starts_with("file:") {
@@ -141,12 +142,12 @@ impl Fetch {
         Ok(Stream::Http(response))
     }
 
-    /// It belongs to the first place alone.
+    /// Returns the `Authorization` header, which is only for the first mirror.
     fn authorization(&self) -> Option<&Secret> {
         self.authorization.as_ref().filter(|_| self.places.is_first())
     }
 
-    /// Sends the request for the rest.
+    /// Requests the rest of the image.
     fn ask(&self, url: &str) -> Opened<Response> {
         let mut request = self.client.get(url);
         if let Some(authorization) = self.authorization() {
@@ -154,7 +155,7 @@ impl Fetch {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // A place that is new here is asked without: what it sends is proven later.
+            // A mirror that was not used before is asked unconditionally: what it sends is verified later.
             if !self.is_verified() && self.places.here().answered.is_some() {
                 let etag = self.places.here().strong_etag().ok_or_else(|| not_from_here(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
@@ -173,7 +174,7 @@ impl Fetch {
         }
     }
 
-    /// Checks that the answer is the image from where we are.
+    /// Checks that the response is the image from the current position on.
     fn accept(&mut self, response: &Response) -> Opened<()> {
         let etag = header(response, ETAG);
         let before = self.places.here().answered.clone();
@@ -181,14 +182,17 @@ impl Fetch {
             (0, StatusCode::OK) => {
                 self.agree_on_size(header(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
                 if self.places.is_first() && etag != self.image.etag {
-                    tracing::warn!("{}: the image changed after it was looked at; the digest decides", self.image.url);
+                    tracing::warn!(
+                        "{}: the image has changed since it was checked; its digest decides",
+                        self.image.url
+                    );
                 }
             }
             (0, status) => return Err(for_good(format!("the server answers {status}"))),
             (_, StatusCode::PARTIAL_CONTENT) => {
                 let range = header(response, CONTENT_RANGE).unwrap_or_default();
                 if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
-                    return Err(not_from_here("the image has another ETag now"));
+                    return Err(not_from_here("the image now has another ETag"));
                 }
                 if !self.continues(&range, before.is_some()) {
                     return Err(not_from_here(&format!("the server resumes with another range: `{range}`")));
@@ -196,20 +200,21 @@ impl Fetch {
             }
             (_, StatusCode::OK) => return Err(not_from_here("the server sends the image from its start")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(not_from_here("the image is shorter now than what came already"));
+                return Err(not_from_here("the image is now shorter than what was received already"));
             }
-            (_, status) => return Err(for_good(format!("the server answers {status} when asked for the rest"))),
+            (_, status) => return Err(for_good(format!("the server answers {status} to the request for the rest"))),
         }
         self.places.here_mut().answered = Some(before.unwrap_or(etag));
         Ok(())
     }
 
-    /// A place alone may have changed its image: then the digest decides. Several must agree.
+    /// Checks the size of the image at a mirror. If there is only one, its image may have changed, and the digest
+    /// decides; several mirrors must agree.
     fn agree_on_size(&mut self, says: Option<u64>) -> Opened<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
             (Some(says), Some(total)) if says != total && !alone => {
-                Err(for_good(format!("the image has {says} bytes there, {total} were expected")))
+                Err(for_good(format!("the image has {says} bytes at this server, but {total} were expected")))
             }
             _ => {
                 self.total = says.or(self.total);
@@ -218,7 +223,8 @@ impl Fetch {
         }
     }
 
-    /// Whether `bytes START-END/TOTAL` is exactly what is missing. Who sends for the first time must say its total.
+    /// Returns whether `bytes START-END/TOTAL` is exactly the missing range. A server that is used for the first time
+    /// must send the total.
     fn continues(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;
@@ -228,8 +234,8 @@ impl Fetch {
         start == Some(self.position) && same_total
     }
 
-    /// A failure that may pass: on to the next place, or, when all have failed, a pause. A connection that brought
-    /// something is taken up again at the same place (`stay`).
+    /// Handles a temporary failure: switches to the next mirror, or pauses if all have failed. With `stay`, a
+    /// connection that made progress is resumed at the same mirror.
     fn dropped(&mut self, why: &str, stay: bool) -> io::Result<()> {
         self.stream = None;
         if self.position - self.counted_from >= PROGRESS_BYTES {
@@ -261,7 +267,7 @@ impl Fetch {
         Ok(())
     }
 
-    /// This place is asked no more.
+    /// Excludes the current mirror.
     fn lose(&mut self, lost: Lost, why: String) -> io::Result<()> {
         self.stream = None;
         self.places.lose(lost);
@@ -273,7 +279,7 @@ impl Fetch {
         Err(self.give_up(&why))
     }
 
-    /// No place can go on; one may be able to begin.
+    /// Returns the final error. The burn can start over if a mirror may have the image from its start.
     fn give_up(&mut self, why: &str) -> io::Error {
         if self.places.one_may_begin() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
@@ -281,16 +287,17 @@ impl Fetch {
         self.places.failed(why, self.position)
     }
 
-    /// Whether there is another place.
+    /// Switches to another mirror; returns `false` if there is none.
     fn go_on(&mut self, why: &str) -> bool {
         let before = self.places.go_on();
         if let Some(before) = &before {
-            tracing::warn!("image: {before}: {why}, at byte {}; going on at {}", self.position, self.place());
+            tracing::warn!("image: {before}: {why}, at byte {}; continuing at {}", self.position, self.place());
         }
         before.is_some()
     }
 
-    /// A server that sends a byte now and then never stalls and never ends; another place, or another connection, may be quick.
+    /// Returns whether the connection is too slow. A server that sends a byte now and then never stalls and never ends,
+    /// while another mirror or connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;
@@ -298,7 +305,7 @@ impl Fetch {
         is_over && bytes < PROGRESS_BYTES && self.total != Some(self.position)
     }
 
-    /// The stream has ended before the image.
+    /// Handles a stream that ended before the image.
     fn cut(&mut self, why: String, stalled: bool) -> io::Result<()> {
         if matches!(self.stream, Some(Stream::File(_))) {
             return self.lose(Lost::ForGood, why);
@@ -335,7 +342,7 @@ impl Read for Fetch {
             let began = Instant::now();
             match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
-                // Wound down.
+                // The lanes were wound down.
                 Ok(0) if matches!(stream, Stream::Lanes(_)) => self.stream = None,
                 Ok(0) => self.cut("the connection ended early".to_owned(), false)?,
                 Ok(got) => {
@@ -349,12 +356,12 @@ impl Read for Fetch {
                     self.choice.came(got, waited);
                     self.reconsider();
                     if self.is_too_slow(got, waited) {
-                        self.cut("hardly anything comes any more".to_owned(), true)?;
+                        self.cut("the connection is too slow".to_owned(), true)?;
                     }
                     return Ok(got);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // All there; how the connection ends does not matter.
+                // The image is complete, so it does not matter how the connection ends.
                 Err(_) if complete => return Ok(0),
                 Err(error) if matches!(stream, Stream::Lanes(_)) => self.one_again(&error),
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! Images in files: in the ramdisk, or on a stick that is mounted there.
+//! Images in local files: in the ramdisk, or on a mounted medium.
 
 use reqwest::Url;
 use std::fs::{File, Metadata, OpenOptions};
@@ -6,18 +6,18 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-/// The file that a `file:///…` URL names; `None` for any other URL.
+/// Returns the path of a `file:///…` URL; `None` for any other URL.
 pub fn path(url: &str) -> Option<PathBuf> {
     Url::parse(url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
 }
 
-/// The file from `position` on, and its length.
+/// Opens the file at `position`, and returns its length.
 ///
 /// # Errors
-/// It is not there, is no plain file, or cannot be read.
+/// Returns an error if it does not exist, is not a regular file, or cannot be read.
 pub fn open(url: &str, position: u64) -> io::Result<(File, u64)> {
-    let path = path(url).ok_or_else(|| io::Error::other("it names no absolute path like file:///mnt/image.tar.zst"))?;
-    // A FIFO without a writer would be waited for.
+    let path = path(url).ok_or_else(|| io::Error::other("not an absolute path like file:///mnt/image.tar.zst"))?;
+    // Opening a FIFO without a writer would block.
     let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let size = plain(&file.metadata()?)?;
     file.seek(SeekFrom::Start(position))?;
@@ -25,7 +25,7 @@ pub fn open(url: &str, position: u64) -> io::Result<(File, u64)> {
 }
 
 fn plain(metadata: &Metadata) -> io::Result<u64> {
-    if metadata.is_file() { Ok(metadata.len()) } else { Err(io::Error::other("it is not a plain file")) }
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(io::Error::other("not a regular file")) }
 }
 
 #[cfg(test)]
@@ -49,16 +49,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         nix::unistd::mkfifo(&dir.path().join("image"), nix::sys::stat::Mode::S_IRUSR).unwrap();
         let error = open(&format!("file://{}/image", dir.path().display()), 0).unwrap_err().to_string();
-        assert!(error.contains("not a plain file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 
     #[test]
     fn what_is_no_file_is_refused() {
         for (url, says) in [
             ("file:///no/such/image", "No such file"),
-            ("file:///dev/zero", "not a plain file"),
-            ("file:///tmp", "not a plain file"),
-            ("file://server/image", "no absolute path"),
+            ("file:///dev/zero", "not a regular file"),
+            ("file:///tmp", "not a regular file"),
+            ("file://server/image", "not an absolute path"),
         ] {
             let error = open(url, 0).unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");

@@ -1,4 +1,4 @@
-//! The public keys of those who may sign: minisign's for what lies beside images, cosign's for images in registries.
+//! Public keys for signatures: keys of minisign for files next to images, keys of cosign for images in registries.
 
 use super::cosign;
 use super::minisign;
@@ -39,7 +39,7 @@ impl fmt::Display for PublicKey {
 impl FromStr for PublicKey {
     type Err = String;
 
-    /// A whole file, or what stands in it: minisign's line, or cosign's between the first and the last one, as one word.
+    /// Parses a key file, or the key alone: the base64 line of minisign, or the PEM body of cosign as one word.
     fn from_str(text: &str) -> Result<PublicKey, String> {
         if let Some(body) = cosign::body_of_pem(text)? {
             return cosign::PublicKey::of_base64(&body).map(PublicKey::Cosign);
@@ -48,7 +48,7 @@ impl FromStr for PublicKey {
         let line = match (lines.next(), lines.next()) {
             (Some(line), None) => line,
             (None, _) if !text.contains('\n') => text,
-            _ => return Err("it does not have exactly one key".to_owned()),
+            _ => return Err("must contain exactly one key".to_owned()),
         };
         match cosign::is_base64_of_one(line) {
             true => cosign::PublicKey::of_base64(line).map(PublicKey::Cosign),
@@ -89,19 +89,19 @@ mod tests {
         for (text, says) in [
             (secret, "this is a secret key"),
             (&secret.replace("ENCRYPTED SIGSTORE ", ""), "this is a secret key"),
-            (&secret.replace("ENCRYPTED SIGSTORE PRIVATE KEY", "CERTIFICATE"), "not of a public key: CERTIFICATE"),
             (
-                "-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n",
-                "neither of ECDSA on P-256 nor of Ed25519",
+                &secret.replace("ENCRYPTED SIGSTORE PRIVATE KEY", "CERTIFICATE"),
+                "not a public key but PEM of type CERTIFICATE",
             ),
-            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "does not end"),
-            ("-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "it is not base64"),
+            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n", "unsupported key type"),
+            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the PEM end line is missing"),
+            ("-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "is not valid base64"),
             (&format!("{COSIGN}{COSIGN}"), "exactly one key"),
             (&format!("{body}\n{body}"), "exactly one key"),
-            (&body[..100], "neither of ECDSA on P-256"),
+            (&body[..100], "unsupported key type"),
             ("\n", "exactly one key"),
-            ("", "is no minisign public key"),
-            ("x", "is no minisign public key"),
+            ("", "is not a minisign public key"),
+            ("x", "is not a minisign public key"),
         ] {
             let error = text.parse::<PublicKey>().unwrap_err();
             assert!(error.contains(says) && !error.contains("eyJrZGYi"), "{text}: {error}");

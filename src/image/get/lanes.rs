@@ -1,5 +1,5 @@
-//! Several ranges of one image at once, for links that one stream does not fill. Each lane is a thread with a connection of its
-//! own and fetches every second or fourth piece of the image; they are read in order.
+//! Parallel ranges of one image, for links that one stream does not saturate. Each lane is a thread with its own
+//! connection and fetches every second or fourth piece of the image; the pieces are read in order.
 //!
 //! ```text
 //! lane 0: piece 0, piece 2, piece 4 … ─┐
@@ -7,9 +7,10 @@
 //! lane 1: piece 1, piece 3, piece 5 … ─┘
 //! ```
 //!
-//! Nothing but an accelerator: `fetch` begins it, when `choice` says so, and goes on with one stream wherever it ends. A lane
-//! takes nothing that is not exactly what it asked for, and a piece is read when it is whole. A lane waits for nobody but the
-//! reader, and the reader only for the lane whose turn it is and no longer than a stall may take, so nothing can wait for ever.
+//! This only accelerates a download: `fetch` starts it if `choice` decides so, and continues with one stream wherever
+//! it ends. A lane accepts nothing but exactly the range that it requested, and a piece is read only when it is
+//! complete. There is no deadlock: a lane waits only for the reader, and the reader only for the lane whose turn it is,
+//! up to the stall timeout.
 
 mod choice;
 
@@ -28,51 +29,51 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-/// What the lanes ask for.
+/// Request of the lanes.
 pub struct Asked {
-    /// Over HTTP/1: with HTTP/2 all requests would go through one connection.
+    /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
     pub client: Client,
     pub url: String,
     pub authorization: Option<Secret>,
-    /// A strong one, which each answer must have; `None` where the pieces are verified by a manifest.
+    /// Strong ETag that each response must have; `None` if a manifest verifies the pieces.
     pub etag: Option<String>,
-    /// From here to the end of the image.
+    /// Position in the image to start at.
     pub start: u64,
     pub total: u64,
-    /// How long the reader waits for a piece.
+    /// Maximum time that the reader waits for a piece.
     pub stall: Duration,
 }
 
-/// Several ranges at once as one stream. It ends after the image's last byte or, once it is wound down, before it.
+/// Several ranges as one stream. It ends after the last byte of the image or, if it is wound down, before.
 pub struct Lanes {
     work: Arc<Work>,
     lanes: Vec<Receiver<Arrived>>,
     /// Number of the piece that is read after the current one.
     next: u64,
     current: Vec<u8>,
-    /// How much of it was read.
+    /// Number of bytes of it that were read.
     given: usize,
 }
 
-/// A whole piece, or what was wrong.
+/// Complete piece, or an error message.
 type Arrived = Result<Vec<u8>, String>;
 
-/// What the lanes share.
+/// State shared by the lanes.
 struct Work {
     asked: Asked,
     lanes: u64,
     piece_bytes: u64,
-    /// Number of the first piece that is not wanted.
+    /// Number of the first piece that is not fetched.
     end: AtomicU64,
 }
 
 impl Lanes {
-    /// So many lanes, which together hold about so many bytes.
+    /// Starts the lanes, which together use at most about `memory_bytes`.
     ///
     /// # Errors
-    /// The system has no more threads.
+    /// Returns an error if a thread cannot be created.
     pub fn start(asked: Asked, lanes: u64, memory_bytes: u64) -> io::Result<Lanes> {
-        // Of each lane one piece is on its way and one waits; one more is being read.
+        // Each lane has one piece in flight and one waiting; one more is being read.
         let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
         let work = Arc::new(Work { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
         let mut started = Lanes { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
@@ -89,18 +90,18 @@ impl Lanes {
         self.work.lanes
     }
 
-    /// Fetches no more than what has been begun: the stream ends after it, without a gap and with nothing thrown away.
+    /// Stops fetching new pieces: the stream ends after those in flight, without a gap, and nothing is discarded.
     pub fn wind_down(&self) {
-        // No lane is more than one piece beyond the one that it holds for the reader.
+        // No lane is more than one piece ahead of the one that it holds for the reader.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Whether each lane has given as much as the others: rates are compared between such moments.
+    /// Returns whether all lanes have delivered the same number of pieces: rates are compared between such moments.
     pub fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
 
-    /// The next piece; an empty one at the end.
+    /// Returns the next piece; an empty one at the end.
     fn next_piece(&self) -> Arrived {
         if self.work.span(self.next).is_none() {
             return Ok(Vec::new());
@@ -109,9 +110,9 @@ impl Lanes {
         match lane.recv_timeout(self.work.asked.stall) {
             Ok(arrived) => arrived,
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("no piece has come for {:.0} s", self.work.asked.stall.as_secs_f32()))
+                Err(format!("no data received for {:.0} s", self.work.asked.stall.as_secs_f32()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err("a lane ended without a word".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err("a lane ended unexpectedly".to_owned()),
         }
     }
 }
@@ -119,7 +120,7 @@ impl Lanes {
 impl Read for Lanes {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.given == self.current.len() {
-            // Its memory goes before the next one is waited for.
+            // Free the memory before waiting for the next piece.
             (self.current, self.given) = (Vec::new(), 0);
             self.current = self.next_piece().map_err(io::Error::other)?;
             self.next += u64::from(!self.current.is_empty());
@@ -131,14 +132,14 @@ impl Read for Lanes {
 }
 
 impl Drop for Lanes {
-    /// Nobody waits for the threads: a read that stalls would hold up the burn.
+    /// Does not wait for the threads: a read that stalls would delay the burn.
     fn drop(&mut self) {
         self.work.end.store(0, Ordering::Relaxed);
     }
 }
 
 impl Work {
-    /// One lane: every piece that is its own, until the end or until something is wrong.
+    /// Runs one lane: fetches every piece that is its own, until the end or an error.
     fn fetch_all(&self, first: u64, to_reader: &SyncSender<Arrived>) {
         let mut piece = first;
         while let Some((first_byte, last_byte)) = self.span(piece) {
@@ -151,7 +152,7 @@ impl Work {
         }
     }
 
-    /// First and last byte of a piece; `None` when it is not wanted.
+    /// Returns the first and last byte of a piece; `None` if it is not needed.
     fn span(&self, piece: u64) -> Option<(u64, u64)> {
         let first = self.asked.start + piece * self.piece_bytes;
         let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.asked.total;
@@ -172,17 +173,19 @@ impl Work {
         let mut bytes = vec![0; (last - first + 1) as usize];
         let mut filled = 0;
         loop {
-            // Before every read: who is not wanted any more must not hold memory until its piece is whole.
+            // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
+            // is complete.
             if self.span(piece).is_none() {
-                return Err("the piece is not wanted any more".to_owned());
+                return Err("the piece is no longer needed".to_owned());
             }
-            // Behind the last byte too: the body has to end there, and only then is the connection free for the next piece.
+            // The body must be read to its end, behind the last byte: only then is the connection free for the next
+            // piece.
             let whole = filled == bytes.len();
             let mut beyond = [0];
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
                 Ok(0) if whole => return Ok(bytes),
                 Ok(0) => return Err("the connection ended early".to_owned()),
-                Ok(_) if whole => return Err("the server sends more than was asked for".to_owned()),
+                Ok(_) if whole => return Err("the server sends more than was requested".to_owned()),
                 Ok(got) => filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::with_source(Phase::Image, "the connection dropped", error).to_string()),
@@ -190,14 +193,14 @@ impl Work {
         }
     }
 
-    /// Nothing but the same image and exactly the range that was asked for will do.
+    /// Checks that the response is the same image and exactly the requested range.
     fn check(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
         if response.status() != StatusCode::PARTIAL_CONTENT {
-            return Err(format!("the server answers {} when asked for a range", response.status()));
+            return Err(format!("the server answers {} to a range request", response.status()));
         }
         let etag = header(response, ETAG);
         if self.asked.etag.is_some() && self.asked.etag != etag {
-            return Err("the image has another ETag now".to_owned());
+            return Err("the image now has another ETag".to_owned());
         }
         let range = header(response, CONTENT_RANGE).unwrap_or_default();
         if range != format!("bytes {first}-{last}/{}", self.asked.total) {

@@ -1,4 +1,4 @@
-//! Whether a stream is there, and how large it is, without reading it.
+//! Existence and size of an image, without downloading it.
 
 use super::file;
 use super::retry::Pace;
@@ -8,24 +8,25 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use reqwest::{Method, StatusCode, Url};
 
-/// What is known about a stream before it comes.
+/// Properties of an image known before it is downloaded.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Look {
     pub size_bytes: Option<u64>,
     pub etag: Option<String>,
 }
 
-/// What a server says when it is asked for a stream.
+/// Answer of a server to the request.
 pub enum Seen {
     There(Look),
-    /// With a status that will not change by asking again.
+    /// A status that a retry does not change.
     Refused(Response),
 }
 
-/// Of a file as it lies there; of HTTP by HEAD or, where that is refused, by asking for the first byte.
+/// Returns size and ETag. Over HTTP they are requested with HEAD or, if that is rejected, with a request for the first
+/// byte.
 ///
 /// # Errors
-/// It is not there, or nobody answers.
+/// Returns an error if the image does not exist or the server does not answer.
 pub fn look(client: &Client, url: &Url, pace: &Pace) -> Result<Look> {
     if url.scheme() == "file" {
         let (_, size) = file::open(url.as_str(), 0).context(Phase::Image, || asking(url))?;
@@ -34,10 +35,10 @@ pub fn look(client: &Client, url: &Url, pace: &Pace) -> Result<Look> {
     see(client, url, None, pace)?.there(url)
 }
 
-/// The same over HTTP only, for those who can do something about a refusal.
+/// Returns the answer over HTTP, for callers that can handle a rejection.
 ///
 /// # Errors
-/// Nobody answers.
+/// Returns an error if the server does not answer.
 pub fn see(client: &Client, url: &Url, authorization: Option<&Secret>, pace: &Pace) -> Result<Seen> {
     let what = asking(url);
     let request = |method| {
@@ -48,7 +49,7 @@ pub fn see(client: &Client, url: &Url, authorization: Option<&Secret>, pace: &Pa
     if head.status() == StatusCode::OK {
         return Ok(Seen::There(Look { size_bytes: length(&head), etag: header(&head, ETAG) }));
     }
-    // A presigned URL is good for one method only, and refuses the other with 403.
+    // A presigned URL is valid for one method only, and other methods are answered with 403.
     let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
     if !refusals.contains(&head.status()) {
         return Ok(Seen::Refused(head));
@@ -65,13 +66,15 @@ pub fn see(client: &Client, url: &Url, authorization: Option<&Secret>, pace: &Pa
 }
 
 impl Seen {
+    /// Returns the properties.
+    ///
     /// # Errors
-    /// It was refused.
+    /// Returns an error if the request was rejected.
     pub fn there(self, url: &Url) -> Result<Look> {
         match self {
             Seen::There(look) => Ok(look),
             Seen::Refused(response) => {
-                let text = format!("the image {url} cannot be had: the server answers {}", response.status());
+                let text = format!("cannot fetch the image {url}: the server answers {}", response.status());
                 Err(Error::new(Phase::Image, text))
             }
         }
@@ -79,15 +82,15 @@ impl Seen {
 }
 
 fn asking(url: &Url) -> String {
-    format!("ask for the image {url}")
+    format!("request the image {url}")
 }
 
-/// Of the header: a HEAD has no body to ask.
+/// Returns the value of the header, since the response to a HEAD request has no body.
 fn length(response: &Response) -> Option<u64> {
     header(response, CONTENT_LENGTH)?.parse().ok()
 }
 
-/// A header in plain text.
+/// Returns a header as text.
 pub fn header(response: &Response, name: HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

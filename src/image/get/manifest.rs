@@ -1,4 +1,4 @@
-//! The digests of an image's pieces, so that bytes are verified before they are written.
+//! Digests of an image's pieces, so that data is verified before it is written.
 
 use crate::contents::Contents;
 use crate::image::flow::{Digest, Kind};
@@ -8,33 +8,34 @@ use sha2::digest::Output;
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Read};
 
-/// The only version there is.
+/// The only supported version.
 const VERSION: u32 = 1;
 
-/// A piece waits in memory until it is verified: not too large. A small one costs a line in the document: not too small.
+/// Allowed length of a piece, in bytes. A piece is held in memory until it is verified, which limits its size; each
+/// costs a line of the document, so it must not be too small.
 const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 
-/// Of what is made here, for images of at most 64 GiB.
+/// Length of the pieces in manifests made by `image pack`, for images up to 64 GiB.
 const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 
-/// 64 Ki pieces are 4.4 MB of document.
+/// Maximum number of pieces; 64 Ki pieces make a document of 4.4 MB.
 const MOST_CHUNKS: u64 = 1 << 16;
 
-/// The document beside an image, `IMAGE.manifest`, in JSON. All is about the image as it travels, compressed.
+/// Document next to an image, `IMAGE.manifest`, in JSON. All values are about the image as served, compressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]
 pub struct Manifest {
-    /// 1.
+    /// Version of the format: 1.
     pub version: u32,
-    /// Id of the image with its version, `debian-12.0.20261101`: what a signature is for. Older ones have none.
+    /// Id of the image with its version, `debian-12.0.20261101`, which a signature covers. Older manifests have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub size_bytes: u64,
-    /// SHA-256 of the whole.
+    /// SHA-256 of the whole image.
     pub digest: Digest,
     /// Length of each piece but the last.
     pub chunk_bytes: u32,
-    /// What of a tree makes a machine boot. Of a disk, and in older manifests, there is none.
+    /// Boot-related contents of a tree. Manifests of disk images and older manifests have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<Contents>,
     /// SHA-256 of each piece, in order; hexadecimal in the document.
@@ -43,12 +44,15 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Parses and checks a manifest.
+    ///
     /// # Errors
-    /// The document is none, of another version, or contradicts itself.
+    /// Returns an error if it is invalid, has another version, or is inconsistent.
     pub fn parse(document: &[u8]) -> Result<Manifest, String> {
-        let versioned: Versioned = serde_json::from_slice(document).map_err(|error| format!("it is none: {error}"))?;
+        let versioned: Versioned =
+            serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
         if versioned.version != VERSION {
-            return Err(format!("it is of version {}; version {VERSION} is known here", versioned.version));
+            return Err(format!("version {} is not supported, only version {VERSION}", versioned.version));
         }
         let manifest: Manifest = serde_json::from_slice(document).map_err(|error| error.to_string())?;
         manifest.check()?;
@@ -61,21 +65,22 @@ impl Manifest {
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();
-            return Err(format!("its chunk_bytes are {}, not {least} to {most}", self.chunk_bytes));
+            return Err(format!("its chunk_bytes are {}, not between {least} and {most}", self.chunk_bytes));
         }
         let needed = self.size_bytes.div_ceil(self.chunk_bytes.into());
         if self.chunks.len() as u64 != needed {
             let (size, chunks) = (self.size_bytes, self.chunks.len());
             let chunk_bytes = self.chunk_bytes;
-            return Err(format!("{size} bytes are {needed} chunks of {chunk_bytes}, and it lists {chunks}"));
+            return Err(format!("{size} bytes are {needed} chunks of {chunk_bytes} bytes, but it lists {chunks}"));
         }
         Ok(())
     }
 
-    /// Of an image with this size.
+    /// Creates the manifest of an image of this size.
     ///
     /// # Errors
-    /// Reading fails, or the image is longer or shorter, or too large for a manifest: beyond 256 GiB.
+    /// Returns an error if reading fails, the image has another length, or is too large for a manifest (beyond 256
+    /// GiB).
     pub fn of(mut image: impl Read, size_bytes: u64) -> io::Result<Manifest> {
         let chunk_bytes = chunk_bytes(size_bytes)?;
         let (mut whole, mut chunks, mut read) = (Sha256::new(), Vec::new(), 0);
@@ -91,7 +96,9 @@ impl Manifest {
             chunks.push(Sha256::digest(&chunk).into());
         }
         if read != size_bytes {
-            return Err(io::Error::other(format!("it has {read} bytes, and had {size_bytes} before")));
+            return Err(io::Error::other(format!(
+                "the length changed from {size_bytes} to {read} bytes while reading"
+            )));
         }
         let digest = Digest::sha256(whole);
         Ok(Manifest { version: VERSION, image: None, size_bytes, digest, chunk_bytes, chunks, contents: None })
@@ -122,7 +129,7 @@ fn sha256(hex: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Asked first: another version may have other fields.
+/// The version alone, parsed first: another version may have other fields.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -131,7 +138,12 @@ struct Versioned {
 fn chunk_bytes(size_bytes: u64) -> io::Result<u32> {
     let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
     let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
-    fits.ok_or_else(|| io::Error::other(format!("{size_bytes} bytes are too many for a manifest: 256 GiB at most")))
+    fits.ok_or_else(|| {
+        io::Error::other(format!(
+            "{size_bytes} bytes are too many for a manifest, which supports up \
+                                                 to 256 GiB"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -154,7 +166,7 @@ mod tests {
             assert_eq!(manifest.digest, Digest::of(&image));
         }
         let other = Manifest::of(&b"abc"[..], 4).unwrap_err().to_string();
-        assert!(other.contains("has 3 bytes, and had 4"), "{other}");
+        assert!(other.contains("changed from 4 to 3 bytes"), "{other}");
     }
 
     #[test]
@@ -170,15 +182,15 @@ mod tests {
         let good = serde_json::to_value(Manifest::of(&noise(3 << 20)[..], 3 << 20).unwrap()).unwrap();
         let hex = "0a".repeat(32);
         let cases = [
-            ("version", 2.into(), "it is of version 2; version 1 is known here"),
-            ("size_bytes", ((3 << 20) + 1).into(), "3145729 bytes are 4 chunks of 1048576, and it lists 3"),
-            ("size_bytes", u64::MAX.into(), "and it lists 3"),
+            ("version", 2.into(), "version 2 is not supported, only version 1"),
+            ("size_bytes", ((3 << 20) + 1).into(), "3145729 bytes are 4 chunks of 1048576 bytes, but it lists 3"),
+            ("size_bytes", u64::MAX.into(), "but it lists 3"),
             ("size_bytes", 0.into(), "0 bytes are 0 chunks"),
             ("size_bytes", (-1).into(), "invalid value"),
-            ("chunk_bytes", 0.into(), "its chunk_bytes are 0, not 65536 to 4194304"),
+            ("chunk_bytes", 0.into(), "its chunk_bytes are 0, not between 65536 and 4194304"),
             ("chunk_bytes", u32::MAX.into(), "its chunk_bytes are 4294967295"),
-            ("chunks", Vec::<String>::new().into(), "and it lists 0"),
-            ("chunks", vec![hex.clone(), hex.clone()].into(), "and it lists 2"),
+            ("chunks", Vec::<String>::new().into(), "but it lists 0"),
+            ("chunks", vec![hex.clone(), hex.clone()].into(), "but it lists 2"),
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
             ("image", 12.into(), "invalid type"),
@@ -193,7 +205,7 @@ mod tests {
             assert!(error.contains(says), "{field}: {error}");
         }
         for (document, says) in
-            [(&b""[..], "it is none"), (b"<html>", "it is none"), (b"{\"version\":1}", "missing field")]
+            [(&b""[..], "not a manifest"), (b"<html>", "not a manifest"), (b"{\"version\":1}", "missing field")]
         {
             let error = Manifest::parse(document).unwrap_err();
             assert!(error.contains(says), "{error}");

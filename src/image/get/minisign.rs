@@ -1,4 +1,4 @@
-//! minisign's public keys and signatures: their texts, and whether one fits the other. <https://jedisct1.github.io/minisign/>
+//! Public keys and signatures of minisign: parsing and verification. <https://jedisct1.github.io/minisign/>
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use blake2::{Blake2b512, Digest};
@@ -6,14 +6,14 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 use std::fmt;
 use std::str::FromStr;
 
-/// Of keys, and of signatures over the text itself.
+/// Algorithm of keys, and of signatures over the text itself.
 const PLAIN: [u8; 2] = *b"Ed";
-/// Of signatures over the text's BLAKE2b.
+/// Algorithm of signatures over the BLAKE2b hash of the text.
 const PREHASHED: [u8; 2] = *b"ED";
 
 const TRUSTED: &str = "trusted comment: ";
 
-/// What minisign calls a key by.
+/// Id of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyId([u8; 8]);
 
@@ -23,10 +23,10 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// How many bytes a secret key is in its file.
+/// Length of a secret key in its file, in bytes.
 const SECRET_BYTES: usize = 158;
 
-/// A public key, read from the base64 line of its `.pub` file.
+/// Public key, parsed from the base64 line of its `.pub` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     pub id: KeyId,
@@ -37,26 +37,27 @@ impl FromStr for PublicKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PublicKey, String> {
-        // What is given by mistake may be a secret: it goes to consoles and logs.
+        // The text may be a secret given by mistake, and errors go to consoles and logs.
         if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
-            return Err("this is a secret key, and the public one is wanted, which lies in a .pub file".to_owned());
+            return Err("this is a secret key; specify the public key from the .pub file".to_owned());
         }
-        let not_one = |why: &str| format!("`{text:.24}` is no minisign public key: {why}");
+        let not_one = |why: &str| format!("`{text:.24}` is not a minisign public key: {why}");
         match labelled::<42, 32>(text.trim()) {
             None => Err(not_one("it is not 42 bytes in base64")),
             Some((PLAIN, id, ed25519)) => Ok(PublicKey { id, ed25519 }),
-            Some(_) => Err(not_one("it is of a kind that is not known here")),
+            Some(_) => Err(not_one("unsupported algorithm")),
         }
     }
 }
 
-/// A `.minisig` file.
+/// Parsed `.minisig` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     pub key: KeyId,
     prehashed: bool,
     over_text: [u8; 64],
-    /// Signed too: when it was made and what the signed file was called, unless the signer chose other words.
+    /// Trusted comment, which is signed too: the time of the signature and the name of the signed file, unless the
+    /// signer chose another text.
     pub comment: String,
     over_comment: [u8; 64],
 }
@@ -69,19 +70,19 @@ impl FromStr for Signature {
         let mut next = || lines.next().ok_or("it has fewer than four lines");
         next()?;
         let (kind, key, over_text) = labelled::<74, 64>(next()?).ok_or("its second line is not 74 bytes in base64")?;
-        let comment = next()?.strip_prefix(TRUSTED).ok_or("its third line is no trusted comment")?.to_owned();
+        let comment = next()?.strip_prefix(TRUSTED).ok_or("its third line is not a trusted comment")?.to_owned();
         let over_comment = decoded(next()?).ok_or("its fourth line is not 64 bytes in base64")?;
         let prehashed = match kind {
             PLAIN => false,
             PREHASHED => true,
-            _ => return Err("it is of a kind that is not known here"),
+            _ => return Err("unsupported algorithm"),
         };
         Ok(Signature { key, prehashed, over_text, comment, over_comment })
     }
 }
 
 impl Signature {
-    /// Whether this key has signed this text, and the trusted comment with it.
+    /// Returns whether this key has signed this text and the trusted comment.
     pub fn fits(&self, key: &PublicKey, text: &[u8]) -> bool {
         let ed25519 = UnparsedPublicKey::new(&ED25519, &key.ed25519);
         let text_fits = match self.prehashed {
@@ -93,7 +94,7 @@ impl Signature {
     }
 }
 
-/// `ALL` bytes in base64: the kind, the key's id and `REST` more.
+/// Decodes `ALL` bytes in base64: the algorithm, the key id and `REST` more bytes.
 fn labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], KeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decoded(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;

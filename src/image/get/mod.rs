@@ -1,10 +1,10 @@
-//! Getting an image: whether it is there and whose it is, then its bytes, from servers, registries and files, with all that can go wrong
-//! on the way.
+//! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
+//! with retries.
 //!
-//! Of `image` it uses `flow` alone, which it feeds. It knows nothing of `tree` and `raw`.
+//! It uses no other module of `image` but `flow`, which it feeds.
 //!
-//! It gives [`reach`], which asks for an image and writes nothing; [`feed`], the bytes of one part of what was reached; and what both
-//! are asked with: [`Source`], [`Keys`], [`Minimum`] and [`Pace`]. [`Manifest`] is for those who make images.
+//! It provides [`reach`], which resolves an image and writes nothing; [`feed`], the bytes of one part of a resolved
+//! image; and their parameters: [`Source`], [`Keys`], [`Minimum`] and [`Pace`]. [`Manifest`] is for creating images.
 
 mod beside;
 mod cosign;

@@ -1,5 +1,5 @@
-//! Which image a signature is for. What is signed names it, `ubuntu-24.04.20240101` as metal-stack does; it has to be the image
-//! that the allocation asks for, and none that is older than the ramdisk and the kernel command line allow.
+//! Check of the image id that a signature covers, such as `ubuntu-24.04.20240101` of metal-stack. It must be the image
+//! that the allocation requests, and not older than the ramdisk and the kernel command line allow.
 
 use super::trust::Keys;
 use crate::error::{Context, Error, Phase, Result};
@@ -8,23 +8,24 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// In the trusted comment of a signature, which is signed too: before the image's id, where the document itself has no place for it.
+/// Prefix of the image id in the trusted comment of a signature, for documents that cannot contain the id themselves.
 pub const IN_COMMENT: &str = "image:";
 
-/// The ids of images that came with the ramdisk, one a line: no older ones are installed.
+/// File in the ramdisk with the ids of the oldest images that may be installed, one a line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// The oldest version of each operating system that may be installed, and the id as it is written.
+/// The oldest version of each operating system that may be installed, with its id as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Minimum(BTreeMap<String, (Version, String)>);
 
 impl Minimum {
-    /// The ids in a file, which came with the ramdisk, and those that the kernel command line names (`drophammer.minimum=`).
-    /// Whoever boots the machine writes that line: it can raise what the ramdisk asks for, and neither lower it nor leave it out.
+    /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The
+    /// operator of the boot server writes that line: it can raise the minimum of the ramdisk, but neither lower nor
+    /// remove it.
     ///
     /// # Errors
-    /// The file cannot be read. One is no id of an image, or is about a system that another one of the same place is about; there is
-    /// no key, so that nobody vouches for names.
+    /// Returns an error if the file cannot be read, an id is invalid, two ids of one source are about the same system,
+    /// or there is no key, without which names are not trustworthy.
     pub fn read(named: &[String], file: &Path, keys: &Keys) -> Result<Minimum> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -40,7 +41,7 @@ impl Minimum {
                 continue;
             }
             if let Some((_, named)) = named {
-                tracing::warn!("drophammer.minimum={named} changes nothing: the ramdisk asks for {written} at least");
+                tracing::warn!("drophammer.minimum={named} is ignored: the ramdisk requires at least {written}");
             }
             minimum.0.insert(os, (version, written));
         }
@@ -55,12 +56,12 @@ impl Minimum {
             if keys.0.is_empty() {
                 return Err(wrong(
                     id,
-                    "without a key nobody vouches for the name of an image: give drophammer.key= too",
+                    "without a key the name of an image cannot be verified; set drophammer.key= too",
                 ));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
                 Some((other, written)) if other != version => {
-                    return Err(wrong(id, &format!("{written} is given too")));
+                    return Err(wrong(id, &format!("conflicts with {written}")));
                 }
                 _ => {}
             }
@@ -69,42 +70,45 @@ impl Minimum {
     }
 }
 
+/// Checks the signed name of an image against `wanted`, the id of the allocation, and the minimum.
+///
 /// # Errors
-/// Why the image with that signed name is not the one to install. `wanted` is the allocation's id.
+/// Returns why it is not the image to install.
 pub fn check(named: Option<&str>, wanted: Option<&str>, minimum: &Minimum) -> Result<(), String> {
     let Some(named) = named else {
         return match minimum.0.is_empty() {
             true => Ok(()),
-            false => Err("what is signed names no image, so nobody knows how old it is, and old ones are not installed here: pack it \
-                          again with --id OS-VERSION, or sign it with cosign sign -a image=OS-VERSION"
+            false => Err("the signature names no image, so its age is unknown, and a minimum version is required; \
+                          pack the image again with --id OS-VERSION, or sign it with cosign sign -a image=OS-VERSION"
                 .to_owned()),
         };
     };
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
         return Err(format!(
-            "it is signed as {named}, and {wanted} is to be installed: correct the URL of {wanted}, or pack the image with --id {wanted}; one in a registry is \
-             signed with -a image={wanted}"
+            "signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image with --id \
+             {wanted} (in a registry: sign it with -a image={wanted})"
         ));
     }
     if minimum.0.is_empty() {
         return Ok(());
     }
-    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("it is signed as {named}: {why}"))?;
+    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("signed as {named}: {why}"))?;
     match minimum.0.get(os) {
         Some((oldest, written)) if version < *oldest => {
-            Err(format!("it is signed as {named}, which is older than {written}, the oldest that may be installed"))
+            Err(format!("signed as {named}, which is older than {written}, the oldest version allowed"))
         }
         _ => Ok(()),
     }
 }
 
-/// The same id, or one that leaves out what comes last: `ubuntu-24.04` means each `ubuntu-24.04.*`.
+/// Returns whether the ids are the same, or `wanted` leaves out the last parts: `ubuntu-24.04` covers all
+/// `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
 }
 
-/// The id in the trusted comment of a signature.
+/// Returns the id in the trusted comment of a signature.
 pub fn in_comment(comment: &str) -> Option<&str> {
     comment.split(['\t', ' ']).find_map(|word| word.strip_prefix(IN_COMMENT)).filter(|id| !id.is_empty())
 }
@@ -144,8 +148,11 @@ mod tests {
         let other = with_file(&["alpine-3.20"], &file, &keys()).unwrap();
         assert_eq!(other.0.keys().collect::<Vec<_>>(), ["alpine", "debian", "ubuntu"]);
         let error = with_file(&[], &file, &Keys::default()).unwrap_err().to_string();
-        assert!(error.contains("minimum: debian-12.0.20261101: without a key nobody vouches"), "{error}");
-        for (text, says) in [("debian\n", ": debian: invalid format"), ("a-2\na-1\n", ": a-1: a-2 is given too")] {
+        assert!(
+            error.contains("minimum: debian-12.0.20261101: without a key the name of an image cannot be verified"),
+            "{error}"
+        );
+        for (text, says) in [("debian\n", ": debian: invalid format"), ("a-2\na-1\n", ": a-1: conflicts with a-2")] {
             std::fs::write(&file, text).unwrap();
             let error = with_file(&[], &file, &keys()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
@@ -155,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_image_is_the_one_that_is_asked_for_and_not_too_old() {
-        let other = "it is signed as";
+        let other = "signed as";
         let older = "is older than";
         for (named, wanted, oldest, says) in [
             (None, Some("ubuntu-24.04.20240101"), &[][..], ""),
@@ -195,14 +202,14 @@ mod tests {
             (&["ubuntu"][..], "drophammer.minimum=ubuntu: invalid format for os image"),
             (&["ubuntu-x"], "invalid semantic version"),
             (&[""], "invalid format"),
-            (&["ubuntu-24.04", "ubuntu-22.04"], "drophammer.minimum=ubuntu-22.04: ubuntu-24.04 is given too"),
+            (&["ubuntu-24.04", "ubuntu-22.04"], "drophammer.minimum=ubuntu-22.04: conflicts with ubuntu-24.04"),
         ] {
             let error = minimum(ids).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(minimum(&["debian-12", "debian-12.0"]).unwrap().0.len(), 1);
         let error = with_file(&["debian-12"], Path::new("/no/such/file"), &Keys::default()).unwrap_err().to_string();
-        assert!(error.contains("without a key nobody vouches"), "{error}");
+        assert!(error.contains("without a key the name of an image cannot be verified"), "{error}");
         assert_eq!(with_file(&[], Path::new("/no/such/file"), &Keys::default()).unwrap(), Minimum::default());
     }
 

@@ -1,4 +1,4 @@
-//! Some bytes of an image here and there, before all of it is fetched.
+//! Reading parts of an image before all of it is fetched.
 
 use super::look::header;
 use super::retry::{Pace, at_most};
@@ -9,7 +9,7 @@ use reqwest::blocking::Client;
 use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
 use std::ops::Range;
 
-/// The first place of an image.
+/// Range reader for the first mirror of an image.
 pub struct Ranges {
     client: Client,
     image: Part,
@@ -21,10 +21,10 @@ impl Ranges {
         Ranges { client: client.clone(), image: image.clone(), pace: pace.clone() }
     }
 
-    /// Fewer bytes where the image ends.
+    /// Reads a range; fewer bytes if the image ends.
     ///
     /// # Errors
-    /// It cannot be had; a server that sends other bytes than it is asked for is a refusal.
+    /// Returns an error if it is not available, which is a refusal if the server does not support ranges.
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
         let most = (range.end - range.start).saturating_sub(1);
@@ -52,12 +52,12 @@ impl Ranges {
             },
         )?;
         answered.map_err(|status| {
-            let why = format!("the server answers {status} when asked for a range");
+            let why = format!("the server answers {status} to a range request");
             Error::refusal(
                 Phase::Image,
                 format!(
-                    "{what}: {why}, and without ranges nobody can look at the tables of a qcow2 before it is written: make a raw \
-                     image of it with `drophammer image pack`"
+                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before it is written. \
+                     Convert it to a raw image with `drophammer image pack`"
                 ),
             )
         })

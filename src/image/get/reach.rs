@@ -1,4 +1,4 @@
-//! Asks whether an image is there, how large, and what its digest is. Writes nothing.
+//! Resolution of an image before anything is written: existence, size, digest and signature.
 
 use super::look::{Look, look};
 use super::oci::{self, Reference};
@@ -9,32 +9,34 @@ use crate::error::{Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;
 
-/// What a URL names.
+/// Parsed URL of an image.
 enum Place {
     Stream(Url),
     Registry(Reference),
 }
 
-/// Asks for size, ETag and digest. The first place that has the image is where it comes from; the others wait as its mirrors.
+/// Resolves size, ETag and digest. The image is fetched from the first server that has it; the others become its
+/// mirrors.
 ///
 /// # Errors
-/// No place answers, or none has such an image, or no digest can be had.
+/// Returns an error if no server answers or has the image, or no digest is available.
 pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
     let urls: Vec<&String> = std::iter::once(&source.url).chain(&source.mirrors).collect();
     let places = urls.iter().map(|url| place(url)).collect::<Result<Vec<Place>>>()?;
     let in_registries = places.iter().filter(|place| matches!(place, Place::Registry(_))).count();
     if in_registries != 0 && in_registries != places.len() {
-        let text = format!("{}: only registries can be the mirrors of an image in a registry", source.url);
+        let text = format!("{}: mirrors of an image in a registry must be registries too", source.url);
         return Err(Error::refusal(Phase::Image, text));
     }
     if in_registries != 0 && !source.keys.0.is_empty() && source.keys.cosign().next().is_none() {
-        let text = "images in registries are signed by cosign, and there is no key of cosign's here; only signed images are taken";
+        let text = "images in registries are signed by cosign, but no cosign key is configured; only signed images \
+                    are allowed";
         return Err(Error::refusal(Phase::Image, format!("{}: {text}", source.url)));
     }
     if let [alone] = &places[..] {
         return reach_at(client, alone, source, pace);
     }
-    // While there are others, nobody waits long for one.
+    // As long as there are others, wait only briefly for each.
     let mut reasons = Vec::new();
     for pace in [&Pace { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
@@ -42,14 +44,14 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
             match reach_at(client, place, source, pace) {
                 Ok(reached) => return Ok(with_mirrors(reached, &urls, index)),
                 Err(error) => {
-                    tracing::warn!("{error}; asking the next place");
+                    tracing::warn!("{error}; trying the next mirror");
                     reasons.push(error);
                 }
             }
         }
     }
     let text: Vec<String> = reasons.iter().map(Error::to_string).collect();
-    let text = format!("no place has the image: {}", text.join("; "));
+    let text = format!("no server has the image: {}", text.join("; "));
     let all_refused = reasons.iter().all(Error::is_refusal);
     Err(if all_refused { Error::refusal(Phase::Image, text) } else { Error::new(Phase::Image, text) })
 }
@@ -64,9 +66,15 @@ fn place(url: &str) -> Result<Place> {
         "http" | "https" => Ok(Place::Stream(parsed)),
         "file" if file::path(url).is_some() => Ok(Place::Stream(parsed)),
         "file" => {
-            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` names no path like file:///mnt/image")))
+            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is not a path like file:///mnt/image")))
         }
-        _ => Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is neither http, https, file nor oci"))),
+        _ => Err(Error::refusal(
+            Phase::Image,
+            format!(
+                "the image's URL `{url}` has an unsupported scheme; use http, \
+                                                       https, file or oci"
+            ),
+        )),
     }
 }
 
@@ -104,7 +112,8 @@ fn reach_stream(client: &Client, url: &Url, source: &Source, pace: &Pace) -> Res
     Ok(Reached { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// The others, from the next one on. The layers of a registry come from there alone: another may want another token.
+/// Sets the other URLs as mirrors, starting after the used one. Layers of a registry have no mirrors: another registry
+/// may require another token.
 fn with_mirrors(mut reached: Reached, urls: &[&String], index: usize) -> Reached {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);
@@ -192,14 +201,14 @@ mod tests {
         let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
         assert!(error.contains(".sha256?a=b answers 404"), "{error}");
-        assert!(error.contains("give its digest as sha256:HEX, or lay"), "{error}");
+        assert!(error.contains("specify its digest as sha256:HEX, or provide"), "{error}");
 
         let long = "a".repeat(5000);
         for (body, says) in [
-            ("", "holds no sha256"),
-            ("<html>not found</html>", "holds no sha256"),
-            ("0123 img", "holds no sha256"),
-            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "it has no line for img.tar.zst"),
+            ("", "has no sha256 digest"),
+            ("<html>not found</html>", "has no sha256 digest"),
+            ("0123 img", "has no sha256 digest"),
+            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "no line for img.tar.zst found"),
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();
@@ -216,13 +225,16 @@ mod tests {
         for (digest, says) in [
             ("sha256:12", "has 2 digits"),
             ("12", "is not a digest"),
-            ("md5:0123456789abcdef0123456789abcdef", "md5 proves nothing and is not taken: give the sha256"),
+            (
+                "md5:0123456789abcdef0123456789abcdef",
+                "md5 digests can be forged and are not supported; specify the sha256",
+            ),
         ] {
             let error = ask(&server, Some(digest)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
         for (url, says) in
-            [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "neither http, https, file nor oci")]
+            [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "use http, https, file or oci")]
         {
             let source = Source { url: url.to_owned(), digest: sha256().parse().ok(), ..Source::default() };
             let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
@@ -236,7 +248,7 @@ mod tests {
         for status in [404, 410, 401] {
             let server = Server::start(Vec::new(), move |_| Act::status(status));
             let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
-            assert!(error.contains("/os/img.tar.zst?a=b cannot be had: the server answers"), "{error}");
+            assert!(error.contains("/os/img.tar.zst?a=b: the server answers"), "{error}");
             assert!(error.contains(&status.to_string()), "{error}");
             assert_eq!(server.requests().len(), 1);
         }
@@ -307,7 +319,10 @@ mod tests {
         let url = format!("file://{}/img.tar", dir.path().display());
         std::fs::write(dir.path().join("img.tar"), [0; 77]).unwrap();
         let error = reach_all(&[&url], None).unwrap_err().to_string();
-        assert!(error.contains("img.tar.sha256 is not there") && error.contains("img.tar.md5 is not there"), "{error}");
+        assert!(
+            error.contains("img.tar.sha256 does not exist") && error.contains("img.tar.md5 does not exist"),
+            "{error}"
+        );
         std::fs::write(dir.path().join("img.tar.sha256"), format!("{}  img.tar\n", "0a".repeat(32))).unwrap();
         let reached = reach_all(&[&url], None).unwrap();
         assert_eq!((reached.size_bytes(), reached.digest.to_string()), (Some(77), sha256()));
@@ -316,11 +331,11 @@ mod tests {
     #[test]
     fn places_that_do_not_go_together_are_refused() {
         for (urls, says) in [
-            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "only registries can be the mirrors"),
-            (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "only registries can be the mirrors"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "must be registries too"),
+            (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "must be registries too"),
             (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
-            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "neither a tag nor a digest"),
-            (["http://127.0.0.1:1/i", "file://stick/i"], "names no path like file:///"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
+            (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
@@ -333,7 +348,7 @@ mod tests {
             let keys = Keys(vec!["RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8".parse().unwrap()]);
             let source = Source { url: url.to_owned(), keys, ..Source::default() };
             let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
-            assert!(error.contains("only signed images are taken"), "{error}");
+            assert!(error.contains("only signed images are allowed"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How patient the image stages are: pauses that grow, with jitter, and an end.
+//! Retry policy of the image stages: exponential backoff with jitter and a limit.
 
 use super::lanes::Rules;
 use crate::error::{Error, Phase, Result};
@@ -8,21 +8,21 @@ use reqwest::blocking::{RequestBuilder, Response};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Timings of one image; tests make them short.
+/// Timeouts and retries of one image; tests use short ones.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// No byte for so long counts as a drop.
+    /// Time without data after which a connection counts as dropped.
     pub stall: Duration,
-    /// Failures in a row, without a byte in between that counts, until giving up.
+    /// Number of consecutive failures without sufficient progress after which the download fails.
     pub attempts: u32,
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// When several ranges are fetched at once.
+    /// Rules for parallel ranges.
     pub lanes: Rules,
 }
 
 impl Default for Pace {
-    /// The pauses add up to about three minutes, in which a switch or a server restarts.
+    /// Returns a policy whose pauses add up to about three minutes, in which a switch or a server restarts.
     fn default() -> Self {
         Pace {
             stall: Duration::from_secs(30),
@@ -35,24 +35,24 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait after this many failures in a row, from 1. Doubles each time.
+    /// Returns the pause after this number of consecutive failures, counted from 1. It doubles each time.
     pub fn pause(&self, failures: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
         jittered(doubled.min(self.longest_pause))
     }
 
-    /// Sends a request until there is an answer that will not change by asking again.
+    /// Sends a request until there is a response that a retry would not change.
     ///
     /// # Errors
-    /// No such answer within the attempts, or the request cannot be sent at all.
+    /// Returns an error if there is no such response within the attempts, or the request cannot be sent at all.
     pub fn ask(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
         self.until_final(what, request, Ok)
     }
 
-    /// The same for a small document, of which all is read: an answer may break off behind its head.
+    /// Sends a request for a small document and reads all of it, because a response can break off after its headers.
     ///
     /// # Errors
-    /// As [`Self::ask`], or there are more than `most_bytes`.
+    /// Returns the same errors as [`Self::ask`], or an error if there are more than `most_bytes`.
     pub fn read(&self, what: &str, most_bytes: u64, request: impl Fn() -> RequestBuilder) -> Result<Answer> {
         let answer = self.until_final(what, request, |response| match response.status() {
             StatusCode::OK => at_most(response, most_bytes).map(Answer::Document),
@@ -60,16 +60,16 @@ impl Pace {
         })?;
         match answer {
             Answer::Document(bytes) if bytes.len() as u64 > most_bytes => {
-                Err(Error::new(Phase::Image, format!("{what}: it is longer than {most_bytes} bytes")))
+                Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
             }
             answer => Ok(answer),
         }
     }
 
-    /// The same for any answer that will not change by asking again, of which `take` reads what is wanted.
+    /// Sends a request like [`Self::ask`]; `take` reads the body of the response.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// Returns the same errors as [`Self::ask`].
     pub fn take<T>(
         &self,
         what: &str,
@@ -109,22 +109,22 @@ impl Pace {
     }
 }
 
-/// What a server says when it is asked for a small document.
+/// Response to a request for a small document.
 pub enum Answer {
-    /// 200, and all of it.
+    /// Status 200, with the complete body.
     Document(Vec<u8>),
-    /// Another status that will not change by asking again.
+    /// Another status that a retry does not change.
     Other(Response),
 }
 
-/// All of it, or one byte more than `most_bytes`.
+/// Reads all of it, or one byte more than `most_bytes`.
 pub fn at_most(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most_bytes + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Errors that lie in the URL or in the server's certificate, not in the network.
+/// Returns whether the error is caused by the URL or the server's certificate and not by the network.
 pub fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect() || is_certificate(error)
 }

@@ -1,4 +1,4 @@
-//! Where an image comes from: as the allocation names it, and as it was found.
+//! Source of an image: as requested by the allocation, and as resolved.
 
 use super::manifest::Manifest;
 use super::named::Minimum;
@@ -9,53 +9,55 @@ use crate::image::flow::{Digest, Kind};
 use crate::pull::{PullSecret, Secret};
 use std::sync::Arc;
 
-/// An image as the allocation names it.
+/// Image as requested by the allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// `http://`, `https://`, `file://` or `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
-    /// Its id, as the allocation has it: nothing that is signed as another image is taken.
+    /// Id of the image in the allocation. An image that is signed with another id is rejected.
     pub id: Option<String>,
-    /// Other places with the same bytes, in the order in which they are tried.
+    /// URLs of mirrors with the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
-    /// Of an OCI image that of its manifest; without one what lies beside the image is looked for. See [`given_digest`].
+    /// Digest of the image; for an OCI image, of its manifest. If there is none, it is read from the files next to the
+    /// image. See [`given_digest`].
     pub digest: Option<Digest>,
-    /// What opens the registries that want a password.
+    /// Credentials of registries.
     pub pull_secrets: Vec<PullSecret>,
-    /// Who may have signed it. With any key a signature is required.
+    /// Trusted signature keys. With any key a signature is required.
     pub keys: Keys,
-    /// What is signed may be no older.
+    /// Oldest signed versions that are allowed.
     pub minimum: Minimum,
 }
 
-/// The digest of the image at `url`, as an allocation or a person gives it: `sha256:HEX` or `sha512:HEX`. A blank one is none.
+/// Parses the digest of the image at `url` from an allocation or the command line: `sha256:HEX` or `sha512:HEX`. Blank
+/// text means none.
 ///
 /// # Errors
-/// It is no digest, or one that proves nothing.
+/// Returns an error if it is not a digest, or is md5.
 pub fn given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest>> {
     let refused = |why: String| Error::refusal(Phase::Image, format!("{url}: {why}"));
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
     let digest: Digest = text.parse().map_err(refused)?;
     match digest.kind {
-        Kind::Md5 => Err(refused("md5 proves nothing and is not taken: give the sha256".to_owned())),
+        Kind::Md5 => Err(refused("md5 digests can be forged and are not supported; specify the sha256".to_owned())),
         Kind::Sha256 | Kind::Sha512 => Ok(Some(digest)),
     }
 }
 
-/// An image that answered.
+/// Resolved image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Default))]
 pub struct Reached {
     pub url: String,
-    /// What stands for the whole; of an OCI image that of its manifest.
+    /// Digest of the whole image; for an OCI image, of its manifest.
     pub digest: Digest,
-    /// One, or the layers of an OCI image, lowest first.
+    /// One part, or the layers of an OCI image, lowest first.
     pub parts: Vec<Part>,
-    /// Whiteouts of a part remove what earlier parts brought.
+    /// Whether whiteouts of a part remove what earlier parts contain.
     pub layered: bool,
-    /// Id of the key whose signature was good.
+    /// Id of the key of the verified signature.
     pub signed_by: Option<String>,
-    /// Id of the image, where what that key has signed names one.
+    /// Id of the image, if the signature covers one.
     pub signed_as: Option<String>,
 }
 
@@ -67,23 +69,23 @@ pub struct Part {
     pub mirrors: Vec<String>,
     pub size_bytes: Option<u64>,
     pub etag: Option<String>,
-    /// Of the stream as it travels.
+    /// Digest of the stream as served.
     pub digest: Digest,
-    /// The value of the `Authorization` header, where there is one.
+    /// Value of the `Authorization` header, if one is required.
     pub authorization: Option<Secret>,
-    /// What another such value is had with, when this one has expired.
+    /// Credentials to get another value when this one has expired.
     pub pull_secret: Option<PullSecret>,
-    /// Digests of its pieces: with them bytes are verified before they are handed on.
+    /// Digests of its pieces, by which data is verified before it is passed on.
     pub manifest: Option<Arc<Manifest>>,
 }
 
 impl Reached {
-    /// What its manifest tells of the tree.
+    /// Returns the boot-related contents listed in the manifest.
     pub fn contents(&self) -> Option<&Contents> {
         self.parts.first()?.manifest.as_ref()?.contents.as_ref()
     }
 
-    /// All parts together; unknown when one is.
+    /// Returns the size of all parts; `None` if one is unknown.
     pub fn size_bytes(&self) -> Option<u64> {
         self.parts.iter().map(|part| part.size_bytes).sum()
     }

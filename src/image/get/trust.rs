@@ -1,5 +1,5 @@
-//! Whether an image is one that somebody we trust has signed. What is signed lies beside the image and names its digest, so
-//! that this is known before the first byte of the image is fetched.
+//! Verification of signatures next to an image. The signed document contains the image's digest, so the signature is
+//! verified before the first byte of the image is fetched.
 
 use super::key::PublicKey;
 use super::manifest::Manifest;
@@ -12,10 +12,10 @@ use crate::order;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the ramdisk has keys.
+/// Directory of trusted keys in the ramdisk.
 pub const DIRECTORY: &str = "/etc/drophammer/keys";
 
-/// More than any document beside an image: the largest manifest has 4.4 MB.
+/// Maximum length of a document next to an image, in bytes: the largest manifest has 4.4 MB.
 pub const DOCUMENT_BYTES: u64 = 8 << 20;
 
 const MANIFEST: &str = ".manifest";
@@ -23,42 +23,42 @@ const MANIFEST: &str = ".manifest";
 const SHA256: &str = ".sha256";
 const SIGNATURE: &str = ".minisig";
 
-/// Public keys. With none, images need no signature.
+/// Trusted public keys. Without any, images need no signature.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keys(pub Vec<PublicKey>);
 
-/// An image as far as it is known before anything beside it was read.
+/// Properties of an image known before the files next to it are read.
 pub struct Asked<'a> {
     pub url: &'a str,
-    /// That of the allocation.
+    /// Digest requested by the allocation.
     pub digest: Option<&'a Digest>,
-    /// As the server says it.
+    /// Size reported by the server.
     pub size_bytes: Option<u64>,
-    /// What a signature has to be for.
+    /// Image id that the signature must cover.
     pub id: Option<&'a str>,
     pub minimum: &'a Minimum,
 }
 
-/// What is known of an image by what lies beside it.
+/// Result of reading the files next to an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     pub digest: Digest,
     pub manifest: Option<Arc<Manifest>>,
-    /// Id of the key; without one nobody vouches for this.
+    /// Id of the key; `None` if the information is not signed.
     pub signed_by: Option<String>,
-    /// Id of the image, as that key has signed it.
+    /// Id of the image that the signature covers.
     pub signed_as: Option<String>,
 }
 
-/// Fetches what lies at a URL, at most [`DOCUMENT_BYTES`]; nothing is there: `None`.
+/// Fetches the document at a URL, at most [`DOCUMENT_BYTES`]; `None` if it does not exist.
 pub type FetchSmall<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl Keys {
-    /// The `*.pub` files of a directory, which came with the ramdisk; those that the kernel command line names where it has none.
-    /// Whoever boots the machine writes that line: it must not add a key to those that are to be trusted.
+    /// Reads the `*.pub` files of a directory in the ramdisk, or, if it has none, the keys on the kernel command line.
+    /// The operator of the boot server writes that line, so it must not add keys to those of the ramdisk.
     ///
     /// # Errors
-    /// Something there is not a key. It was meant to be one, and images must not go unsigned for a slip.
+    /// Returns an error if any file or argument is not a valid key: images must not go unsigned because of a typo.
     pub fn read(named: &[String], directory: &Path) -> Result<Keys> {
         let mut keys = Vec::new();
         for text in named {
@@ -68,7 +68,7 @@ impl Keys {
         for file in files(directory)? {
             let wrong = |why: String| bad(format!("{}: {why}", file.display()));
             if file.extension().is_none_or(|extension| extension != "pub") {
-                return Err(wrong("only *.pub files of minisign and cosign belong there".to_owned()));
+                return Err(wrong("only *.pub files of minisign and cosign are allowed in this directory".to_owned()));
             }
             let text =
                 std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
@@ -79,42 +79,45 @@ impl Keys {
             return Ok(Keys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("key {key} of the kernel command line is not trusted: the ramdisk has keys of its own");
+            tracing::warn!("key {key} of the kernel command line is not trusted: the ramdisk has its own keys");
         }
         Ok(Keys(own.to_vec()))
     }
 
-    /// Those for what lies beside images, and for machines' files.
+    /// Returns the keys for files next to images, and for machine files.
     fn minisign(&self) -> impl Iterator<Item = &minisign::PublicKey> {
         self.0.iter().filter_map(PublicKey::minisign)
     }
 
-    /// Those for images in registries.
+    /// Returns the keys for images in registries.
     pub fn cosign(&self) -> impl Iterator<Item = &cosign::PublicKey> {
         self.0.iter().filter_map(PublicKey::cosign)
     }
 
     fn ids(&self) -> String {
         let ids: Vec<String> = self.minisign().map(|key| key.id.to_string()).collect();
-        if ids.is_empty() { "no key of minisign's".to_owned() } else { ids.join(", ") }
+        if ids.is_empty() { "no minisign key".to_owned() } else { ids.join(", ") }
     }
 
-    /// The signature of this text, by one of these keys.
+    /// Verifies the signature of a text by one of these keys.
     ///
     /// # Errors
-    /// It is of none of them, or does not fit the text.
+    /// Returns an error if it is by another key or does not match the text.
     pub fn signature(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<Signature> {
         let signature = String::from_utf8_lossy(signature);
         let signature: Signature =
-            signature.parse().map_err(|why| refused(format!("{url}{SIGNATURE} is no signature of minisign: {why}")))?;
+            signature.parse().map_err(|why| refused(format!("{url}{SIGNATURE} is not a minisign signature: {why}")))?;
         let id = signature.key;
         let same_id: Vec<_> = self.minisign().filter(|key| key.id == id).collect();
         if same_id.is_empty() {
             let trusted = self.ids();
-            return Err(refused(format!("{url} is signed by key {id}; the keys that are trusted here are {trusted}")));
+            return Err(refused(format!("{url} is signed by key {id}, which is not trusted; trusted keys: {trusted}")));
         }
         if !same_id.iter().any(|key| signature.fits(key, text)) {
-            let text = format!("{url}{SIGNATURE}, by key {id}, does not fit {url}: one of them is damaged or forged");
+            let text = format!(
+                "the signature {url}{SIGNATURE} by key {id} does not match {url}: one of them is \
+                                damaged or forged"
+            );
             return Err(refused(text));
         }
         tracing::info!("{url} is signed by key {id}: {}", signature.comment);
@@ -132,25 +135,26 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What lies beside an image at a URL: `IMAGE.manifest`, else `IMAGE.sha256`. With keys one of them must be there and signed.
-/// Without, they are taken where they agree with what is known, and nothing depends on them.
+/// Reads the documents next to the image at a URL: `IMAGE.manifest`, or else `IMAGE.sha256`. With keys, one of them
+/// must exist and be signed. Without keys, they are used only if they agree with what is known.
 ///
 /// # Errors
-/// With keys: no good signature, or what is signed is about another image than the allocation or the server has.
+/// Returns an error if keys are configured and there is no valid signature, or the signed document is for another
+/// image.
 pub fn verified(fetch: FetchSmall, keys: &Keys, image: &Asked) -> Result<Option<Verified>> {
     if keys.0.is_empty() {
         return Ok(unsigned(fetch, image));
     }
     if keys.minisign().next().is_none() {
-        let text =
-            "only signed images are taken here, and all keys are cosign's, which are for images in registries (oci://)";
+        let text = "only signed images are allowed, but all configured keys are cosign keys, which are for images in \
+             registries (oci://)";
         return Err(refused(format!("{}: {text}", image.url)));
     }
     for suffix in [MANIFEST, SHA256] {
         let url = beside(image.url, suffix);
         let Some(signature) = fetch(&beside(image.url, &format!("{suffix}{SIGNATURE}")))? else { continue };
         let Some(text) = fetch(&url)? else {
-            return Err(refused(format!("{url} is not there, and its signature is")));
+            return Err(refused(format!("{url} does not exist, but its signature does")));
         };
         let signature = keys.signature(&url, &text, &signature)?;
         let wrong = |why: String| refused(format!("{url}: {why}"));
@@ -162,26 +166,27 @@ pub fn verified(fetch: FetchSmall, keys: &Keys, image: &Asked) -> Result<Option<
     }
     let (ids, name) = (keys.ids(), name(image.url));
     Err(refused(format!(
-        "the image {} is not signed: neither {name}{MANIFEST}{SIGNATURE} nor {name}{SHA256}{SIGNATURE} lies beside it, and here \
-         only images signed by {ids} are taken; sign it: sha256sum {name} > {name}{SHA256} && minisign -S -m {name}{SHA256}",
+        "the image {} is not signed: neither {name}{MANIFEST}{SIGNATURE} nor {name}{SHA256}{SIGNATURE} exists next \
+         to it, and only images signed by {ids} are allowed; sign it with: sha256sum {name} > {name}{SHA256} && \
+         minisign -S -m {name}{SHA256}",
         image.url
     )))
 }
 
 fn unsigned(fetch: FetchSmall, image: &Asked) -> Option<Verified> {
-    // Where a digest is given, only the manifest says more.
+    // If a digest is specified, only the manifest adds information.
     let wanted = if image.digest.is_some() { &[MANIFEST][..] } else { &[MANIFEST, SHA256] };
     wanted.iter().find_map(|suffix| {
         let url = beside(image.url, suffix);
         let text = fetch(&url).unwrap_or_else(|error| {
-            tracing::warn!("{error}; it is not used");
+            tracing::warn!("{error}; ignored");
             None
         })?;
-        read(suffix, &text, image).map_err(|why| tracing::warn!("{url} is not used: {why}")).ok()
+        read(suffix, &text, image).map_err(|why| tracing::warn!("{url} is ignored: {why}")).ok()
     })
 }
 
-/// What a document says, as far as it agrees with what is known.
+/// Parses a document and checks that it agrees with what is known.
 fn read(suffix: &str, text: &[u8], image: &Asked) -> Result<Verified, String> {
     let manifest = match suffix {
         MANIFEST => Some(Manifest::parse(text)?),
@@ -194,13 +199,13 @@ fn read(suffix: &str, text: &[u8], image: &Asked) -> Result<Verified, String> {
     if let (Some(manifest), Some(size)) = (&manifest, image.size_bytes)
         && manifest.size_bytes != size
     {
-        return Err(format!("it is about {} bytes, and the server's image has {size}", manifest.size_bytes));
+        return Err(format!("it is for an image of {} bytes, but the server's image has {size}", manifest.size_bytes));
     }
     match image.digest {
         Some(given) if given.kind != Kind::Sha256 => Err(format!(
-            "it has {digest}, and the digest that was given is {given}: give the sha256, so that they can be compared"
+            "it has {digest}, but the specified digest is {given}; specify the sha256, so that they can be compared"
         )),
-        Some(given) if *given != digest => Err(format!("it has {digest}, and the digest that was given is {given}")),
+        Some(given) if *given != digest => Err(format!("it has {digest}, but the specified digest is {given}")),
         _ => Ok(Verified { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
     }
 }
@@ -210,10 +215,11 @@ fn sha256_of(text: &[u8], image: &str) -> Result<Digest, String> {
     format!("sha256:{}", sum_of(text, image)?).parse()
 }
 
-/// Of the output of `sha256sum` or `md5sum`: the sum on the image's line, or on the only one, which may be bare.
+/// Returns the sum from the output of `sha256sum` or `md5sum`: that on the image's line, or on the only line, which may
+/// be bare.
 ///
 /// # Errors
-/// There are several lines, and none is the image's.
+/// Returns an error if there are several lines and none is for the image.
 pub fn sum_of<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =
@@ -222,16 +228,16 @@ pub fn sum_of<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     match (lines.iter().find(named), &lines[..]) {
         // sha256sum(1) begins a line with a backslash when the file's name has one.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
-        _ => Err(format!("it has no line for {image}; it is to be the output of sha256sum")),
+        _ => Err(format!("no line for {image} found; expected is the output of sha256sum")),
     }
 }
 
-/// Where the signature of what lies there is.
+/// Returns the URL of the signature of a document.
 pub fn signature_beside(url: &str) -> String {
     beside(url, SIGNATURE)
 }
 
-/// The query of a URL stays at its end.
+/// Appends `suffix` to the path of a URL. A query stays at the end.
 fn beside(url: &str, suffix: &str) -> String {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     format!("{path}{suffix}{query}")

@@ -1,5 +1,5 @@
-//! What feeds the flow from servers and files. Where there is a chunk manifest, each piece of the image is proven by it before it is
-//! handed on, and a bad one is fetched again.
+//! Source of the pipeline for servers and files. If there is a chunk manifest, each piece of the image is verified
+//! before it is passed on, and a bad one is fetched again.
 
 use super::Part;
 use super::fetch::Fetch;
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// How often a bad piece is fetched again.
+/// Number of times that a bad piece is fetched again.
 const REFETCHES: u32 = 3;
 
-/// The bytes of one image: verified where it has a manifest, else as they come. Nothing is asked for before they are read.
-/// That a manifest agrees with itself and is of this image was seen when it was read.
+/// Returns the bytes of one image: verified if it has a manifest, otherwise unverified. Nothing is requested before the
+/// first read. That the manifest is consistent and belongs to the image was checked when it was parsed.
 pub fn feed(client: &Client, image: &Part, pace: &Pace) -> Box<dyn Feed> {
     let fetch = Fetch::new(client, image, pace);
     match image.manifest.clone() {
@@ -25,11 +25,11 @@ pub fn feed(client: &Client, image: &Part, pace: &Pace) -> Box<dyn Feed> {
     }
 }
 
-/// The body of one image that has a manifest.
+/// Body of an image that has a manifest.
 struct Verified {
     fetch: Fetch,
     manifest: Arc<Manifest>,
-    /// The piece that is being handed on, and how much of it was.
+    /// The current piece, and the number of its bytes that were passed on.
     chunk: Vec<u8>,
     given: usize,
     /// Index of the next piece.
@@ -43,7 +43,7 @@ impl Verified {
         let manifest = &*self.manifest;
         let Some(expected) = manifest.chunks.get(self.next) else {
             self.chunk.clear();
-            // Nothing may follow: the fetch says so itself.
+            // Nothing may follow: the download itself reports that.
             return self.fetch.read(&mut [0]).map(|_| ());
         };
         let start = self.next as u64 * u64::from(manifest.chunk_bytes);
@@ -58,12 +58,12 @@ impl Verified {
                 return Ok(());
             }
             let place = self.fetch.place().to_owned();
-            tracing::warn!("image: {what} from {place} is not what the manifest says");
+            tracing::warn!("image: {what} from {place} does not match the manifest");
             places.insert(place);
             self.fetch.go_back(start);
         }
         let places: Vec<String> = places.into_iter().collect();
-        let text = format!("{what} is not what the manifest says, fetched {} times from", REFETCHES + 1);
+        let text = format!("{what} does not match the manifest, fetched {} times from", REFETCHES + 1);
         Err(io::Error::other(format!("{text} {}", places.join(", "))))
     }
 }

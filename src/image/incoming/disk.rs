@@ -1,4 +1,4 @@
-//! The whole way of a raw image: from its server onto the disk, with what makes it trusted in between.
+//! Burning a raw image: from its server to the disk, with the verification in between.
 
 use super::{Burned, End, Incoming, Watch};
 use crate::error::{Context, Error, Phase, Result};
@@ -7,37 +7,38 @@ use crate::image::get::{Part, Reached};
 use crate::image::raw::{self, Disk, Expected, HEAD_BYTES, Target};
 
 impl Incoming {
-    /// Refuses what is no raw image for this disk and layout, as far as the image's first MiB tells: that is known before
-    /// anything is written. Waits for those bytes.
+    /// Rejects an image that is not a raw image for this disk and layout, by its first MiB and before anything is
+    /// written. Waits for those bytes.
     ///
     /// # Errors
-    /// It is not what is wanted, or its beginning cannot be had.
+    /// Returns an error if the image does not fit, or its beginning cannot be fetched.
     pub fn require_disk(&mut self, disk: &Disk, expected: &Expected) -> Result<()> {
         self.only_part()?;
         self.look_for_qcow2()?;
         self.look(&|stream: &mut Reader| {
-            // A copy: the worker could change it while it is looked at.
+            // A copy: the worker could change the shared memory during the check.
             let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
             Ok(raw::check(&head, disk, expected).map_err(|why| why.to_string()))
         })
     }
 
-    /// A raw image is one stream.
+    /// Returns the only part of the image: a raw image is one stream.
     pub(super) fn only_part(&self) -> Result<&Part> {
         let Reached { url, parts, .. } = &self.reached;
         match parts.as_slice() {
             [part] => Ok(part),
             parts => {
-                let what = format!("{url} has {} layers of files and is no raw disk image", parts.len());
+                let what = format!("{url} has {} layers of files and is not a raw disk image", parts.len());
                 Err(Error::refusal(Phase::Image, what))
             }
         }
     }
 
-    /// Streams the image onto a whole disk. Until it is known to be good the disk's first MiB and its last sector are zero.
+    /// Streams the image to a whole disk. Until the image is verified, the disk's first MiB and last sector are zero.
     ///
     /// # Errors
-    /// The first of fetch, decoder, write and digest; it is no image for this disk. The disk is not bootable then.
+    /// Returns the first error of download, decoder, write and digest, or an error if the image does not fit the disk.
+    /// The disk is not bootable then.
     pub fn burn_raw(mut self, target: &Target, expected: &Expected, watch: Watch) -> Result<Burned> {
         let (mut start, mut resumed) = (1, 0);
         loop {
@@ -61,13 +62,13 @@ fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expect
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
-    let onto = || format!("write {} onto {}", part.url, target.disk.name);
+    let onto = || format!("write {} to {}", part.url, target.disk.name);
     let held_back = held_back.context(Phase::Image, onto)?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != part.digest {
         let (Part { url, digest: promised, .. }, first) = (part, HEAD_BYTES >> 20);
         let text = format!(
-            "digest of {url}: {promised} was expected, {digest} came; the first {first} MiB of {} stays zero",
+            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
             target.disk.name
         );
         return Err(Error::new(Phase::Image, text));

@@ -1,4 +1,5 @@
-//! A qcow2 on its way to a disk: that it is one, and that it can be written as it comes, is known before anything is written.
+//! Conversion of a qcow2 on its way to a disk. Whether an image is a qcow2 that can be converted as a stream is checked
+//! before anything is written.
 
 use super::Incoming;
 use crate::error::{Context, Error, Phase, Result};
@@ -10,12 +11,13 @@ use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
 use std::ops::{Range, RangeInclusive};
 
-/// The worker says where tables are. What it says is asked for, and nothing else comes of it.
+/// Maximum length of the worker's list of tables. The listed ranges are fetched, and the list is not used for anything
+/// else.
 const MOST_LIST_BYTES: u64 = 64 << 10;
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
 
 impl Incoming {
-    /// From now on a qcow2 comes as the disk that it is.
+    /// Switches to conversion if the image is a qcow2.
     pub(super) fn look_for_qcow2(&mut self) -> Result<()> {
         let found = Cell::new(false);
         self.look(&|stream| {
@@ -28,8 +30,8 @@ impl Incoming {
         let part = self.only_part()?.clone();
         let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
         if is_packed {
-            let why = "it is a qcow2 that was compressed once more: give the qcow2 itself, or make a raw image of it with \
-                       `drophammer image pack`";
+            let why = "it is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
+                       image with `drophammer image pack`";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
         }
         self.refuse_without_order(&part)?;
@@ -47,9 +49,9 @@ impl Incoming {
         self.ask(part, Plain::Qcow2Tables, pieces).map(drop)
     }
 
-    /// What the worker makes of it.
+    /// Returns the worker's answer to the given data.
     fn ask(&self, part: &Part, plain: Plain, pieces: Pieces) -> Result<Vec<u8>> {
-        let looking = || format!("look at the tables of {}", part.url);
+        let looking = || format!("check the tables of {}", part.url);
         let arriving = Arriving::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
         let mut answer = Vec::new();
         match arriving.reader.take(MOST_LIST_BYTES).read_to_end(&mut answer) {
@@ -62,15 +64,15 @@ impl Incoming {
     }
 }
 
-/// The length of each table, and then the place of each.
+/// Parses the worker's list: the length of each table, followed by the offset of each.
 fn places(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
     let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));
-    let length = length.ok_or_else(|| Error::new(Phase::Image, "the worker does not say where the tables are"))?;
+    let length = length.ok_or_else(|| Error::new(Phase::Image, "the worker returned an invalid list of tables"))?;
     Ok(numbers.map(|at| at..at.saturating_add(length)).collect())
 }
 
-/// Bytes that are here, and then some of the image's.
+/// Bytes in memory, followed by ranges of the image.
 struct Pieces {
     current: Cursor<Vec<u8>>,
     left: Option<(Ranges, VecDeque<Range<u64>>)>,
@@ -148,7 +150,7 @@ mod tests {
         }
         let disk = disk(directory.path());
         let error = burn(served.url("i"), b"another", &disk).unwrap_err();
-        assert!(!error.is_refusal() && error.to_string().contains("was expected"), "{error}");
+        assert!(!error.is_refusal() && error.to_string().contains("digest mismatch"), "{error}");
         assert!(fs::read(&disk).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
     }
 
@@ -162,12 +164,12 @@ mod tests {
         };
         let directory = tempfile::tempdir().unwrap();
         for (image, ranges, says) in [
-            (with(8192, &4096_u64.to_be_bytes()), true, "do not come in the order"),
+            (with(8192, &4096_u64.to_be_bytes()), true, "are not in disk order"),
             (with(40, &(1_u64 << 40).to_be_bytes()), true, "`drophammer image pack`"),
             (with(35, &[1]), true, "is encrypted"),
-            (with(4096, &[0xff; 8]), true, "an entry of a table"),
-            (compress("zstd", &image), true, "was compressed once more"),
-            (image.clone(), false, "answers 200 OK when asked for a range, and without ranges"),
+            (with(4096, &[0xff; 8]), true, "invalid table entry"),
+            (compress("zstd", &image), true, "is compressed again"),
+            (image.clone(), false, "answers 200 OK to a range request; without ranges"),
         ] {
             let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
             let disk = disk(directory.path());
@@ -184,6 +186,6 @@ mod tests {
         let source = Source { url: server.url("i"), digest: Some(Digest::of(&image)), ..Source::default() };
         let reached = reach(&http::client().unwrap(), &source, &pace()).unwrap();
         let error = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().require_tree().unwrap_err();
-        assert!(error.to_string().contains("it is a qcow2: that needs a layout with image: true"), "{error}");
+        assert!(error.to_string().contains("it is a qcow2; use a layout with image: true"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The whole way of a tree of files: part by part from its servers below the root, and what is done where it cannot be trusted.
+//! Burning a tree of files: part by part from its servers to files below the root, and the cleanup after a failure.
 
 use super::{Burned, End, Incoming, MOST_STARTS, Watch};
 use crate::error::{Context, Error, Phase, Result};
@@ -9,30 +9,30 @@ use std::path::Path;
 use std::time::Instant;
 
 impl Incoming {
-    /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
-    /// would clear the root. A whiteout removes only what this burn has brought.
+    /// Marks the content below the root as belonging to another owner. An image that changes during the download then
+    /// fails, because starting over would clear the root, and whiteouts remove only files of this burn.
     pub fn among_others(self) -> Incoming {
         Incoming { among_others: true, ..self }
     }
 
-    /// Streams the image below `root`. When this fails, nothing of it stays on what this run has made. `watch` is told a few times a
-    /// second.
+    /// Streams the image to files below `root`. After a failure, nothing of it is left on filesystems made by this run.
+    /// `watch` is called a few times per second.
     ///
-    /// Succeeds only when the server's length, the compression's end mark, the tar's end blocks and the digest all agree.
-    /// Nothing is synced: errors of the disk may still come with the umount.
+    /// Succeeds only if the server's length, the end of the compressed stream, the end blocks of the tar and the digest
+    /// all match. Nothing is synced, so a disk error may still be reported at the unmount.
     ///
-    /// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is
-    /// in them, and nothing is touched that the image does not name.
+    /// On a merged filesystem, files of the image replace files and symlinks of the same name, directories keep their
+    /// content, and nothing else is touched.
     ///
-    /// What would replace files is proven first, be they somebody's or those of a layer below. What is not proven yet comes only
-    /// to what this run has made, where nothing boots before the end.
+    /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
+    /// Unverified data is only written to filesystems made by this run, which are not booted before the end.
     ///
     /// # Errors
-    /// The first of fetch, decoder, tar, write and digest that is not content, by name.
+    /// Returns the first error of download, decoder, tar, write and digest.
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
-        let looked = || format!("look at what is below {}", root.display());
+        let looked = || format!("read {}", root.display());
         let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
         let below = if self.among_others { below.among_others() } else { below };
         let (starts, fresh) = match is_others {
@@ -58,9 +58,9 @@ impl Incoming {
             let (why, before) = match end {
                 Ok(again) => again,
                 Err(error) => {
-                    // Proven layers without the one above them would look complete too.
+                    // Verified layers without the one above them would look complete too.
                     if let Err(why) = below.clear(&fresh) {
-                        tracing::warn!("what came of the image cannot be removed from {}: {why}", root.display());
+                        tracing::warn!("cannot remove the incomplete image from {}: {why}", root.display());
                     }
                     return Err(error);
                 }
@@ -72,13 +72,13 @@ impl Incoming {
         }
     }
 
-    /// Piece by piece, before anything is written. A manifest that nobody has signed is as good as the server that it is from:
-    /// its pieces may be others than those of the digest.
+    /// Returns whether each piece is verified before it is written. An unsigned manifest is only as trustworthy as its
+    /// server: its pieces may differ from those of the digest.
     fn is_proven_as_it_comes(&self, part: &Part) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
 
-    /// All parts, one after the other.
+    /// Burns all parts in order.
     fn burn_once(&mut self, root: &Root, beneath: &Beneath, mut replaces: bool, watch: Watch) -> Result<End> {
         let mut counter = Counter::new(*beneath);
         let (mut sum, mut average) = (Burned::default(), Average::default());
@@ -87,12 +87,15 @@ impl Incoming {
         for part in &self.reached.parts {
             let held_in = match replaces && !self.is_proven_as_it_comes(part) {
                 true => {
-                    let file = root.nameless_file().context(Phase::Image, || "make a file to hold the image in")?;
+                    let file = root.nameless_file().context(Phase::Image, || {
+                        "create a file to hold the image until \
+                                                                              it is verified"
+                    })?;
                     Some(Hold { file, size_bytes: part.size_bytes })
                 }
                 false => None,
             };
-            // What was fetched for a look at it is fetched again where all of it is held.
+            // If the part is held back, the data fetched for the check is fetched again.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
                 None => self.arriving(part, held_in)?,
@@ -105,7 +108,7 @@ impl Incoming {
                 }
                 start_over => return Ok(start_over),
             }
-            // The next one replaces files of this one.
+            // The next part replaces files of this one.
             replaces = true;
         }
         (sum.hidden, sum.shares) = (counter.finish(), average.shares());
@@ -122,7 +125,7 @@ fn add(sum: &mut Burned, part: Burned) {
     sum.conflicts.first.extend(part.conflicts.first);
 }
 
-/// The pipeline of one stream.
+/// Runs the pipeline of one part.
 fn burn_part(
     arriving: Arriving,
     part: &Part,
@@ -142,7 +145,7 @@ fn burn_part(
     let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != part.digest {
-        let text = format!("digest of {}: {} was expected, {digest} came", part.url, part.digest);
+        let text = format!("digest mismatch for {}: expected {}, got {digest}", part.url, part.digest);
         return Err(Error::new(Phase::Image, text));
     }
     let Unpacked { entries, tar_bytes, conflicts } = unpacked;

@@ -1,4 +1,4 @@
-//! From the clusters of a qcow2, wherever they come from, to the disk that it is.
+//! Conversion of the clusters of a qcow2, from any source, to a raw disk.
 
 use super::header::{Codec, Entry, Header, numbers};
 use super::wrong;
@@ -6,63 +6,67 @@ use flate2::{Decompress, FlushDecompress};
 use std::io;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// No cluster needs a larger window.
+/// Maximum window of zstd: clusters are no larger.
 const WINDOW_LOG_MAX: u32 = 21;
 
-/// The clusters of a file. They are asked for in the order of the disk, and `guest` is where in it we are.
+/// The clusters of a qcow2 file, requested in disk order. `guest` is the current cluster of the disk.
 pub trait Clusters {
     fn header(&self) -> &Header;
 
-    /// All entries that count.
+    /// Returns the used entries of the L1 table.
     ///
     /// # Errors
-    /// The source's own; it is shorter, or past the place.
+    /// Returns the error of the source, or an error if the file is too short or the offset has already passed.
     fn tables(&mut self) -> io::Result<Vec<u64>>;
 
-    /// One of these, by its number and its place.
+    /// Returns the L2 table with this number, at this offset.
     ///
     /// # Errors
-    /// As [`Clusters::tables`].
+    /// Returns the same errors as [`Clusters::tables`].
     fn table(&mut self, number: usize, at: u64) -> io::Result<Vec<u8>>;
 
-    /// The beginning of a cluster.
+    /// Copies the beginning of a cluster to `sink`.
     ///
     /// # Errors
-    /// As [`Clusters::tables`].
+    /// Returns the same errors as [`Clusters::tables`].
     fn copy(&mut self, at: u64, bytes: usize, guest: u64, sink: &mut impl Sink) -> io::Result<()>;
 
-    /// As much as there is.
+    /// Returns compressed data; fewer bytes at the end of the file.
     ///
     /// # Errors
-    /// The source's own; it is past the place.
+    /// Returns the error of the source, or an error if the offset has already passed.
     fn packed(&mut self, at: u64, bytes: usize, guest: u64) -> io::Result<Vec<u8>>;
 }
 
-/// Takes the disk, from its first byte to the last.
+/// Receiver of the raw disk, from its first byte to the last.
 pub trait Sink {
-    /// Where the next bytes go; never nothing.
+    /// Returns the buffer for the next bytes, which is never empty.
     ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the sink.
     fn room(&mut self) -> io::Result<&mut [u8]>;
 
-    /// So many of them are there now.
+    /// Marks bytes of the buffer as filled.
     ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the sink.
     fn filled(&mut self, bytes: usize) -> io::Result<()>;
 
+    /// Adds zeros.
+    ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the sink.
     fn zeros(&mut self, bytes: u64) -> io::Result<()>;
 
-    /// Whether it looks at what comes.
+    /// Returns whether the data is discarded, so that it need not be read.
     fn is_dry(&self) -> bool {
         false
     }
 
+    /// Adds bytes.
+    ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the sink.
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let room = self.room()?;
@@ -75,8 +79,10 @@ pub trait Sink {
     }
 }
 
+/// Converts all clusters.
+///
 /// # Errors
-/// The clusters' own or the sink's; the image is damaged.
+/// Returns an error of the clusters or the sink, or an error if the image is damaged.
 pub fn convert(clusters: &mut impl Clusters, sink: &mut impl Sink) -> io::Result<()> {
     let header = clusters.header().clone();
     let (entries, cluster_bytes) = (header.entries(), header.cluster_bytes() as u64);
@@ -106,7 +112,7 @@ pub fn convert(clusters: &mut impl Clusters, sink: &mut impl Sink) -> io::Result
     Ok(())
 }
 
-/// Makes whole clusters of compressed ones.
+/// Decompressor of clusters.
 struct Unpacking {
     codec: Codec,
     cluster: Vec<u8>,
@@ -125,22 +131,22 @@ impl Unpacking {
             Codec::Deflate => self.inflate(packed),
             Codec::Zstd => self.unzstd(packed),
         };
-        // What follows in the same sector is another cluster's.
+        // The rest of the last sector belongs to another cluster.
         match unpacked {
             Ok(bytes) if bytes == self.cluster.len() => Ok(&self.cluster),
             Ok(bytes) => {
                 let whole = self.cluster.len();
                 Err(wrong(format!(
-                    "the qcow2 is damaged: cluster {guest} has {bytes} bytes when unpacked, and not {whole}"
+                    "the qcow2 is damaged: cluster {guest} has {bytes} bytes when decompressed, not {whole}"
                 )))
             }
-            Err(why) => Err(wrong(format!("the qcow2 is damaged: cluster {guest} cannot be unpacked: {why}"))),
+            Err(why) => Err(wrong(format!("the qcow2 is damaged: cannot decompress cluster {guest}: {why}"))),
         }
     }
 
     fn inflate(&mut self, packed: &[u8]) -> Result<usize, String> {
         self.deflate.reset(false);
-        // It may end without an end mark: all that matters is that the cluster is full.
+        // The data may have no end mark; only a full cluster counts.
         self.deflate.decompress(packed, &mut self.cluster, FlushDecompress::Finish).map_err(|why| why.to_string())?;
         Ok(self.deflate.total_out() as usize)
     }

@@ -1,4 +1,4 @@
-//! The clusters of a qcow2 in a file, in whatever order they lie there.
+//! The clusters of a qcow2 in a file, in any order.
 
 use super::convert::{self, Clusters, Sink};
 use super::header::{HEADER_BYTES, Header, numbers};
@@ -13,10 +13,10 @@ struct Lying<'a> {
     header: Header,
 }
 
-/// Writes the disk that the file is.
+/// Writes the raw disk of a qcow2 file.
 ///
 /// # Errors
-/// It cannot be read or is damaged; the writer's own.
+/// Returns an error if the file cannot be read or is damaged, or the writer fails.
 pub fn unpack(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read(file, 0, &mut head)?;
@@ -24,7 +24,7 @@ pub fn unpack(file: &File, to: impl Write) -> io::Result<()> {
     convert::convert(&mut lying, &mut Whole::new(to))
 }
 
-/// As much as there is.
+/// Reads at an offset; fewer bytes at the end of the file.
 fn read(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {

@@ -1,24 +1,24 @@
-//! What the tables of a qcow2 say: <https://gitlab.com/qemu-project/qemu/-/blob/master/docs/interop/qcow2.rst>.
+//! Header and tables of a qcow2: <https://gitlab.com/qemu-project/qemu/-/blob/master/docs/interop/qcow2.rst>.
 
 use super::wrong;
 use std::io;
 
-/// Of every qcow2.
+/// Magic number of a qcow2.
 pub const MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// As much of a header as is looked at.
+/// Number of bytes of the header that are parsed.
 pub const HEADER_BYTES: usize = 112;
 
-/// The table of tables. With the clusters that qemu-img makes that is an image of 256 TiB.
+/// Maximum size of the L1 table, in bytes. With the cluster size of qemu-img it describes an image of 256 TiB.
 const MOST_TABLES_BYTES: u64 = 4 << 20;
 
-/// Bits 9 to 55 of an entry.
+/// Offset in an entry: bits 9 to 55.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COPIED: u64 = 1 << 63;
 const PACKED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 
-/// A disk has whole sectors.
+/// Sector size, in bytes: a disk consists of whole sectors.
 const SECTOR_BYTES: u64 = 512;
 
 const DIRTY: u64 = 1;
@@ -27,10 +27,10 @@ const ELSEWHERE: u64 = 4;
 const COMPRESSION: u64 = 8;
 const SUBCLUSTERS: u64 = 16;
 
-/// How clusters are compressed.
+/// Compression of clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
-    /// Without zlib's header.
+    /// Deflate without a zlib header.
     Deflate,
     Zstd,
 }
@@ -40,20 +40,20 @@ pub struct Header {
     cluster_bits: u32,
     has_zero_flag: bool,
     pub codec: Codec,
-    /// Of the disk.
+    /// Size of the disk, in bytes.
     pub size_bytes: u64,
-    /// Where the table of tables lies in the file.
+    /// Offset of the L1 table in the file.
     pub tables_at: u64,
-    /// Which of its entries count.
+    /// Number of used entries of the L1 table.
     pub tables: usize,
 }
 
-/// Where a cluster of the disk is.
+/// Location of a cluster of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     Zeros,
     At(u64),
-    /// No longer than this.
+    /// Compressed data of at most this length.
     Packed {
         at: u64,
         bytes: usize,
@@ -61,15 +61,17 @@ pub enum Entry {
 }
 
 impl Header {
+    /// Parses a header.
+    ///
     /// # Errors
-    /// It is no qcow2, or one that cannot be read here: says what to do about it.
+    /// Returns an error with a remedy if it is not a qcow2 or is not supported.
     pub fn parse(head: &[u8]) -> io::Result<Header> {
         let (Some(magic), Some(version)) = (head.get(..4), number(head, 4, 4)) else { return Err(short()) };
         if magic != MAGIC {
-            return Err(wrong("it is no qcow2"));
+            return Err(wrong("it is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
-            return Err(wrong(format!("the qcow2 is of version {version}; 2 and 3 are known")));
+            return Err(wrong(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
         }
         let long = |at| number(head, at, 8).ok_or_else(short);
         let word = |at| number(head, at, 4).ok_or_else(short);
@@ -77,7 +79,10 @@ impl Header {
         refuse(long(8)?, word(32)?, word(60)?, features)?;
         let cluster_bits = word(20)?;
         if !(9..=21).contains(&cluster_bits) {
-            return Err(wrong(format!("the qcow2 has clusters of 2^{cluster_bits} bytes; 9 to 21 are possible")));
+            return Err(wrong(format!(
+                "the qcow2 has clusters of 2^{cluster_bits} bytes; only 2^9 to 2^21 are \
+                                      supported"
+            )));
         }
         let cluster_bits = cluster_bits as u32;
         let has_codec = version == 3 && word(100)? > 104;
@@ -86,25 +91,26 @@ impl Header {
             0 if !is_marked => Codec::Deflate,
             1 if is_marked => Codec::Zstd,
             0 | 1 => return Err(wrong("the qcow2 is damaged: its compression contradicts its features")),
-            other => return Err(wrong(format!("the qcow2 is compressed in a way that is not known: {other}"))),
+            other => return Err(wrong(format!("the qcow2 has an unsupported compression type: {other}"))),
         };
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
         if size_bytes % SECTOR_BYTES != 0 {
-            return Err(wrong(format!(
-                "the qcow2 has {size_bytes} bytes, which are no whole sectors: readers round it"
-            )));
+            return Err(wrong(format!("the qcow2 has a size of {size_bytes} bytes, which is not a multiple of 512")));
         }
         let tables = size_bytes.div_ceil(1 << (2 * cluster_bits - 3));
         if tables > in_file {
-            return Err(wrong(format!("the qcow2 has {in_file} tables, and its {size_bytes} bytes need {tables}")));
+            return Err(wrong(format!(
+                "the qcow2 has {in_file} L1 table entries, but its {size_bytes} bytes need \
+                                      {tables}"
+            )));
         }
         if 8 * tables > MOST_TABLES_BYTES {
             return Err(wrong(format!(
-                "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits}: too many to read"
+                "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits} bytes: its L1 table is too large"
             )));
         }
         if tables > 0 && (tables_at == 0 || tables_at & ((1 << cluster_bits) - 1) != 0) {
-            return Err(wrong("the qcow2 is damaged: its table begins in the middle of a cluster"));
+            return Err(wrong("the qcow2 is damaged: its L1 table is not at a cluster boundary"));
         }
         let has_zero_flag = version == 3;
         Ok(Header { cluster_bits, has_zero_flag, codec, size_bytes, tables_at, tables: tables as usize })
@@ -114,20 +120,20 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// How many clusters one table is about.
+    /// Returns the number of clusters described by one L2 table.
     pub fn entries(&self) -> u64 {
         1 << (self.cluster_bits - 3)
     }
 
-    /// Number of the cluster in the file.
+    /// Returns the number of the cluster in the file at this offset.
     pub fn cluster(&self, at: u64) -> u64 {
         at >> self.cluster_bits
     }
 
-    /// Where a table of clusters lies; `None` where all of them are zeros.
+    /// Returns the offset of an L2 table; `None` if all of its clusters are zeros.
     ///
     /// # Errors
-    /// Not there.
+    /// Returns an error if the entry is invalid.
     pub fn table(&self, entry: u64) -> io::Result<Option<u64>> {
         match self.place(entry & !COPIED)? {
             0 => Ok(None),
@@ -135,10 +141,10 @@ impl Header {
         }
     }
 
-    /// What a table says of one cluster.
+    /// Parses an entry of an L2 table.
     ///
     /// # Errors
-    /// What no table says.
+    /// Returns an error if the entry is invalid.
     pub fn entry(&self, entry: u64) -> io::Result<Entry> {
         if entry & PACKED != 0 {
             let bits = 62 - (self.cluster_bits - 8);
@@ -146,7 +152,7 @@ impl Header {
             let more_sectors = (entry & (PACKED - 1)) >> bits;
             let bytes = (more_sectors + 1) * 512 - at % 512;
             return match at >> self.cluster_bits {
-                0 => Err(wrong("the qcow2 is damaged: a cluster lies where its header is")),
+                0 => Err(wrong("the qcow2 is damaged: a cluster overlaps the header")),
                 _ => Ok(Entry::Packed { at, bytes: bytes as usize }),
             };
         }
@@ -158,34 +164,32 @@ impl Header {
     fn place(&self, entry: u64) -> io::Result<u64> {
         match entry & !OFFSET == 0 && entry & ((1 << self.cluster_bits) - 1) == 0 {
             true => Ok(entry),
-            false => Err(wrong(format!("the qcow2 is damaged: an entry of a table is {entry:#x}"))),
+            false => Err(wrong(format!("the qcow2 is damaged: invalid table entry {entry:#x}"))),
         }
     }
 }
 
 fn refuse(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
-    let one = "make one file of it with `qemu-img convert -O qcow2`";
+    let one = "convert it to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
-        // Its header can name any file of the machine that follows it.
-        return Err(wrong(format!("the qcow2 takes data from another file: {one}")));
+        // The header can name any file of the machine that reads it.
+        return Err(wrong(format!("the qcow2 refers to another file; {one}")));
     }
     if encryption != 0 {
-        return Err(wrong("the qcow2 is encrypted: write it in the clear with `qemu-img convert`"));
+        return Err(wrong("the qcow2 is encrypted; decrypt it with `qemu-img convert`"));
     }
     if snapshots != 0 {
-        return Err(wrong(format!("the qcow2 has {snapshots} snapshots in it: {one}, which leaves them out")));
+        return Err(wrong(format!("the qcow2 contains {snapshots} snapshots; {one}, which omits them")));
     }
     if features & (DIRTY | CORRUPT) != 0 {
-        return Err(wrong("the qcow2 was not closed well, or is marked as corrupt: see `qemu-img check`"));
+        return Err(wrong("the qcow2 was not closed properly or is marked as corrupt; run `qemu-img check`"));
     }
     if features & SUBCLUSTERS != 0 {
-        return Err(wrong(
-            "the qcow2 has subclusters (extended_l2): write it without, with `qemu-img convert -O qcow2`",
-        ));
+        return Err(wrong("the qcow2 has subclusters (extended_l2); convert it with `qemu-img convert -O qcow2`"));
     }
     match features & !(COMPRESSION) {
         0 => Ok(()),
-        other => Err(wrong(format!("the qcow2 has features that are not known here: {other:#x}"))),
+        other => Err(wrong(format!("the qcow2 has unsupported features: {other:#x}"))),
     }
 }
 
@@ -193,12 +197,12 @@ fn short() -> io::Error {
     wrong("the qcow2 ends in its header")
 }
 
-/// Of so many bytes, big end first.
+/// Parses a big-endian number of `length` bytes.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.get(at..at + length)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
-/// All of a table.
+/// Returns the entries of a table.
 pub fn numbers(table: &[u8]) -> impl Iterator<Item = u64> {
     table.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry))
 }

@@ -1,10 +1,10 @@
-//! A qcow2, which most clouds' images are published as, becomes the disk that it is: as it comes, or from a file. It is read by the
-//! process without power, as all that strangers have made.
+//! Conversion of a qcow2, the format of most cloud images, to a raw disk: from a stream or a file. It runs in the
+//! sandboxed process, because the image is untrusted.
 //!
-//! Whether one can be written as it comes is known before anything is written: [`list`] says where its tables lie, [`check`] goes
-//! through them as [`convert`] does later, without the clusters.
+//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list`] returns the offsets of
+//! its tables, and [`check`] goes through them like [`convert`] later, without the clusters.
 //!
-//! Of `image` it uses `flow` alone.
+//! It uses no other module of `image` but `flow`.
 
 mod convert;
 mod file;
@@ -24,17 +24,18 @@ use order::{Arriving, Stream};
 use sink::Packets;
 use std::io::{self, Read};
 
-/// Sends on the disk that the qcow2 in this stream is.
+/// Sends the raw disk of the qcow2 in this stream to `out`.
 ///
 /// # Errors
-/// The stream's own; it is damaged, or cannot be read as it comes; nobody listens any more.
+/// Returns the error of the stream, or an error if the qcow2 is damaged, cannot be converted as a stream, or the
+/// receiver is gone.
 pub fn convert(stream: Reader, out: &mut impl Outlet, pool: &Pool) -> io::Result<()> {
     let clock = stream.clock();
     let mut arriving = Arriving::open(stream)?;
     let mut packets = Packets::new(out, pool, &clock);
     convert::convert(&mut arriving, &mut packets)?;
     packets.end()?;
-    // Whoever sends it must be able to end.
+    // The sender must be able to finish.
     arriving.skip_rest()
 }
 
@@ -59,7 +60,7 @@ impl Stream for Reader {
     }
 }
 
-/// Damaged, or of a kind that cannot be read.
+/// Returns the error for an image that is damaged or not supported.
 fn wrong(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }

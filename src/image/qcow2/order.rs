@@ -1,6 +1,7 @@
-//! The clusters of a qcow2 that comes as a stream. `qemu-img convert` lays them down in the order of the disk, each table before what it is
-//! about; compressed ones fill up an earlier cluster while others follow. So little of what goes by is needed once more, and that is
-//! kept. An image that was written to by a machine has no order, and is refused.
+//! The clusters of a qcow2 stream. `qemu-img convert` writes them in disk order, each table before its clusters;
+//! compressed clusters fill up the rest of an earlier one while others follow. So few of the clusters that have passed
+//! are needed again, and those are kept. An image that was written to by a running machine has no such order, and is
+//! rejected.
 
 use super::convert::{Clusters, Sink};
 use super::header::{Entry, HEADER_BYTES, Header, numbers};
@@ -8,43 +9,46 @@ use super::wrong;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-/// Of clusters that have gone by.
+/// Maximum size of clusters kept for later use, in bytes.
 const MOST_KEPT_BYTES: usize = 32 << 20;
 
-/// Clusters that are known to be needed, in all tables that were read ahead.
+/// Maximum number of clusters known to be needed, over all tables read ahead.
 const MOST_WANTED: usize = 1 << 20;
 
-/// Compressed clusters that later ones may still be packed into: qemu-img fills one at a time, and one of them may lie in two.
+/// Number of compressed clusters that later data may still be packed into: qemu-img fills one at a time, and data may
+/// span two.
 const OPEN: usize = 2;
 
-/// A file that comes from its beginning to its end.
+/// File read from its beginning to its end.
 pub trait Stream {
-    /// Fewer bytes only at the end.
+    /// Reads bytes; fewer only at the end.
     ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
+    /// Skips bytes.
+    ///
     /// # Errors
-    /// Its own.
+    /// Returns the error of the stream.
     fn skip(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 pub struct Arriving<S> {
     stream: S,
     header: Header,
-    /// Number of the cluster that comes next.
+    /// Number of the next cluster.
     next: u64,
-    /// Tables that have not come yet: the cluster, and which table it is.
+    /// Tables that have not passed yet: the cluster, and the number of the table.
     tables: BTreeMap<u64, usize>,
-    /// Tables that came before their time.
+    /// Tables that have passed before they are needed.
     early: BTreeMap<usize, Vec<u8>>,
     wanted: BTreeMap<u64, Want>,
     kept: BTreeMap<u64, Vec<u8>>,
     open: VecDeque<u64>,
 }
 
-/// What is known of a cluster of the file.
+/// Further use of a cluster of the file.
 #[derive(Debug, Clone, Copy)]
 struct Want {
     /// The last cluster of the disk that is in it.
@@ -53,8 +57,10 @@ struct Want {
 }
 
 impl<S: Stream> Arriving<S> {
+    /// Reads the header.
+    ///
     /// # Errors
-    /// The stream's own; it is no qcow2 that can be read.
+    /// Returns the error of the stream, or an error if it is not a supported qcow2.
     pub fn open(mut stream: S) -> io::Result<Arriving<S>> {
         let mut head = [0; HEADER_BYTES];
         let got = stream.read(&mut head)?;
@@ -64,15 +70,15 @@ impl<S: Stream> Arriving<S> {
         Ok(Arriving { stream, header, next: 1, tables, early, wanted, kept, open: VecDeque::new() })
     }
 
-    /// To its end.
+    /// Skips the rest of the stream.
     ///
     /// # Errors
-    /// The stream's own.
+    /// Returns the error of the stream.
     pub fn skip_rest(mut self) -> io::Result<()> {
         self.stream.skip(u64::MAX)
     }
 
-    /// The clusters up to this one go by.
+    /// Advances to this cluster, keeping tables and clusters that are needed later.
     fn advance(&mut self, to: u64) -> io::Result<()> {
         if to < self.next {
             return Err(no_order(to));
@@ -106,7 +112,7 @@ impl<S: Stream> Arriving<S> {
         self.stream.skip(u64::try_from(clusters).unwrap_or(u64::MAX))
     }
 
-    /// The next cluster, less what is behind the file's end.
+    /// Takes the next cluster; fewer bytes at the end of the file.
     fn take(&mut self) -> io::Result<Vec<u8>> {
         let mut cluster = vec![0; self.header.cluster_bytes()];
         let got = self.stream.read(&mut cluster)?;
@@ -136,7 +142,7 @@ impl<S: Stream> Arriving<S> {
         Ok(())
     }
 
-    /// What a table is about will be needed. What of it has gone by already is not to be had.
+    /// Notes the clusters that a table needs. Fails if one of them has passed already.
     fn learn(&mut self, number: usize, table: &[u8]) -> io::Result<()> {
         let first = number as u64 * self.header.entries();
         let clusters = self.header.size_bytes.div_ceil(self.header.cluster_bytes() as u64);
@@ -165,7 +171,7 @@ impl<S: Stream> Arriving<S> {
         Ok(())
     }
 
-    /// It was used for this cluster of the disk.
+    /// Releases a cluster after its use for this cluster of the disk.
     fn release(&mut self, cluster: u64, guest: u64) {
         if self.wanted.get(&cluster).is_none_or(|want| want.last <= guest) {
             self.wanted.remove(&cluster);
@@ -206,7 +212,7 @@ impl<S: Stream> Clusters for Arriving<S> {
                 return Err(no_order(cluster));
             }
             if self.tables.insert(cluster, number).is_some() {
-                return Err(wrong("the qcow2 is damaged: two of its tables are one"));
+                return Err(wrong("the qcow2 is damaged: two of its tables are at the same offset"));
             }
         }
         Ok(all)
@@ -232,7 +238,7 @@ impl<S: Stream> Clusters for Arriving<S> {
             let kept = self.kept.get(&cluster).and_then(|kept| kept.get(..bytes)).ok_or_else(cut)?;
             sink.put(kept)?;
         } else {
-            // Nearly always: it goes by, and is the next one.
+            // The usual case: the cluster is the next one and is not needed again.
             self.advance(cluster)?;
             let wanted = if sink.is_dry() { 0 } else { bytes };
             let mut left = wanted;
@@ -271,8 +277,8 @@ impl<S: Stream> Clusters for Arriving<S> {
 
 fn no_order(cluster: u64) -> io::Error {
     wrong(format!(
-        "the clusters of the qcow2 do not come in the order of its disk (cluster {cluster} of the file), so that it cannot be \
-         written as it comes: make a raw image of it with `drophammer image pack`"
+        "the clusters of the qcow2 are not in disk order (cluster {cluster} of the file), so it cannot be converted \
+         as a stream; convert it to a raw image with `drophammer image pack`"
     ))
 }
 

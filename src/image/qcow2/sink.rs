@@ -1,19 +1,19 @@
-//! Where the disk goes that a qcow2 becomes.
+//! Receivers of the raw disk of a qcow2.
 
 use super::convert::Sink;
 use crate::image::flow::{Chunk, Clock, Filling, Outlet, Pool};
 use std::io::{self, Write};
 
-/// To the agent, in buffers of a pool.
+/// Sends the disk to the agent, in buffers of a pool.
 pub struct Packets<'a, O> {
     out: &'a mut O,
     pool: &'a Pool,
     clock: &'a Clock,
     filling: Option<Filling>,
     filled: usize,
-    /// Not sent yet.
+    /// Number of zeros that have not been sent.
     zeros: u64,
-    /// A whole buffer of them: it is sent again and again.
+    /// A whole buffer of zeros, which is sent repeatedly.
     blank: Option<Chunk>,
 }
 
@@ -22,8 +22,10 @@ impl<'a, O: Outlet> Packets<'a, O> {
         Packets { out, pool, clock, filling: None, filled: 0, zeros: 0, blank: None }
     }
 
+    /// Sends what is left.
+    ///
     /// # Errors
-    /// Nobody listens any more.
+    /// Returns an error if the receiver is gone.
     pub fn end(mut self) -> io::Result<()> {
         self.settle()?;
         self.send()
@@ -102,7 +104,7 @@ impl<O: Outlet> Sink for Packets<'_, O> {
     }
 }
 
-/// To a writer.
+/// Writes the disk to a writer.
 pub struct Whole<W> {
     to: W,
     buffer: Vec<u8>,
@@ -128,7 +130,7 @@ impl<W: Write> Sink for Whole<W> {
     }
 }
 
-/// To nobody.
+/// Discards the disk contents.
 pub struct Nowhere(pub Vec<u8>);
 
 impl Sink for Nowhere {

@@ -1,4 +1,5 @@
-//! Whether a qcow2 can be written as it comes, by its tables alone: these are fetched one by one, before anything is written.
+//! Check whether a qcow2 can be converted as a stream, by its tables alone: these are fetched one by one before
+//! anything is written.
 
 use super::convert;
 use super::header::{HEADER_BYTES, Header, numbers};
@@ -10,20 +11,20 @@ use crate::order;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// So much of the file's beginning is looked at. The table of tables lies in it where `qemu-img` has made the image: in its fourth cluster,
-/// and none is larger than 2 MiB.
+/// Length of the file's beginning that is read, in bytes. It contains the L1 table of images made by `qemu-img`, which
+/// is in the fourth cluster, and no cluster is larger than 2 MiB.
 pub const HEAD_BYTES: usize = 8 << 20;
 
-/// No more tables are fetched. With the clusters that qemu-img makes that is an image of 2 TiB.
+/// Maximum number of L2 tables that are fetched. With the cluster size of qemu-img they describe an image of 2 TiB.
 const MOST_TABLES: usize = 4096;
-/// Nor more of them, however large they are.
+/// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;
 
-/// Says where the tables lie: the length of each, and then the place of each in the order of the file, as numbers of eight bytes, big end first. The stream has
-/// the file's first [`HEAD_BYTES`].
+/// Lists the L2 tables: the length of each, followed by their offsets in file order, as big-endian numbers of eight
+/// bytes. The stream contains the file's first [`HEAD_BYTES`].
 ///
 /// # Errors
-/// The stream's own; it is no qcow2 that can be read, or none that can be written as it comes.
+/// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
 pub fn list(mut stream: Reader, out: &mut impl Outlet) -> io::Result<()> {
     let mut head = Vec::new();
     stream.read_to_end(&mut head)?;
@@ -39,8 +40,8 @@ fn places(head: &[u8]) -> io::Result<(Header, Vec<u64>)> {
     let range = usize::try_from(header.tables_at).ok().zip(usize::try_from(end).ok());
     let tables = range.and_then(|(start, end)| head.get(start..end)).ok_or_else(|| {
         wrong(
-            "the qcow2 does not begin with its tables, so that it cannot be written as it comes: make a raw image of it with \
-             `drophammer image pack`",
+            "the qcow2 does not begin with its tables, so it cannot be converted as a stream; convert it to a raw \
+             image with `drophammer image pack`",
         )
     })?;
     let mut places = Vec::new();
@@ -51,17 +52,18 @@ fn places(head: &[u8]) -> io::Result<(Header, Vec<u64>)> {
     match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(wrong(format!(
-            "the qcow2 has {} tables, which are not looked at one by one: make a raw image of it with `drophammer image pack`",
+            "the qcow2 has {} tables, too many to check one by one; convert it to a raw image with `drophammer \
+             image pack`",
             places.len()
         ))),
     }
 }
 
-/// Goes through the tables. The stream has the length of the file's beginning as a number of eight bytes, that, and the tables in
-/// the order in which [`list`] has named them.
+/// Checks the tables. The stream contains the length of the file's beginning as a number of eight bytes, the beginning,
+/// and the tables in the order of [`list`].
 ///
 /// # Errors
-/// As [`list`].
+/// Returns the same errors as [`list`].
 pub fn check(mut stream: Reader) -> io::Result<()> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
@@ -73,11 +75,11 @@ pub fn check(mut stream: Reader) -> io::Result<()> {
     convert::convert(&mut arriving, &mut Nowhere(vec![0; header.cluster_bytes()]))
 }
 
-/// A file of which only the beginning and the tables are known. The rest reads as zeros, without an end.
+/// File of which only the beginning and the tables are known. The rest reads as zeros, without an end.
 struct Known {
     head: Vec<u8>,
     at: u64,
-    /// Where the tables lie that have not come yet. They come in the order of the file.
+    /// Offsets of the tables that have not been read yet, in file order.
     tables: VecDeque<u64>,
     cluster_bytes: usize,
     stream: Reader,

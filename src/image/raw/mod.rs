@@ -1,12 +1,13 @@
-//! A raw disk image: what comes out of the flow, onto a whole disk.
+//! Writing a raw disk image from the pipeline to a whole disk.
 //!
-//! The image's first MiB, where partition table and boot loader begin, is held back until decoder, length and digest all
-//! agree, and with it what it has for the disk's last sector, where a backup GPT has its header. Till then both are zero:
-//! neither half an image nor what was there before can boot.
+//! The first MiB of the image, where partition table and boot loader begin, is held back until decoder, length and
+//! digest have succeeded, and so is the disk's last sector, which has the header of a backup GPT. Until then both are
+//! zero, so that neither an incomplete image nor the old content can boot.
 //!
-//! Of `image` it uses `flow` alone, which it reads. It knows nothing of `get` and `tree`.
+//! It uses no other module of `image` but `flow`, whose output it reads.
 //!
-//! It gives [`write()`] onto a [`Target`], and before it [`check`] and [`require_tree`]: what the beginning of an image says.
+//! It provides [`write()`] to a [`Target`], and the checks before it: [`check`] and [`require_tree`], by the beginning
+//! of an image.
 
 mod sniff;
 mod target;

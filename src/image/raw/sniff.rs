@@ -1,4 +1,4 @@
-//! What the first MiB of an image says: is it a disk, and one that fits onto this one?
+//! Detection of disk images by their first MiB, and the check whether an image fits a disk.
 
 use super::{Disk, unique};
 use crate::device::DevicePath;
@@ -9,26 +9,26 @@ use crate::storage::fit;
 use std::collections::BTreeMap;
 use std::io;
 
-/// What the layout wants of a raw image.
+/// Requirements of the layout on a raw image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// Numbers of those that its filesystems lie on. Without any, the image need not have partitions.
+    /// Numbers of the partitions that have filesystems. If empty, the image need not have partitions.
     pub partitions: Vec<u32>,
-    /// Number of the one that grows.
+    /// Number of the partition that grows.
     pub grow: Option<u32>,
-    /// UUIDs that are on other disks, in lower case, and the device that has each.
+    /// UUIDs on other disks, in lower case, and the device of each.
     pub taken: BTreeMap<String, DevicePath>,
-    /// What comes behind all that the image has.
+    /// Partition that is added after those of the image.
     pub added: Option<AddedPartition>,
 }
 
-/// How much tells a disk from a tree of files: the first two sectors, however large they are.
+/// Number of bytes that distinguish a disk from a tree of files: the first two sectors of any size.
 pub const KIND_BYTES: usize = 2 * 4096;
 
-/// Refuses what cannot be the beginning of a tree of files.
+/// Rejects data that cannot be the beginning of a tree of files.
 ///
 /// # Errors
-/// It begins as a disk does.
+/// Returns an error if it begins like a disk.
 pub fn require_tree(head: &[u8]) -> io::Result<()> {
     if head.starts_with(&MAGIC) {
         return Err(refused(QCOW2_FOR_TREE.to_owned()));
@@ -36,33 +36,36 @@ pub fn require_tree(head: &[u8]) -> io::Result<()> {
     if is_disk_image(head) { Err(refused(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
 }
 
-/// Said of a qcow2 that is to be unpacked.
+/// Error for a qcow2 that should be unpacked.
 const QCOW2_FOR_TREE: &str =
-    "it is a qcow2: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
+    "it is a qcow2; use a layout with image: true on the target disk, or burn it to a disk with --overwrite";
 
-/// Said of a raw image that is to be unpacked.
-const DISK_FOR_TREE: &str = "it is a raw disk image: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
+/// Error for a raw image that should be unpacked.
+const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or burn it \
+                             to a disk with --overwrite";
 
 fn tar_for_disk(name: &str) -> String {
     format!(
-        "the image is a tar archive, and the layout says image: true for {name}: give it a raw disk image, or a layout that makes partitions and filesystems"
+        "the image is a tar archive, but the layout has image: true for {name}; provide a raw disk image, or use a \
+         layout with partitions and filesystems"
     )
 }
 
-/// Is this how a partitioned disk begins? A tar may hold anything, but says what it is.
+/// Returns whether this is the beginning of a partitioned disk. A tar may contain anything, but is recognized by its
+/// magic number.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| claimed_end(head, *sector).is_some()) || mbr(head).is_some())
 }
 
-/// Refuses what cannot be meant for this disk, by as much of the image's first MiB as there is.
+/// Rejects an image that does not fit this disk, by as much of its first MiB as there is.
 ///
 /// # Errors
-/// Why it cannot.
+/// Returns why it does not fit.
 pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let name = &disk.name;
-    // Whoever sends it has not made a disk of it.
+    // The sender should have converted it to a raw disk.
     if head.starts_with(&MAGIC) {
-        return Err(refused("the image is a qcow2 and would be written as it lies".to_owned()));
+        return Err(refused("the image is a qcow2 and would be written without conversion".to_owned()));
     }
     if is_tar(head) {
         return Err(refused(tar_for_disk(name.as_str())));
@@ -73,26 +76,28 @@ pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     }
     if let Some(other) = SECTORS_BYTES.into_iter().find(|other| claimed_end(head, *other).is_some()) {
         return Err(refused(format!(
-            "the image's partition table is for disks with sectors of {other} bytes, those of {name} have {sector}"
+            "the image's partition table is for disks with sectors of {other} bytes, but {name} has sectors of \
+             {sector} bytes"
         )));
     }
     match mbr(head) {
         Some(entries) if entries.iter().any(|entry| entry.kind == PROTECTIVE) => {
-            Err(refused("the image says that it has a GPT, and there is none: it is damaged".to_owned()))
+            Err(refused("the image has a protective MBR but no GPT: it is damaged".to_owned()))
         }
         Some(entries) => {
-            // Its sectors are those of the disk that it is on (UEFI specification 5.2.1).
+            // Sector numbers are relative to the disk that it is on (UEFI specification 5.2.1).
             let end = entries.iter().map(|entry| entry.end * sector).max().unwrap_or_default();
             if end > disk.size_bytes { Err(too_long(disk, Some(end))) } else { check_mbr(&entries, disk, expected) }
         }
         None if !expected.partitions.is_empty() => Err(refused(format!(
-            "the image is no disk image: it begins with neither GPT nor MBR, and the layout has filesystems on partitions of {name}"
+            "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
+             partitions of {name}"
         ))),
         None => expected.added.as_ref().map_or(Ok(()), |added| Err(refused(fit::only_gpt_gets(added)))),
     }
 }
 
-/// All that would be refused when the table is fitted to the disk.
+/// Checks everything that would be rejected when the table is fitted to the disk.
 fn check_gpt(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let Disk { name, size_bytes, sector_bytes } = disk;
     let fitted = fit::check(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
@@ -111,7 +116,7 @@ fn check_mbr(entries: &[MbrEntry], disk: &Disk, expected: &Expected) -> io::Resu
         return Err(refused(fit::only_gpt_gets(added)));
     }
     let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
-    // Logical partitions begin anywhere on the disk.
+    // Logical partitions may begin anywhere on the disk.
     let has_logical = entries.iter().any(|entry| EXTENDED.contains(&entry.kind));
     has_partitions(&numbers, disk, expected, |number| number > 4 && has_logical)
 }
@@ -122,7 +127,8 @@ fn has_partitions(there: &[u32], disk: &Disk, expected: &Expected, unseen: impl 
             let there: Vec<String> = there.iter().map(u32::to_string).collect();
             let (device, there) = (disk.name.partition(*number), there.join(", "));
             Err(refused(format!(
-                "the layout has a filesystem on {device}, and the image no partition {number}: it has {there}"
+                "the layout has a filesystem on {device}, but partition {number} is missing in the image, which has \
+                 only {there}"
             )))
         }
         None => Ok(()),
@@ -133,29 +139,30 @@ pub(super) fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// `needed` is what the image's partition table says.
+/// Returns the error for an image that is too long; `needed` is the size according to its partition table.
 pub(super) fn too_long(disk: &Disk, needed: Option<u64>) -> io::Error {
     let Disk { name, size_bytes, .. } = disk;
-    let needed = needed.map(|bytes| format!(" (its partition table is for one of {bytes})")).unwrap_or_default();
+    let needed =
+        needed.map(|bytes| format!(" (its partition table is for a disk of {bytes} bytes)")).unwrap_or_default();
     refused(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
-/// tar(5): the magic of ustar, of POSIX and of GNU.
+/// Returns whether this is a tar header, by the magic number of ustar, POSIX and GNU (tar(5)).
 fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
-/// Types of partitions that others lie in.
+/// Types of partitions that contain logical partitions.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 
 struct MbrEntry {
     number: u32,
     kind: u8,
-    /// Sector behind its last one.
+    /// First sector after the partition.
     end: u64,
 }
 
-/// The partitions of an MBR in use; `None` when there is none. A boot sector of FAT ends as an MBR does.
+/// Returns the used partitions of an MBR; `None` if there is none. A boot sector of FAT ends like an MBR.
 fn mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -1,4 +1,4 @@
-//! The disk that takes a raw image, past the page cache.
+//! The disk that a raw image is written to, bypassing the page cache.
 
 use super::write::{BUFFER_BYTES, ZEROS_BYTES};
 use crate::device::DevicePath;
@@ -12,13 +12,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every disk takes buffers that lie at multiples of this in memory.
+/// Alignment of buffers in memory that every disk accepts, in bytes.
 const ALIGNMENT_BYTES: usize = 4096;
 
-/// What a plain file stands for.
+/// Sector size assumed for a regular file, in bytes.
 const FILE_SECTOR_BYTES: u32 = 512;
 
-/// What an image must fit.
+/// Disk that an image must fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     pub name: DevicePath,
@@ -26,41 +26,47 @@ pub struct Disk {
     pub sector_bytes: u32,
 }
 
-/// An open disk that nobody else uses, or a plain file in place of one.
+/// An open disk that no other process uses, or a regular file in place of one.
 pub struct Target {
     file: File,
     pub disk: Disk,
-    /// Nothing was written from here on, by any start of the burn.
+    /// End of the data written by all starts of the burn.
     written_to: AtomicU64,
 }
 
 impl Target {
-    /// With O_EXCL the kernel refuses a disk that is mounted, swapped to or held.
+    /// Opens the disk. With O_EXCL the kernel rejects a disk that is mounted, swapped to or held.
     ///
     /// # Errors
-    /// It is not there, in use, neither disk nor file, or a file that is not whole sectors long.
+    /// Returns an error if it does not exist, is in use, is neither a disk nor a file, or is a file whose length is not
+    /// a multiple of the sector size.
     pub fn open(path: &DevicePath) -> Result<Target> {
         let what = || format!("open {path} for a raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
-            // For its patience, and for who is in the way.
+            // Waits for other users of the disk and names them in its error.
             drop(crate::storage::wipe::open_exclusive(path)?);
             let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
-            let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
-            let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
+            let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("get the size of {path}"))?;
+            let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || {
+                format!(
+                    "get the sector size of \
+                                                                                             {path}"
+                )
+            })?;
             return Ok(Target::new(file, Disk { name: path.clone(), size_bytes, sector_bytes }));
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
-            let why = "it is neither a disk nor a file of whole sectors of 512 bytes";
+            let why = "it is neither a disk nor a file with a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
-        // Some filesystems have no direct I/O, or want larger sectors than ours.
+        // Some filesystems have no direct I/O, or require larger sectors than ours.
         let file = open(path, 0).context(Phase::Image, what)?;
         Ok(Target::new(file, Disk { name: path.clone(), size_bytes, sector_bytes }))
     }
 
-    /// What is written.
+    /// Returns the open file of the disk.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -69,12 +75,12 @@ impl Target {
         Target { file, disk, written_to: AtomicU64::new(0) }
     }
 
-    /// So many bytes and the rest of their last sector.
+    /// Rounds up to whole sectors.
     pub fn whole_sectors(&self, bytes: usize) -> usize {
         bytes.next_multiple_of(self.disk.sector_bytes as usize)
     }
 
-    /// Where a backup GPT has its header.
+    /// Returns the range of the last sector, which has the header of a backup GPT.
     pub fn last_sector(&self) -> Range<u64> {
         let Disk { size_bytes, sector_bytes, .. } = self.disk;
         size_bytes.saturating_sub(u64::from(sector_bytes))..size_bytes
@@ -85,7 +91,7 @@ impl Target {
         self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", bytes.len() as u64, offset, &error))
     }
 
-    /// What an earlier start has written behind the image's end was never trusted.
+    /// Zeroes data that an earlier start wrote after the end of the image, since it was never verified.
     pub fn zero_behind(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
@@ -97,7 +103,7 @@ impl Target {
         Ok(())
     }
 
-    /// Makes whole sectors zero, by the disk's own command where it has one.
+    /// Zeroes whole sectors, with the command of the disk if it has one.
     pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = kernel::zero_out(&self.file, range.start, length).or_else(|error| match error {
@@ -120,7 +126,7 @@ impl Target {
         Ok(())
     }
 
-    /// The disk's own cache too.
+    /// Flushes all data, including the disk's own cache.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all().map_err(|error| io::Error::new(error.kind(), format!("flush {}: {error}", self.disk.name)))
     }
@@ -140,7 +146,7 @@ fn punch(file: &File, range: &Range<u64>) -> nix::Result<()> {
     fallocate(file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, start, length)
 }
 
-/// Bytes where direct I/O wants them.
+/// Buffer aligned for direct I/O.
 pub struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -171,7 +177,7 @@ impl DerefMut for Aligned {
 
 #[cfg(test)]
 impl Target {
-    /// So that a test sees what a disk that fails does.
+    /// Reopens the disk read-only, so that a test can provoke write errors.
     pub fn reopen_read_only(&mut self) {
         self.file = File::open(&self.disk.name).expect("it was open before");
     }

@@ -1,5 +1,6 @@
-//! The UUIDs of a raw image are the same wherever it is. Another disk that has it, an old one that was left plugged in, answers
-//! to the same names, and what is mounted by UUID may be found there.
+//! Check for duplicate UUIDs of a raw image. They are the same on every disk that it is written to, so another disk
+//! with the image, such as an old one that was left plugged in, has the same names, and a mount by UUID may find it
+//! instead.
 
 use super::sniff::refused;
 use crate::device::DevicePath;
@@ -7,10 +8,10 @@ use crate::inventory::Table;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Refuses the table of an image on `disk` where a disk that stays has one of its UUIDs.
+/// Rejects the partition table of an image for `disk` if a preserved disk has one of its UUIDs.
 ///
 /// # Errors
-/// All of them, with both devices.
+/// Returns an error with all of them and both devices.
 pub fn check(table: &Table, disk: &DevicePath, taken: &BTreeMap<String, DevicePath>) -> io::Result<()> {
     let mut brought: Vec<(DevicePath, String)> = Vec::new();
     brought.extend(table.guid.map(|guid| (disk.clone(), guid.to_string())));
@@ -21,15 +22,15 @@ pub fn check(table: &Table, disk: &DevicePath, taken: &BTreeMap<String, DevicePa
     }
     let twice = brought.iter().filter_map(|(device, uuid)| {
         let other = taken.get(uuid)?;
-        Some(format!("{uuid} of {device} is that of {other}"))
+        Some(format!("{uuid} of {device} is also used by {other}"))
     });
     let twice: Vec<String> = twice.collect();
     if twice.is_empty() {
         return Ok(());
     }
     Err(refused(format!(
-        "the image has UUIDs that are on disks which stay, so that one could be mounted for the other: {}; detach that disk, wipe \
-         it, or give it UUIDs of its own",
+        "the image has UUIDs that are in use on preserved disks, so that one could be mounted instead of the other: \
+         {}; detach that disk, wipe it, or change its UUIDs",
         twice.join(", ")
     )))
 }

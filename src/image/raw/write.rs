@@ -1,4 +1,4 @@
-//! The stream onto the disk: direct I/O, several writes in flight, runs of zeros by the disk's own command.
+//! Writing a stream to a disk: direct I/O, several writes in flight, runs of zeros by a command of the disk.
 
 use super::sniff::{self, Expected};
 use super::target::{Aligned, Target};
@@ -9,37 +9,40 @@ use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// What is held back. Whatever boots a disk begins in it: boot sector, GPT and its entries, the gap with GRUB's core.
+/// Length of the beginning that is held back, in bytes. It contains everything that a disk boots from: boot sector, GPT
+/// and its entries, and the gap with GRUB's core.
 pub const HEAD_BYTES: usize = 1 << 20;
 
-/// One write. Enough that the disk is busy, and not so much that a slow one stops all others.
+/// Size of one write, in bytes: large enough to keep the disk busy, and small enough that a slow write does not delay
+/// all others.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
-/// 8 MiB in all.
+/// Number of buffers, 8 MiB in total.
 const BUFFERS: usize = 8;
-/// Writes in flight.
+/// Number of writes in flight.
 const WRITERS: usize = 4;
 
-/// Runs of zeros are cut at multiples of this. Shorter runs are written: a command costs more than a few zeros.
+/// Granularity of runs of zeros, in bytes. Shorter runs are written: a command costs more than a few zeros.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// No ioctl is asked for more at once: it cannot be interrupted, and another thread may take the next one.
+/// Maximum length of one zeroing ioctl, in bytes: it cannot be interrupted, and another thread may take the next one.
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
-/// All of an image is on the disk but its first MiB and what it has for the last sector.
+/// A written image whose first MiB and last sector are held back.
 pub struct HeldBack<'t> {
     target: &'t Target,
     head: Aligned,
     head_bytes: usize,
-    /// Without it the last sector stays zero.
+    /// Data for the last sector; if `None`, it remains zero.
     tail: Option<Aligned>,
-    /// Of the whole image.
+    /// Length of the whole image, in bytes.
     pub bytes: u64,
 }
 
-/// Writes a stream onto the disk. Where it has zeros, the disk has zeros afterwards: nothing is skipped.
+/// Writes a stream to the disk. Zeros of the image are zeroed on the disk: nothing is skipped.
 ///
 /// # Errors
-/// The stream's own; it is no disk image, not one for this disk, or longer than the disk; the disk cannot be written.
+/// Returns the error of the stream, or an error if it is not a disk image for this disk, is longer than the disk, or
+/// the disk cannot be written.
 pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) -> io::Result<HeldBack<'t>> {
     let mut head = Aligned::new(HEAD_BYTES);
     let head_bytes = fill(&mut stream, &mut head)?;
@@ -57,10 +60,10 @@ pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) ->
 }
 
 impl HeldBack<'_> {
-    /// Only now the disk is what the image is.
+    /// Writes what was held back, which makes the disk bootable.
     ///
     /// # Errors
-    /// The disk cannot be written.
+    /// Returns an error if the disk cannot be written.
     pub fn release(mut self) -> io::Result<()> {
         self.target.zero_behind(self.bytes)?;
         if let Some(tail) = &self.tail {
@@ -84,9 +87,9 @@ fn fill(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// What one of the writers does.
+/// Job of a writer thread.
 enum Job {
-    /// These parts of a buffer that begins at `offset` of the disk.
+    /// Ranges of a buffer that begins at `offset` of the disk.
     Write {
         buffer: Aligned,
         offset: u64,
@@ -95,11 +98,11 @@ enum Job {
     Zero(Range<u64>),
 }
 
-/// All after the first MiB.
+/// Result of writing everything after the first MiB.
 struct Rest {
-    /// Where the image ends.
+    /// End of the image.
     end: u64,
-    /// What it has for the disk's last sector, unless that is zero.
+    /// Data for the disk's last sector, unless that is zero.
     tail: Option<Aligned>,
 }
 
@@ -107,7 +110,7 @@ fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
     let (jobs, todo) = mpsc::sync_channel(BUFFERS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // The receiver is right above.
+        // This cannot fail, since the receiver is right above.
         let _ = empty.send(Aligned::new(BUFFER_BYTES));
     }
     let todo = Mutex::new(todo);
@@ -144,14 +147,15 @@ fn run(job: Job, target: &Target, empty: &mpsc::Sender<Aligned>) -> io::Result<(
         Job::Write { buffer, offset, parts } => {
             let written =
                 parts.into_iter().try_for_each(|part| target.write(offset + part.start as u64, &buffer[part]));
-            // Nobody fills buffers any more when the stream has ended.
+            // At the end of the stream, buffers are not needed any longer.
             let _ = empty.send(buffer);
             written
         }
     }
 }
 
-/// Cuts the stream into jobs. Waiting for the writers is no waiting for another stage: they are this stage.
+/// Cuts the stream into jobs. Waiting for the writers does not count as waiting for another stage: they are part of
+/// this stage.
 fn cut(
     stream: &mut Reader,
     target: &Target,
@@ -198,7 +202,7 @@ fn cut(
     }
 }
 
-/// A sector goes to the disk as zeros for now.
+/// Replaces a sector by zeros and returns its data.
 fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
     let mut sector = Aligned::new(target.disk.sector_bytes as usize);
     let length = sector.len();
@@ -207,7 +211,7 @@ fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
     sector
 }
 
-/// To the writers; zeros that follow each other become one job.
+/// Queue of the writers; consecutive zeros become one job.
 struct Sending {
     jobs: SyncSender<Job>,
     zeros: Range<u64>,
@@ -236,14 +240,14 @@ impl Sending {
     }
 }
 
-/// What came into a buffer.
+/// Content of a filled buffer.
 #[derive(Debug, Default, PartialEq)]
 struct Filled {
-    /// Less than the buffer holds: the stream has ended.
+    /// Number of bytes. If fewer than the buffer holds, the stream has ended.
     bytes: usize,
-    /// What is to be written, in ranges that do not touch.
+    /// Ranges to write, which are not adjacent.
     parts: Vec<Range<usize>>,
-    /// What is all zeros, and may not even be in the buffer.
+    /// Ranges of zeros, whose buffer content may be undefined.
     zeros: Vec<Range<usize>>,
 }
 
@@ -256,7 +260,7 @@ fn fill_buffer(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<Filled> {
         if got == 0 {
             break;
         }
-        // The last sector is written whole.
+        // The last sector is written completely.
         block[got..].fill(0);
         filled.bytes = start + got;
         let ranges = if is_zero { &mut filled.zeros } else { &mut filled.parts };
@@ -271,7 +275,8 @@ fn fill_buffer(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<Filled> {
     Ok(filled)
 }
 
-/// How much of a block came, and whether it is all zeros: then it is not copied where that can be helped.
+/// Fills a block, and returns the number of bytes and whether all of them are zero; if so, they are not copied where
+/// this can be avoided.
 fn fill_block(stream: &mut Reader, block: &mut [u8]) -> io::Result<(usize, bool)> {
     let Some(chunk) = stream.take_chunk(block.len())? else { return Ok((0, true)) };
     if chunk.len() == block.len() && is_zero(&chunk) {
@@ -285,7 +290,7 @@ fn fill_block(stream: &mut Reader, block: &mut [u8]) -> io::Result<(usize, bool)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Arrays of this size are compared a few words at a time, also where the compiler optimises for size.
+    // Arrays of this size are compared a few words at a time, even if the compiler optimizes for size.
     let (arrays, rest) = bytes.as_chunks::<64>();
     arrays.iter().all(|array| *array == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

@@ -72,8 +72,8 @@ fn comment() -> Vec<u8> {
 }
 
 fn bombs(codec: &str) -> Vec<Bomb> {
-    const HEADERS: &str = "blocks of headers in the tar, and so little of the image";
-    const LONG: &str = "up to 1 MiB is taken";
+    const HEADERS: &str = "header blocks, too many for the length of the image";
+    const LONG: &str = "at most 1 MiB is supported";
     let zeros = vec![0; 4 << 20];
     let packed = |bytes: &[u8]| Tar(compress(codec, bytes));
     let deep = |tar: Tar, number: usize| {
@@ -91,10 +91,10 @@ fn bombs(codec: &str) -> Vec<Bomb> {
     let xattr = |number: usize| pax_record(format!("SCHILY.xattr.user.{number}=x").as_bytes());
     let xattrs: Vec<u8> = (0..2000).flat_map(xattr).collect();
     vec![
-        endless("a file of an exbibyte", claims(b'0', 1 << 60), "its filesystem has room for"),
+        endless("a file of an exbibyte", claims(b'0', 1 << 60), "its filesystem has only"),
         endless("a directory of an exbibyte", claims(b'5', 1 << 60), "it is not a file, but has"),
         endless("zeros behind the end", Tar(Tar::new().file("a", b"a").end()), ""),
-        endless("nothing but zeros", Tar::new(), "the tar has no members"),
+        endless("nothing but zeros", Tar::new(), "the tar contains no members"),
         bomb("packed twice", packed(&zeros), "the tar "),
         bomb("packed three times", packed(&compress(codec, &zeros)), "the tar "),
         endless("a long name", claims(b'L', 1 << 31), LONG),
@@ -119,7 +119,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
         bomb("headers behind a large global header", behind(|tar| tar.pax(b'g', &[b"k=1"])), HEADERS),
         bomb("a map of headers", chained(), HEADERS),
         bomb("a map of many pieces", sparse("9", b"1000000000\n"), "its map does not end"),
-        bomb("a map of one number", sparse("9", &[b'1'; 4096]), "its map has a number that is too long"),
+        bomb("a map of one number", sparse("9", &[b'1'; 4096]), "its map contains a number that is too long"),
         bomb(
             "a sparse file of 8 EiB",
             sparse("9223372036854775808", &[&b"0\n"[..], &[0; 510]].concat()),
@@ -128,7 +128,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
         bomb(
             "many attributes",
             Tar::new().raw("pax", b'x', &xattrs, |_| ()).file("a", b""),
-            "it has 2000 extended attributes; up to 1000 are taken",
+            "it has 2000 extended attributes; at most 1000 are supported",
         ),
         Bomb { layered: true, ..bomb("whiteouts that look at much", whiteouts, HEADERS) },
         Bomb { layered: true, parts: 30, ..bomb("layers of a few files", layer(), HEADERS) },

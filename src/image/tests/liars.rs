@@ -168,7 +168,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
         then("a range of something larger", STARTS, move || ranged(&larger)),
         then("a range in no words", STARTS, || ranged("gibberish")),
         then("has become shorter", STARTS, || Act::status(416)),
-        then("has gone", Some("404 Not Found when asked for the rest"), || Act::status(404)),
+        then("has gone", Some("404 Not Found to the request for the rest"), || Act::status(404)),
         then("the rest of another image", Some("the zstd stream is damaged near byte"), move || Act {
             body: Some(other.clone()),
             ..Act::default()
@@ -187,16 +187,19 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
             headers: encoded(),
             ..Act::default()
         }),
-        liar("another image", Some("digest of"), move |_| Act { body: Some(another.clone()), ..Act::default() }),
+        liar("another image", Some("digest mismatch for"), move |_| Act {
+            body: Some(another.clone()),
+            ..Act::default()
+        }),
         liar("a page for people", Some("unknown compression"), |_| Act {
             body: Some(b"<!DOCTYPE html>".to_vec()),
             ..Act::default()
         }),
         liar("nothing at all", Some("the image is empty"), |_| Act { body: Some(Vec::new()), ..Act::default() }),
-        Liar { given: false, ..liar_about_all("another digest", Some("digest of"), beside(sum)) },
+        Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
         Liar {
             given: false,
-            ..liar_about_all("a page for a digest", Some("holds no sha256"), beside(b"<html>".to_vec()))
+            ..liar_about_all("a page for a digest", Some("has no sha256 digest"), beside(b"<html>".to_vec()))
         },
         Liar {
             given: false,

@@ -19,7 +19,7 @@ fn headers_are_paid_for_with_bytes_of_the_image() {
         let root = tempfile::tempdir().unwrap();
         let error = burn_from(&Server::start(image.clone(), |_| Act::default()), &image, root.path()).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("blocks of headers in the tar, and so little of the image"), "{error}");
+        assert!(error.contains("header blocks, too many for the length of the image"), "{error}");
         assert!(!root.path().join("last").exists());
         // The same tar as it is brings what it asks for.
         burn_from(&Server::start(tar.clone(), |_| Act::default()), &tar, root.path()).unwrap();
@@ -50,11 +50,11 @@ fn members_without_content_count() {
     // The end of the tar is one more.
     assert_eq!(with_blocks_left(101, false, files(100)), (None, 100));
     let (error, count) = with_blocks_left(101, false, files(150));
-    assert!(error.unwrap().starts_with("more than 101 blocks of headers in the tar") && count <= 101);
+    assert!(error.unwrap().starts_with("more than 101 header blocks") && count <= 101);
     // Longer headers are more.
     let named = |tar: Tar| tar.pax(b'x', &[&[b"comment=".to_vec(), vec![b'x'; 2000]].concat()]).file("a", b"");
     let (error, _) = with_blocks_left(101, false, (0..20).fold(Tar::new(), |tar, _| named(tar)));
-    assert!(error.unwrap().contains("blocks of headers"));
+    assert!(error.unwrap().contains("header blocks"));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn parents_that_the_tar_does_not_bring_count() {
     };
     assert_eq!(with_blocks_left(10_000, false, tar(2)), (None, 2 * 302));
     let (error, count) = with_blocks_left(10_000, false, tar(30));
-    assert!(error.unwrap().contains("blocks of headers") && count < 10_000 / 2, "{count}");
+    assert!(error.unwrap().contains("header blocks") && count < 10_000 / 2, "{count}");
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn what_whiteouts_look_at_in_vain_counts() {
     let whiteouts = |count: usize| (0..count).fold(Tar(files.0.clone()), |tar, _| tar.file("d/.wh..wh..opq", b""));
     assert_eq!(with_blocks_left(10_000, true, whiteouts(5)), (None, 1001));
     let (error, _) = with_blocks_left(10_000, true, whiteouts(50));
-    assert!(error.unwrap().contains("blocks of headers"));
+    assert!(error.unwrap().contains("header blocks"));
 }

@@ -1,5 +1,5 @@
-//! ACLs: in archives they may be text, which becomes the extended attribute that the kernel has them in. And what is made in
-//! a directory with a default ACL inherits it, though the image may not have given it that.
+//! ACLs of members: text ACLs are converted to the extended attributes of the kernel, and ACLs that a new file inherits
+//! from its directory's default ACL are removed, since the image does not have them.
 
 use super::member::Attributes;
 use super::pax::Records;
@@ -13,15 +13,15 @@ use std::path::PathBuf;
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
-/// Whether a directory with these attributes leaves ACLs to what is made in it.
+/// Returns whether a directory with these attributes has a default ACL, which new files in it inherit.
 pub fn has_default(attributes: &Attributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
-/// Whether what is made in the directory inherits ACLs.
+/// Returns whether the directory has a default ACL.
 ///
 /// # Errors
-/// The filesystem's own.
+/// Returns the error of the filesystem.
 pub fn is_left(directory: impl AsFd) -> io::Result<bool> {
     match xattr::get(way(directory, OsStr::new(".")), DEFAULT) {
         Ok(acl) => Ok(acl.is_some()),
@@ -30,10 +30,10 @@ pub fn is_left(directory: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Takes from what was just made what it has inherited.
+/// Removes the inherited ACLs of a new file.
 ///
 /// # Errors
-/// The filesystem's own.
+/// Returns the error of the filesystem.
 pub fn disinherit(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     let path = way(directory, name);
     [ACCESS, DEFAULT].into_iter().try_for_each(|acl| match xattr::remove(&path, acl) {
@@ -42,28 +42,28 @@ pub fn disinherit(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     })
 }
 
-/// There is no getxattrat(2) before Linux 6.13. The magic link is exactly this directory.
+/// Linux before 6.13 has no getxattrat(2). The magic link refers to exactly this directory.
 fn way(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }
 
-/// Tag (`ACL_USER_OBJ` and so on in linux/posix_acl.h), id and permissions: in the order in which the kernel wants them.
+/// Tag (`ACL_USER_OBJ` and so on in linux/posix_acl.h), id and permissions, in the order that the kernel requires.
 type Entry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
-/// Adds the ACLs that `tar --acls` and bsdtar write as text in records of their own, where the member does not have them as
-/// extended attributes too. Returns what it did not understand: without the image's own list of users a name is no number.
+/// Adds the ACLs that `tar --acls` and bsdtar write as text in their own records, unless the member also has them as
+/// extended attributes. Returns what is not supported: without the image's own list of users, a user name has no id.
 pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
-        lost.push("NFSv4's ACLs are nothing that Linux keeps".to_owned());
+        lost.push("NFSv4 ACLs are not supported by Linux".to_owned());
     }
     for (key, name) in [("SCHILY.acl.access", ACCESS), ("SCHILY.acl.default", DEFAULT)] {
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
         let Some(text) = records.get(key).filter(|_| !is_there) else { continue };
         match entries(&String::from_utf8_lossy(text)) {
-            // The mode says as much, and the kernel would keep only that.
+            // The mode is equivalent, and the kernel would store only the mode.
             Ok(entries) if name == ACCESS && entries.iter().all(|(tag, ..)| [1, 4, 32].contains(tag)) => {}
             Ok(entries) => {
                 if name == ACCESS {
@@ -75,32 +75,34 @@ pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
                 if name == ACCESS {
                     attributes.mode &= !0o070 | groups_own(text) << 3;
                 }
-                lost.push(format!("{key} has `{entry}`, which gives no number and rights"));
+                lost.push(format!("{key} has the unsupported entry `{entry}`; expected a numeric id and permissions"));
             }
         }
     }
     lost
 }
 
-/// The bits that stat(2) shows with this ACL. bsdtar's headers have the group's own rights in the place of the mask.
+/// Returns the mode bits that stat(2) shows with this ACL. Headers of bsdtar have the permissions of the group instead
+/// of the mask.
 fn mode(entries: &[Entry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
-/// With an ACL the mode has the mask where the group's rights are. Without it the group must not get more than its own.
+/// Returns the permissions of the group. With an ACL, the mode contains the mask instead of them; without the ACL the
+/// group must not get more than its own permissions.
 fn groups_own(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = parts(&text).filter_map(entry).find(|(tag, ..)| *tag == 4);
     group.map_or(0, |(_, _, rights)| rights.into())
 }
 
-/// bsdtar parts them with commas, GNU tar with newlines.
+/// Splits the entries: bsdtar separates them by commas, GNU tar by newlines.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// The error is the one that is not understood.
+/// Parses all entries; the error is the first invalid one.
 fn entries(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries =
         parts(text).map(|part| entry(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>()?;
@@ -108,7 +110,8 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// `user::rwx`, `user:7:r--`, `group:staff:r-x:50`, `mask:r-x`; acl_to_text(3) may put the effective rights behind a `#`.
+/// Parses an entry: `user::rwx`, `user:7:r--`, `group:staff:r-x:50`, `mask:r-x`; acl_to_text(3) may append the
+/// effective permissions after a `#`.
 fn entry(text: &str) -> Option<Entry> {
     let fields: Vec<&str> = text.split('#').next()?.trim_end().split(':').collect();
     let (tag, id, rights) = match fields[..] {
@@ -129,7 +132,7 @@ fn number(id: &str) -> Option<u32> {
     id.parse().ok().filter(|id| *id != NO_ID)
 }
 
-/// linux/posix_acl_xattr.h: version 2, then tag, permissions and id of each entry.
+/// Encodes an ACL (linux/posix_acl_xattr.h): version 2, then tag, permissions and id of each entry.
 fn value(entries: &[Entry]) -> Vec<u8> {
     let mut value = 2_u32.to_le_bytes().to_vec();
     for (tag, id, rights) in entries {
@@ -138,7 +141,7 @@ fn value(entries: &[Entry]) -> Vec<u8> {
     value
 }
 
-/// There is no such ACL, or there are none at all.
+/// Returns whether the error means that there is no such ACL, or ACLs are not supported.
 fn is_none(error: &io::Error) -> bool {
     [Errno::ENODATA, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
 }
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(added(&[access, default], vec![]), (0o4775, names(&[ACCESS, DEFAULT]), vec![]));
         assert_eq!(added(&[("SCHILY.acl.access", three), default], vec![]), (0o4700, names(&[DEFAULT]), vec![]));
         assert_eq!(added(&[access], vec![(ACCESS.into(), vec![1])]), (0o4700, names(&[ACCESS]), vec![]));
-        let bad = "SCHILY.acl.default has `user:lisa:rwx`, which gives no number and rights".to_owned();
+        let bad = "SCHILY.acl.default has the unsupported entry `user:lisa:rwx`".to_owned();
         assert_eq!(added(&[("SCHILY.acl.default", "user:lisa:rwx")], vec![]), (0o4700, names(&[]), vec![bad]));
         let named = "user::rwx,user:lisa:rwx,group::r--,mask::rwx,other::---";
         for (text, mode) in [(named, 0o4700), (&named.replace("group::r--", ""), 0o4700)] {

@@ -1,4 +1,5 @@
-//! Refuses members whose name or extent readers of tar disagree about: what one reader has checked must be what another one unpacks.
+//! Rejection of members whose name or extent is ambiguous, because tar readers interpret it differently: what one
+//! reader has checked must be what another one unpacks.
 //!
 //! | claims | GNU tar, libarchive, Python and others |
 //! |---|---|
@@ -13,10 +14,10 @@
 use super::pax::Records;
 use tar::Header;
 
-/// Largest size that the octal digits of a header can hold.
+/// Maximum size that fits into the octal digits of a header.
 const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
 
-/// Records that change names and extents, and have one value.
+/// Records that change names or extents and may occur only once.
 const SINGLE: [&str; 11] = [
     "path",
     "linkpath",
@@ -31,7 +32,7 @@ const SINGLE: [&str; 11] = [
     "hdrcharset",
 ];
 
-/// Records of other programs that change names and extents.
+/// Records of other programs that change names or extents.
 const UNSUPPORTED: [&str; 8] = [
     "SCHILY.realsize",
     "SCHILY.offset",
@@ -43,7 +44,7 @@ const UNSUPPORTED: [&str; 8] = [
     "GNU.dumpdir",
 ];
 
-/// Everything that claims a name or an extent of one member.
+/// All declarations of one member's name and extent.
 pub struct Claims<'a> {
     pub header: &'a Header,
     pub records: &'a Records,
@@ -53,17 +54,17 @@ pub struct Claims<'a> {
     pub header_size: u64,
 }
 
-/// Returns the reason why readers disagree about records that apply to all following members.
+/// Returns why readers disagree about records of a global header, if they do.
 pub fn global_disagreement(records: &Records) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
         key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
     })?;
-    Some(format!("a global header has {}, which some readers of tar ignore", String::from_utf8_lossy(key)))
+    Some(format!("a global header has {}, which some tar readers ignore", String::from_utf8_lossy(key)))
 }
 
 impl Claims<'_> {
-    /// Returns the reason why readers disagree about this member.
+    /// Returns why readers disagree about this member, if they do.
     pub fn disagreement(&self) -> Option<String> {
         format_disagreement(self.header)
             .or_else(|| self.records_disagreement())
@@ -82,17 +83,17 @@ impl Claims<'_> {
 
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
-            return Some(format!("it has the record {key}, which readers of tar do not follow alike"));
+            return Some(format!("it has the record {key}, which tar readers handle differently"));
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("its hdrcharset is unknown here".to_owned());
+            return Some("its hdrcharset is not supported".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
                 (Some(_), Some(_)) => Some(format!("it has the record {key} twice")),
-                (Some([]), None) => Some(format!("its record {key} has no value")),
+                (Some([]), None) => Some(format!("its record {key} is empty")),
                 _ => None,
             }
         })
@@ -118,7 +119,7 @@ impl Claims<'_> {
         let header_path = self.header.path_bytes();
         let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
         if matches!(self.header.as_bytes()[156], b'0' | b'7') && name.ends_with(b"/") {
-            return Some("it is a file, and its name that of a directory".to_owned());
+            return Some("it is a file, but its name is that of a directory".to_owned());
         }
         let names = [path, link, sparse_name, self.long_name, self.long_link];
         let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
@@ -130,17 +131,18 @@ impl Claims<'_> {
             return None;
         }
         if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
-            return Some("it has records of a sparse file, and is not a plain file".to_owned());
+            return Some("it has records of a sparse file, but is not a regular file".to_owned());
         }
         if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
             return Some(
-                "it has records of a sparse file behind a header that is not POSIX's, where GNU tar ignores them"
+                "it has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
+                 them"
                     .to_owned(),
             );
         }
-        // Writers name version 1 alone; with 0 other readers follow no map, or another one.
+        // Writers use only version 1; with 0, other readers use no map, or another one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
-            return Some("the version of its sparse map is unknown here".to_owned());
+            return Some("the version of its sparse map is not supported".to_owned());
         }
         let maps = [
             self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
@@ -151,50 +153,48 @@ impl Claims<'_> {
         if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("it has two sparse maps".to_owned());
         }
-        // Its numbers stand in front of the data.
+        // The number is in front of the data.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
-            return Some("it has a number of pieces twice".to_owned());
+            return Some("it has its number of pieces twice".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
         if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
             return Some("it has two different lengths of its sparse file".to_owned());
         }
         if size.or(real_size).is_none() {
-            return Some(
-                "it has records of a sparse file without its length, and what they mean is unknown here".to_owned(),
-            );
+            return Some("it has records of a sparse file without its length, which is not supported".to_owned());
         }
-        // Python takes the length for the extent.
+        // Python interprets the length as the extent.
         let is_small = self.records.number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
-        is_small.then(|| "it has a record of its size, and is sparse".to_owned())
+        is_small.then(|| "it has a record of its size, but is sparse".to_owned())
     }
 
-    /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or its largest number.
+    /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or the largest number.
     fn size_disagreement(&self) -> Option<String> {
         let size = self.records.number("size").ok().flatten()?;
         let is_placeholder = size > MAXIMUM_OCTAL_SIZE && [0, MAXIMUM_OCTAL_SIZE].contains(&self.header_size);
         if size == self.header_size || is_placeholder {
             return None;
         }
-        Some(format!("its header has {} bytes and its PAX record {size}", self.header_size))
+        Some(format!("its size is {} bytes in the header, but {size} bytes in the PAX record", self.header_size))
     }
 }
 
-/// Formats are POSIX's, GNU's, and the oldest one.
+/// Checks that the format is that of POSIX, that of GNU, or the oldest one.
 fn format_disagreement(header: &Header) -> Option<String> {
     let (bytes, kind) = (header.as_bytes(), header.entry_type().as_byte());
     match &bytes[257..265] {
         b"ustar\x0000" => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
-            Some("its header has a path prefix, which its format does not have".to_owned())
+            Some("its header has a path prefix, which its format does not support".to_owned())
         }
         _ => Some("its header has an unknown format".to_owned()),
     }
 }
 
-/// Returns whether all readers parse this number of a header alike: octal digits after blanks, then blanks or zero bytes.
-/// Numbers in base 256 are accepted here.
+/// Returns whether all readers parse this number of a header alike: octal digits after spaces, then spaces or zero
+/// bytes. Numbers in base 256 are accepted here.
 pub fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         return true;

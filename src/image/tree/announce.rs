@@ -1,4 +1,4 @@
-//! The worker's part: reads the tar, and tells the agent of its members.
+//! Tar reader of the worker: parses the tar and sends its members to the agent.
 
 use super::member::Kind;
 use super::members::Members;
@@ -8,10 +8,12 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::mpsc;
 
-/// Tells all members of the stream, to its end, or why it is `refused`. How much there may be is asked, and comes through `answers`.
+/// Sends all members of the stream to its end, or why it is `refused`. Limits are requested from the agent and received
+/// through `answers`.
 ///
 /// # Errors
-/// The stream's own; the archive is malformed, cut, or longer than it may be; nobody listens any more.
+/// Returns the error of the stream, or an error if the archive is malformed, truncated or too long, or the receiver is
+/// gone.
 pub fn announce(
     stream: Reader,
     refused: Option<io::Error>,
@@ -34,7 +36,7 @@ pub fn announce(
     let mut members = Members::asking(stream, Box::new(asks));
     let mut record = Vec::new();
     loop {
-        // What was told can be done while this waits.
+        // Send what there is before waiting: the agent can already process it.
         if !members.is_ready() {
             out.borrow_mut().flush()?;
         }

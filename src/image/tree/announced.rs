@@ -1,4 +1,4 @@
-//! The members of a tar, as the worker that reads it tells them.
+//! Members of a tar, received from the worker that parses it.
 
 use super::member::Member;
 use super::record::{Frame, HEAD_BYTES, MOST_BYTES, Reached, take_member};
@@ -9,32 +9,32 @@ use crate::text::clean;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
-/// No header is shorter.
+/// Minimum length of a header, in bytes.
 const BLOCK: u64 = 512;
 
-/// Answers what the worker asks: how long the tar may be, and how many blocks of headers it may have.
+/// Sends the answer to the worker's question: the maximum length of the tar, and the maximum number of header blocks.
 pub type Answers = Box<dyn Fn([u64; 2])>;
 
-/// What the worker tells. The chunks of a member's content follow the member.
+/// Receiver of members. The chunks of a member's content follow the member.
 pub struct Announced {
     stream: Reader,
     answers: Answers,
     has_begun: bool,
-    /// What is longer is a bomb.
+    /// Maximum length of the tar; a longer one is a decompression bomb.
     longest: u64,
     most_blocks: u64,
-    /// As the worker says it, and never less than what was seen.
+    /// Progress reported by the worker, never less than what was received.
     reached: Reached,
-    /// Content of the current member that was not read yet.
+    /// Unread content of the current member, in bytes.
     left: u64,
-    /// Of it, in the frame that has begun.
+    /// The part of it in the current frame.
     in_frame: u64,
 }
 
-/// Whether the stream begins as a tree of files can, or why it is refused. Waits for that.
+/// Returns whether the stream begins like a tree of files, or why it is rejected. Waits for its first bytes.
 ///
 /// # Errors
-/// The stream's own.
+/// Returns the error of the stream.
 pub fn begins(stream: &mut Reader) -> io::Result<Result<(), String>> {
     match Frame::of(stream.look_ahead(HEAD_BYTES)?) {
         Some((Frame::Begins, _)) => Ok(Ok(())),
@@ -60,30 +60,31 @@ impl Announced {
         }
     }
 
-    /// What counts this thread's waits.
+    /// Returns the clock for the waits of this thread.
     pub fn clock(&self) -> Arc<Clock> {
         self.stream.clock()
     }
 
-    /// Bytes of tar read so far.
+    /// Returns the number of bytes of the tar read so far.
     pub fn position(&self) -> u64 {
         self.reached.position
     }
 
-    /// From here on the whole tar may have so many bytes.
+    /// Sets the maximum length of the whole tar from now on.
     pub fn limit(&mut self, bytes: u64) {
         self.longest = bytes;
     }
 
-    /// Blocks of headers so far.
+    /// Returns the number of header blocks so far.
     pub fn blocks(&self) -> u64 {
         self.reached.blocks
     }
 
-    /// The next member; `None` after the last one. `most_blocks` says how many blocks of headers there may be in all by now.
+    /// Returns the next member; `None` after the last one. `most_blocks` returns the current limit of header blocks in
+    /// total.
     ///
     /// # Errors
-    /// The tar is malformed, cut, or longer than it may be; the worker is gone, or says what cannot be.
+    /// Returns an error if the tar is malformed, truncated or too long, or the worker is gone or sends invalid frames.
     pub fn next_member(&mut self, most_blocks: &dyn Fn() -> u64) -> io::Result<Option<Member>> {
         while self.left > 0 {
             self.chunk(self.left)?;
@@ -95,7 +96,7 @@ impl Announced {
             }
             let bytes = self.bytes(length)?;
             let mut words = Words(&bytes);
-            // More of the image may have come while this waited.
+            // More of the image may have been fetched meanwhile.
             self.most_blocks = most_blocks();
             match frame {
                 Frame::Begins if !self.has_begun => self.has_begun = true,
@@ -119,10 +120,10 @@ impl Announced {
         }
     }
 
-    /// The next piece of the content, up to `count` bytes.
+    /// Returns the next piece of the content, up to `count` bytes.
     ///
     /// # Errors
-    /// As [`Announced::next_member`]; the content has no more.
+    /// Returns the same errors as [`Announced::next_member`], or an error if there is no more content.
     pub fn chunk(&mut self, count: u64) -> io::Result<Chunk> {
         while self.in_frame == 0 {
             match self.frame()? {
@@ -158,7 +159,7 @@ impl Announced {
         Ok(bytes)
     }
 
-    /// What may come anywhere.
+    /// Handles a frame that may come anywhere.
     fn other(&mut self, frame: Frame, bytes: &[u8]) -> io::Result<()> {
         match frame {
             Frame::Asks => (self.answers)([self.longest, self.most_blocks]),
@@ -168,7 +169,7 @@ impl Announced {
         Ok(())
     }
 
-    /// It cannot have read less of the tar than what it has told of it.
+    /// Updates the progress. The worker cannot have read less of the tar than it has sent.
     fn reach(&mut self, reached: Reached, headers: u64) -> io::Result<()> {
         let Reached { position, blocks } = self.reached;
         let least = position.saturating_add(headers * BLOCK);
@@ -190,16 +191,16 @@ impl Announced {
     }
 }
 
-/// It has ended without its last word.
+/// Returns the error for a stream that ended without its last frame.
 fn cut(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { nonsense() } else { error }
 }
 
 fn nonsense() -> io::Error {
-    io::Error::other("the worker that reads the tar says what cannot be: it is not trusted any more")
+    io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
 }
 
-/// As a worker in this process would tell them.
+/// Members as a worker in this process would send them.
 #[cfg(test)]
 pub mod here {
     use super::*;

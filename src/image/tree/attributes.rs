@@ -1,4 +1,4 @@
-//! Owner, xattrs, mode and mtime of what was just made, in the one order in which none undoes another.
+//! Owner, xattrs, mode and mtime of a new file, set in the one order in which none undoes another.
 
 use super::member::Attributes;
 use super::place::Place;
@@ -14,22 +14,23 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use xattr::FileExt;
 
-/// On an open file or directory, after everything is written to it.
+/// Sets the attributes of an open file or directory, after everything has been written to it.
 ///
 /// # Errors
-/// With the attribute's name.
+/// Returns an error that names the attribute.
 pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
-    // Most files were made as they are to be. To ask costs less than to set, which is a change of the inode each time.
+    // Most files have the right attributes already. Checking costs less than setting, which changes the inode each
+    // time.
     let is = fstat(file)?;
-    // chown(2) takes away setuid and file capabilities, so it is first. The xattrs come before the mode, which may
-    // take the right to write from an owner who is not root.
+    // chown(2) clears setuid and file capabilities, so it is first. The xattrs come before the mode, which may revoke
+    // write permission from an owner who is not root.
     let owned = (is.st_uid, is.st_gid) == (attributes.uid, attributes.gid);
     if !owned {
         let (uid, gid) = owner(attributes);
         check(file, "owner", fchown(file, Some(uid), Some(gid)))?;
     }
     set_xattrs(file, attributes)?;
-    // A new owner takes away bits, an ACL among the xattrs changes them.
+    // A new owner clears bits, and an ACL among the xattrs changes them.
     let untouched = attributes.xattrs.is_empty() && (owned || is.st_mode & 0o6000 == 0);
     if !untouched || is.st_mode & 0o7777 != attributes.mode {
         check(file, "mode", fchmod(file, mode(attributes)))?;
@@ -38,8 +39,10 @@ pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
     check(file, "mtime", futimens(file, &atime, &mtime))
 }
 
+/// Sets the xattrs.
+///
 /// # Errors
-/// With the attribute's name.
+/// Returns an error that names the attribute.
 pub fn set_xattrs(file: &File, attributes: &Attributes) -> io::Result<()> {
     for (name, value) in &attributes.xattrs {
         check(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
@@ -47,17 +50,17 @@ pub fn set_xattrs(file: &File, attributes: &Attributes) -> io::Result<()> {
     Ok(())
 }
 
-/// What a file or directory is made with, so that little is left to set: what only content or another owner would take away
-/// comes later, and xattrs need the right to write.
+/// Returns the mode to create a file or directory with, so that little remains to be set. Bits that writing or a new
+/// owner would clear are set later, and xattrs require write permission.
 pub fn first_mode(attributes: &Attributes) -> Mode {
     let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
     Mode::from_bits_truncate(bits)
 }
 
-/// On a symlink, a device or a FIFO, none of which can be opened for this.
+/// Sets the attributes of a symlink, device or FIFO, which cannot be opened for this.
 ///
 /// # Errors
-/// As [`set_on_file`].
+/// Returns the same errors as [`set_on_file`].
 pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> io::Result<()> {
     let (parent, name) = (place.parent(), place.name.as_os_str());
     let is = place.stat()?;
@@ -65,20 +68,20 @@ pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> 
         let (uid, gid) = owner(attributes);
         check(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
     }
-    // There is no fsetxattrat(2) before Linux 6.13. The magic link is exactly this directory.
+    // Linux before 6.13 has no fsetxattrat(2). The magic link refers to exactly this directory.
     let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
     for (xattr, value) in &attributes.xattrs {
         check(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
     }
     if !is_symlink {
-        // It follows symlinks, but mknod(2) has just made this, which it does only where nothing stands.
+        // This follows symlinks, but mknod(2) has just created the file, which fails if the name exists.
         check(parent, "mode", fchmodat(parent, name, mode(attributes), FchmodatFlags::FollowSymlink))?;
     }
     let (atime, mtime) = times(attributes);
     check(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
 }
 
-/// An EFI system partition is FAT, which has no owners, modes and xattrs to lose.
+/// Ignores errors on FAT, the filesystem of an EFI system partition, which has no owners, modes and xattrs.
 fn check<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
     let Err(error) = result.map_err(Into::into) else { return Ok(()) };
     let cannot = [Errno::EPERM, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
@@ -88,10 +91,10 @@ fn check<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>)
     Err(io::Error::new(error.kind(), format!("set its {what}: {error}")))
 }
 
-/// Whether this is on a FAT filesystem.
+/// Returns whether this is on a FAT filesystem.
 ///
 /// # Errors
-/// The filesystem's own.
+/// Returns the error of the filesystem.
 pub fn is_fat(near: impl AsFd) -> io::Result<bool> {
     Ok(fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC)
 }
@@ -104,7 +107,7 @@ fn mode(attributes: &Attributes) -> Mode {
     Mode::from_bits_truncate(attributes.mode)
 }
 
-/// The time of access is when it was installed.
+/// Returns access and modification time. The access time is the time of the installation.
 fn times(attributes: &Attributes) -> (TimeSpec, TimeSpec) {
     let (seconds, nanoseconds) = attributes.mtime;
     (TimeSpec::new(0, nix::libc::UTIME_NOW), TimeSpec::new(seconds, nanoseconds.into()))

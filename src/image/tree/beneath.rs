@@ -1,29 +1,31 @@
-//! What is or will be mounted below the root: which of the image's files nobody will see, and what the image could not
-//! put where something of the disk stands.
+//! Filesystems that are or will be mounted below the root: which files of the image they hide, and which files could
+//! not be created because a directory is in the way.
 
 use super::work::Work;
 use crate::facts::Hidden;
 use std::path::{Path, PathBuf};
 
-/// So many conflicts are named; all are counted.
+/// Maximum number of conflicts that are listed; all are counted.
 const NAMED: usize = 10;
 
-/// Filesystems by their mount points, as the installed system sees them: `/var/lib`.
+/// Mount points as in the installed system: `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beneath<'a> {
-    /// Kept ones that will be mounted after the burn, over what the image has there.
+    /// Preserved filesystems that are mounted after the burn and hide files of the image.
     pub hidden: &'a [String],
-    /// Kept ones that are mounted already: the image's files are added and win over files of the same name.
+    /// Preserved filesystems that are mounted during the burn: files of the image are added and replace files of the
+    /// same name.
     pub merged: &'a [String],
-    /// Were made by this run, and are mounted already: what the image brings there goes when it starts over.
+    /// Filesystems made by this run and mounted during the burn; files of the image on them are removed when it starts
+    /// over.
     pub fresh: &'a [String],
 }
 
-/// Files of the image that did not get their place, because a directory of a kept filesystem stands there.
+/// Files of the image that could not be created, because a directory of a preserved filesystem has their name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Conflicts {
     pub files: u64,
-    /// The first of them.
+    /// Paths of the first of them.
     pub first: Vec<String>,
 }
 
@@ -36,12 +38,12 @@ impl Conflicts {
     }
 }
 
-/// `/var/lib` as `var/lib`, the way members are named.
+/// Converts `/var/lib` to `var/lib`, the form of member paths.
 pub fn relative(mount_points: &[String]) -> Vec<PathBuf> {
     mount_points.iter().map(|path| Path::new(path).components().skip(1).collect()).collect()
 }
 
-/// Counts, over all parts of an image, its files below the mount points that will cover them, and the work that it makes.
+/// Counts, over all parts of an image, its files below mount points that hide them, and the work for its headers.
 pub struct Counter<'a> {
     pub work: Work,
     beneath: Beneath<'a>,
@@ -55,7 +57,7 @@ impl<'a> Counter<'a> {
         Counter { work: Work::default(), beneath, hidden, merged: relative(beneath.merged) }
     }
 
-    /// A member that is no directory. It counts once, below the deepest mount point.
+    /// Counts a member that is not a directory, once, for the deepest mount point above it.
     pub fn count(&mut self, path: &Path) {
         let depth = |mount_point: &Path| mount_point.components().count();
         let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
@@ -67,7 +69,7 @@ impl<'a> Counter<'a> {
         }
     }
 
-    /// One for each hidden mount point, in the order in which they were given.
+    /// Returns the counts for the hidden mount points, in their order.
     pub fn finish(self) -> Vec<Hidden> {
         let files = self.hidden.into_iter().map(|(_, files)| files);
         self.beneath.hidden.iter().zip(files).map(|(path, files)| Hidden { path: path.clone(), files }).collect()

@@ -1,4 +1,4 @@
-//! Hard links. Where there can be none, between filesystems and on FAT, the second name becomes a copy.
+//! Hard links, and copies in their place if the filesystem does not support them: between filesystems and on FAT.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
 use super::member::Attributes;
@@ -11,26 +11,26 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use xattr::FileExt;
 
-/// Another name for what is at `source`; `false` where there can be none.
+/// Creates a hard link to `source`; returns `false` if the filesystem does not support it.
 ///
 /// # Errors
-/// The source is missing, or something that has no second name anywhere; the filesystem's own.
+/// Returns an error if the source is missing or cannot have a second name, or the error of the filesystem.
 pub fn link(source: &Place, place: &Place) -> io::Result<bool> {
     let Err(error) = place.make_hard_link(source) else { return Ok(true) };
     match error.raw_os_error().map(Errno::from_raw) {
-        // Two filesystems, or more names than one file can have: 65,000 on ext4.
+        // Another filesystem, or more links than one file can have: 65,000 on ext4.
         Some(Errno::EXDEV | Errno::EMLINK) => Ok(false),
-        // FAT knows no second names. Elsewhere it is said of what must not have one.
+        // FAT does not support hard links. Elsewhere EPERM concerns the file itself.
         Some(Errno::EPERM) if is_fat(place.parent())? => Ok(false),
         _ => Err(error),
     }
 }
 
-/// A copy of what is at `source`, which must be whole. Before the first byte `allowed` is asked about the new file, and
-/// how many are to come.
+/// Copies `source`, which must be complete. `allowed` is called with the new file and its length before the first byte
+/// is written.
 ///
 /// # Errors
-/// The source cannot be copied; `allowed`'s and the filesystem's own.
+/// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
 pub fn copy(source: &Place, place: &Place, allowed: impl FnOnce(&File, u64) -> io::Result<()>) -> io::Result<()> {
     let stat = source.stat()?;
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
@@ -49,7 +49,7 @@ pub fn copy(source: &Place, place: &Place, allowed: impl FnOnce(&File, u64) -> i
             place.make_symlink(target.as_bytes())?;
             set_by_name(place, &attributes(&stat, Vec::new()), true)
         }
-        _ => Err(io::Error::other("it cannot have this name too, and is no file or symlink that could be copied")),
+        _ => Err(io::Error::other("it cannot be linked and is neither a file nor a symlink that could be copied")),
     }
 }
 

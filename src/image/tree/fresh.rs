@@ -1,5 +1,5 @@
-//! The way back for a burn that starts over: what it has brought so far was not verified, so nothing of that may stay on the
-//! filesystems that this run has made.
+//! Rollback for a burn that starts over: the image was not verified, so nothing of it may remain on the filesystems
+//! made by this run.
 
 use super::sweep::{Sweep, identity, names};
 use crate::jail::{self, Way};
@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use xattr::FileExt;
 
-/// A directory before the image came: the root of a filesystem, its `lost+found`, one on the way to a mount point. It is held
-/// open, so that its inode number does not become another's.
+/// State of a directory before the image is unpacked: the root of a filesystem, its `lost+found`, or the parent of a
+/// mount point. It is held open, so that its inode number is not reused.
 pub struct Fresh {
     directory: File,
     was: FileStat,
@@ -26,10 +26,10 @@ pub struct Fresh {
 type Xattrs = BTreeMap<OsString, Vec<u8>>;
 
 impl Fresh {
-    /// Looks at the directory and at those in it, and enters no mount point.
+    /// Records the directory and those in it, without entering mount points.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if one cannot be read.
     pub fn look(directory: OwnedFd) -> io::Result<Fresh> {
         let mut within = BTreeMap::new();
         for name in names(&directory)? {
@@ -44,11 +44,11 @@ impl Fresh {
         Ok(Fresh { was: fstat(&directory)?, xattrs: xattrs(&directory)?, directory, within })
     }
 
-    /// Everything goes that was not there, and no mount point is entered: what is mounted there may be somebody's to keep.
-    /// Of files only directories stay.
+    /// Removes everything that was not there before. Mount points are not entered: the filesystems mounted there may be
+    /// preserved ones. Recorded files are not kept, only directories.
     ///
     /// # Errors
-    /// Something cannot be removed or set.
+    /// Returns an error if something cannot be removed or set.
     pub fn restore(&self) -> io::Result<()> {
         self.restore_attributes()?;
         for name in names(&self.directory)? {
@@ -68,7 +68,8 @@ impl Fresh {
         Ok(identity(&there) == identity(&self.was))
     }
 
-    /// In the order in which none undoes another. Where there are no owners and xattrs, as on FAT, none have changed.
+    /// Restores the attributes, in the order in which none undoes another. Filesystems without owners and xattrs, such
+    /// as FAT, have nothing to restore.
     fn restore_attributes(&self) -> io::Result<()> {
         let (directory, was) = (&self.directory, &self.was);
         let is = fstat(directory)?;
@@ -82,7 +83,7 @@ impl Fresh {
         for (name, value) in self.xattrs.iter().filter(|(name, value)| now.get(*name) != Some(value)) {
             directory.set_xattr(name, value)?;
         }
-        // An ACL that has gone may have changed it.
+        // Removing an ACL may have changed the mode.
         let mode = fstat(directory)?.st_mode;
         if mode != was.st_mode {
             fchmod(directory, Mode::from_bits_truncate(was.st_mode & 0o7777))?;

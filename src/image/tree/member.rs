@@ -1,4 +1,4 @@
-//! One member of an archive: its path, what it is, and what it has besides content.
+//! Member of a tar archive: path, type and attributes.
 
 use super::pax::Records;
 use super::sparse::Map;
@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::io;
 use tar::Header;
 
-/// One member without its content.
+/// A member without its content.
 #[derive(Debug)]
 pub struct Member {
-    /// As the archive has it.
+    /// Path as in the archive.
     pub path: Vec<u8>,
     pub kind: Kind,
     pub attributes: Attributes,
@@ -17,7 +17,7 @@ pub struct Member {
 
 #[derive(Debug, PartialEq)]
 pub enum Kind {
-    /// The content follows: so many bytes, or the pieces of the map.
+    /// Regular file; its content follows.
     File {
         size: u64,
     },
@@ -36,31 +36,33 @@ pub enum Kind {
     Fifo,
 }
 
-/// What a member has besides content.
+/// Attributes of a member.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attributes {
-    /// Twelve bits.
+    /// Mode: twelve bits.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Seconds since 1970, nanoseconds.
+    /// Seconds since 1970, and nanoseconds.
     pub mtime: (i64, u32),
     pub xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
 impl Attributes {
-    /// Memory that they hold, about.
+    /// Returns the approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
     }
+    /// Reads the attributes from a header and its records.
+    ///
     /// # Errors
-    /// A value is none that Linux has.
+    /// Returns an error if Linux does not support a value.
     pub fn of(header: &Header, records: &Records) -> io::Result<Attributes> {
         let id = |name: &str, of_header: io::Result<u64>| {
             let id = records.number(name)?.map_or(of_header, Ok)?;
-            // The highest one means "do not change" to chown(2).
+            // The highest id means "do not change" to chown(2).
             u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is beyond what Linux has"))
+                io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is larger than Linux supports"))
             })
         };
         Ok(Attributes {
@@ -69,7 +71,7 @@ impl Attributes {
             gid: id("gid", header.gid())?,
             mtime: match records.time("mtime")? {
                 Some(time) => time,
-                // A time before 1970 is stored as a negative binary number.
+                // Times before 1970 are stored as negative binary numbers.
                 None => (header.mtime()?.cast_signed(), 0),
             },
             xattrs: records.xattrs()?,

@@ -1,7 +1,7 @@
-//! The tar stream as members, one after the other, and the proof that it was whole.
+//! Parser for the members of a tar stream. It also verifies that the archive is complete.
 //!
-//! The tar crate decodes single headers. Its iterator is not used: it takes the end of the input for the end of the
-//! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
+//! Single headers are decoded by the tar crate. Its iterator is not used: it takes the end of the input for the end of
+//! the archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
 use super::acl;
 use super::agreement::{Claims, global_disagreement, is_plain_number};
@@ -16,37 +16,37 @@ use tar::{EntryType, GnuExtSparseHeader, Header};
 
 const BLOCK: usize = 512;
 
-/// Long names and PAX records of one member. An xattr has at most 64 KiB.
+/// Maximum length of the long names and PAX records of one member, in bytes. An xattr has at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
 
-/// All global records together: each member looks through them.
+/// Maximum size of all global records together, in bytes: they are searched for each member.
 const GLOBAL_BYTES: usize = 64 * 1024;
 
-/// Says how many bytes the tar may have by now, and how many blocks of headers.
+/// Returns the current limits on the length of the tar, in bytes, and on the number of header blocks.
 type Asks<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
 
-/// Reading it, or taking its chunks, gives the content of the member that [`Members::next_member`] gave last.
+/// The members of a tar. Reading it, or taking chunks, returns the content of the current member.
 pub struct Members<'a> {
     stream: Reader,
-    /// Is asked when there is more than was said last.
+    /// Called when a limit is exceeded, since it may have grown.
     asks: Asks<'a>,
-    /// What is longer is a bomb.
+    /// Maximum length of the tar; a longer one is a decompression bomb.
     longest: u64,
-    /// Content of the current member that was not read yet.
+    /// Unread content of the current member, in bytes.
     left: u64,
     padding: u64,
     global: Records,
-    /// Blocks that the global records would fill, as they are held: each member looks through them.
+    /// Size of the global records in blocks, as held in memory: they are searched for each member.
     global_blocks: u64,
-    /// Blocks of headers so far, and how many there may be.
+    /// Number of header blocks so far, and its limit.
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,
-    /// That it happens, once.
+    /// Warning about the first ACL that is not restored.
     pub lost_acl: Option<String>,
 }
 
-/// Headers before a member that speak of it.
+/// Extended headers before a member.
 #[derive(Default)]
 struct Extensions {
     records: Option<Records>,
@@ -76,25 +76,26 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Whether some of what follows is here already.
+    /// Returns whether data is available without waiting.
     pub fn is_ready(&mut self) -> bool {
         self.stream.is_ready()
     }
 
-    /// Bytes of tar read so far.
+    /// Returns the number of bytes of the tar read so far.
     pub fn position(&self) -> u64 {
         self.stream.position()
     }
 
-    /// Blocks of headers so far: what members cost besides their content. Global records count once more for each member.
+    /// Returns the number of header blocks so far: the cost of members besides their content. Global records count
+    /// again for each member.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// The next piece of the content, as it lies in the stream's buffers, up to `count` bytes.
+    /// Returns the next piece of the content, without a copy, up to `count` bytes.
     ///
     /// # Errors
-    /// The stream's own, or it is cut or too long; the content has no more.
+    /// Returns the error of the stream, or an error if it is truncated or too long, or there is no more content.
     pub fn chunk(&mut self, count: u64) -> io::Result<Chunk> {
         let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
         let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
@@ -104,10 +105,10 @@ impl<'a> Members<'a> {
         Ok(chunk)
     }
 
-    /// The next member; `None` after the end of the archive was seen and nothing but zeros followed.
+    /// Returns the next member; `None` after the end of the archive, if nothing but zeros follows it.
     ///
     /// # Errors
-    /// The stream's own, or the archive is malformed or cut.
+    /// Returns the error of the stream, or an error if the archive is malformed or truncated.
     pub fn next_member(&mut self) -> io::Result<Option<Member>> {
         self.skip(self.left + self.padding)?;
         (self.left, self.padding) = (0, 0);
@@ -115,7 +116,7 @@ impl<'a> Members<'a> {
         loop {
             let Some(header) = self.header()? else {
                 if extensions.records.is_some() || extensions.path.is_some() || extensions.link.is_some() {
-                    return Err(self.malformed("an extended header has no member after it"));
+                    return Err(self.malformed("an extended header is not followed by a member"));
                 }
                 self.expect_only_zeros()?;
                 return Ok(None);
@@ -143,7 +144,7 @@ impl<'a> Members<'a> {
                     extensions.link = Some(without_nul(self.extension(&header)?));
                 }
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
-                    return Err(self.malformed("a member has two extended headers of one kind"));
+                    return Err(self.malformed("a member has two extended headers of one type"));
                 }
                 _ => return self.member(&header, extensions).map(Some),
             }
@@ -166,7 +167,7 @@ impl<'a> Members<'a> {
         }
         let size = records.number("size").map_err(inside)?.unwrap_or(header_size);
         if size > i64::MAX as u64 {
-            return Err(inside(self.malformed("its size is beyond any file")));
+            return Err(inside(self.malformed("its size is larger than any file")));
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
@@ -195,12 +196,12 @@ impl<'a> Members<'a> {
             }
             other => {
                 let shown = other.as_byte() as char;
-                return Err(inside(self.malformed(&format!("its type {shown:?} is unknown here"))));
+                return Err(inside(self.malformed(&format!("its type {shown:?} is not supported"))));
             }
         };
         let has_content = matches!(kind, Kind::File { .. } | Kind::Sparse(_));
         if !has_content && size > 0 {
-            // Readers of tar disagree about what follows, so what one checked is not what another unpacks.
+            // Tar readers disagree about what follows, so what one has checked is not what another unpacks.
             return Err(inside(self.malformed(&format!("it is not a file, but has {size} bytes of content"))));
         }
         if let Some(lost) = acl::add_text(&records, &mut attributes).first()
@@ -208,12 +209,15 @@ impl<'a> Members<'a> {
         {
             self.warned_of_acls = true;
             let path = String::from_utf8_lossy(&path);
-            self.lost_acl = Some(format!("{path}: an ACL of the image is not restored, and others may not be: {lost}"));
+            self.lost_acl = Some(format!(
+                "{path}: an ACL of the image is not restored, and others may not be \
+                                          either: {lost}"
+            ));
         }
         Ok(Member { path, kind, attributes })
     }
 
-    /// A plain file, or a sparse one in one of the PAX ways.
+    /// Returns the type of a regular file, which may be sparse in one of the PAX formats.
     fn file(&mut self, records: &Records, size: u64) -> io::Result<Kind> {
         let version = (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?);
         let real_size = records
@@ -223,13 +227,13 @@ impl<'a> Members<'a> {
             ((Some(1), Some(0)), Some(real_size)) => Ok(Kind::Sparse(Map::read(self, real_size, size)?)),
             ((None, None), Some(real_size)) => Map::from_records(records, real_size, size).map(Kind::Sparse),
             ((None, None), None) => Ok(Kind::File { size }),
-            _ => Err(self.malformed("it is sparse in a way that is unknown here")),
+            _ => Err(self.malformed("its sparse format is not supported")),
         }
     }
 
-    /// The map is in the header and, beyond four pieces, in blocks of their own after it.
+    /// Reads the map of an old sparse file, from the header and, beyond four pieces, from blocks after it.
     fn old_sparse(&mut self, header: &Header, size: u64) -> io::Result<Kind> {
-        let gnu = header.as_gnu().ok_or_else(|| self.malformed("it is sparse, but its header is not GNU's"))?;
+        let gnu = header.as_gnu().ok_or_else(|| self.malformed("it is sparse, but its header is not in GNU format"))?;
         let mut segments = Vec::new();
         let mut more = gnu.is_extended();
         sparse::add_pieces(&mut segments, &gnu.sparse, !more)?;
@@ -246,7 +250,7 @@ impl<'a> Members<'a> {
         Map::new(segments, gnu.real_size()?, size).map(Kind::Sparse)
     }
 
-    /// A header block; `None` for the first of the zero blocks that end the archive.
+    /// Reads a header block; `None` for the first of the zero blocks that end the archive.
     fn header(&mut self) -> io::Result<Option<Header>> {
         self.count(1)?;
         let mut header = Header::new_old();
@@ -254,11 +258,11 @@ impl<'a> Members<'a> {
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        // The checksum is taken with its own eight bytes as blanks.
+        // The checksum is computed with its own eight bytes as spaces.
         let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
         let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
         if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
-            return Err(self.malformed("what should be a header has a wrong checksum"));
+            return Err(self.malformed("a header has a wrong checksum"));
         }
         Ok(Some(header))
     }
@@ -274,14 +278,14 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    /// Of the header. A number in base 256 has more bytes than the tar crate looks at.
+    /// Returns the size in the header. A number in base 256 has more bytes than the tar crate reads.
     fn size(&self, header: &Header) -> io::Result<u64> {
         let size = header.as_old().size;
         if !is_plain_number(&size) {
             return Err(self.malformed("its size is not a plain number"));
         }
         if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
-            return Err(self.malformed("its size is beyond any file"));
+            return Err(self.malformed("its size is larger than any file"));
         }
         header.entry_size()
     }
@@ -289,7 +293,7 @@ impl<'a> Members<'a> {
     fn extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {
         let size = self.size(header)?;
         if size > EXTENSION_BYTES {
-            return Err(self.malformed(&format!("an extended header has {size} bytes; up to 1 MiB is taken")));
+            return Err(self.malformed(&format!("an extended header has {size} bytes; at most 1 MiB is supported")));
         }
         self.count(size.div_ceil(BLOCK as u64))?;
         self.left = size;
@@ -301,14 +305,15 @@ impl<'a> Members<'a> {
         Ok(content)
     }
 
-    /// After the first zero block there must be a second one and then only zeros: tars are filled up to a record.
+    /// Checks the end: after the first zero block there must be a second one and then only zeros, since tars are padded
+    /// to a record.
     fn expect_only_zeros(&mut self) -> io::Result<()> {
         let mut zeros = BLOCK as u64;
         let mut buffer = [0; 8192];
         loop {
             let got = self.read_stream(&mut buffer)?;
             if buffer[..got].iter().any(|byte| *byte != 0) {
-                return Err(self.malformed("something follows the end of the archive"));
+                return Err(self.malformed("data follows the end of the archive"));
             }
             if got == 0 && zeros < 2 * BLOCK as u64 {
                 return Err(self.cut());
@@ -357,7 +362,7 @@ impl<'a> Members<'a> {
     }
 
     fn cut(&self) -> io::Error {
-        let text = format!("the tar ends after byte {} without its end blocks: it was cut", self.position());
+        let text = format!("the tar ends after byte {} without its end blocks: it is truncated", self.position());
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
@@ -389,7 +394,7 @@ fn at_member(path: &[u8], error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(path)))
 }
 
-/// GNU tar ends long names with a zero byte.
+/// Removes the zero byte at the end of long names of GNU tar.
 fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
     if name.last() == Some(&0) {
         name.pop();

@@ -1,17 +1,18 @@
-//! A tree of files: the tar that comes out of the flow, below the target's root. Nothing leads out of the root, and nothing is touched
-//! that the image does not name.
+//! Unpacking the tar of the pipeline to files below the target's root. Nothing is written outside of the root, and
+//! nothing is touched that the image does not contain.
 //!
 //! ```text
-//! members ──> announce ─ ─> announced ──> untar ──> writers
+//! tar parser ──> worker ─ ─> agent ──> untar ──> writers
 //! ```
 //!
-//! What reads the tar runs in a process that has no power, and tells this one of its members: whatever it says, `untar` takes it as
-//! it would take it from a tar.
+//! The tar is parsed in a sandboxed process, which sends its members to this one. `untar` trusts them no more than
+//! members of a tar.
 //!
-//! Of `image` it uses `flow` alone, which it reads. It knows nothing of `get` and `raw`.
+//! It uses no other module of `image` but `flow`, whose output it reads.
 //!
-//! It gives [`announce`] for that process, and for this one [`begins`], [`Announced`] and [`untar`] below a [`Root`], with a [`Counter`]
-//! over all parts of an image; [`Beneath`] says what is or will be mounted there, [`Conflicts`] what the image could not put anywhere.
+//! It provides [`announce`] for the worker, and for the agent [`begins`], [`Announced`] and [`untar`] below a [`Root`],
+//! with a [`Counter`] over all parts of an image. [`Beneath`] lists what is or will be mounted there, and [`Conflicts`]
+//! what the image could not create.
 
 mod acl;
 mod agreement;

@@ -1,16 +1,17 @@
-//! Names that were brought, in bounded memory: of a layer, or of a whole burn among somebody's files.
+//! Set of names created by a layer, or by a burn among existing files, in bounded memory.
 
 use super::sweep::Entry;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 
-/// About 1.8 million names are remembered. The table is a power of two and at most seven eighths full: with these it takes
-/// 19 MiB, and 28 while it grows to that. The next name would make it 38 MiB, and 57.
+/// Maximum number of names, about 1.8 million. The size of the table is a power of two, of which seven eighths can be
+/// used: up to this limit it takes 19 MiB, and 28 MiB while it grows to that. One more name would make it 38 MiB, and
+/// 57 MiB while growing.
 const MOST: usize = (2 << 20) / 8 * 7;
 
-/// Of directory (device and inode number) and name; eight bytes each, as there may be a million. The key is random: nobody
-/// can make two that are the same.
+/// Hashes of directory (device and inode number) and name, eight bytes each, since there may be a million. The key is
+/// random, so that collisions cannot be crafted.
 #[derive(Default)]
 pub struct Names {
     hashes: HashSet<u64>,
@@ -18,8 +19,10 @@ pub struct Names {
 }
 
 impl Names {
+    /// Adds a name.
+    ///
     /// # Errors
-    /// These are more than can be remembered.
+    /// Returns an error if there are too many.
     pub fn insert(&mut self, entry: Entry) -> io::Result<()> {
         self.remember(self.key.hash_one(entry))
     }
@@ -33,12 +36,12 @@ impl Names {
             self.hashes.insert(hash);
             return Ok(());
         }
-        // To insert it again would make room for one more first.
+        // An existing hash must not be inserted again: the table would grow first.
         if self.hashes.contains(&hash) {
             return Ok(());
         }
-        let text = format!("to remember more than {MOST} names of one layer takes more than 32 MiB");
-        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}: cut it into several layers")))
+        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB to remember");
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}; split it into several layers")))
     }
 }
 
@@ -55,8 +58,7 @@ mod tests {
         // The same one again takes no more.
         names.remember(7).unwrap();
         let error = names.remember(u64::MAX).unwrap_err().to_string();
-        let text =
-            "to remember more than 1835008 names of one layer takes more than 32 MiB: cut it into several layers";
+        let text = "one layer has more than 1835008 names, which would take more than 32 MiB to remember; split it into several layers";
         assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
         // Eight bytes, and one of the table's own.
         assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());

@@ -1,7 +1,7 @@
-//! PAX extended headers: records of `LENGTH KEY=VALUE\n`, read by their length.
+//! PAX extended headers: records of the form `LENGTH KEY=VALUE\n`, parsed by their length.
 //!
-//! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary,
-//! and CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
+//! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary, and
+//! CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
 
 use crate::order::Gather;
 use std::collections::BTreeSet;
@@ -9,18 +9,20 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-/// Of one member. A short one takes several times its length in memory.
+/// Maximum number of xattrs of a member. A short one takes several times its length in memory.
 const MOST_XATTRS: usize = 1000;
 
-/// One header's records in their order; keys may repeat (GNU sparse 0.0 does so).
+/// The records of one header, in order; keys may repeat (in GNU sparse 0.0).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Records(Vec<Record>);
 
 type Record = (Vec<u8>, Vec<u8>);
 
 impl Records {
+    /// Parses the content of a PAX header.
+    ///
     /// # Errors
-    /// A record's length does not fit, or it has no `=`.
+    /// Returns an error if the length of a record is wrong, or it has no `=`.
     pub fn parse(mut text: &[u8]) -> io::Result<Records> {
         let mut records = Vec::new();
         while !text.is_empty() {
@@ -34,7 +36,7 @@ impl Records {
         Ok(Records(records))
     }
 
-    /// These records, and under them what `global` says about the rest. An empty value takes a global one away.
+    /// Combines these records with global ones, which they override. An empty value removes a global one.
     pub fn over(mut self, global: &Records) -> Records {
         if global.0.is_empty() {
             return self;
@@ -45,62 +47,63 @@ impl Records {
         Records(all)
     }
 
-    /// Memory that the records hold, about.
+    /// Returns the approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
-    /// The last value of a key; an empty one counts as none.
+    /// Returns the last value of a key; an empty one counts as none.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().rev().find(|(own, _)| own == key.as_bytes())?;
         (!value.is_empty()).then_some(value)
     }
 
-    /// All records in order.
+    /// Returns all records in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 
-    /// A decimal number.
+    /// Parses a value as a decimal number.
     ///
     /// # Errors
-    /// The value is something else.
+    /// Returns an error if it is not a number.
     pub fn number(&self, key: &str) -> io::Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number =
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
-            invalid(format!("the PAX header says {key}={:?}, which is no number", String::from_utf8_lossy(value)))
+            invalid(format!("the PAX header has {key}={:?}, which is not a number", String::from_utf8_lossy(value)))
         })
     }
 
-    /// Seconds since 1970 and nanoseconds, of a value like `1700000000.123456789` or `-0.5`.
+    /// Parses a time such as `1700000000.123456789` or `-0.5`, and returns seconds since 1970 and nanoseconds.
     ///
     /// # Errors
-    /// The value is something else.
+    /// Returns an error if it is not a time.
     pub fn time(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
-            invalid(format!("the PAX header says {key}={:?}, which is no time", String::from_utf8_lossy(value)))
+            invalid(format!("the PAX header has {key}={:?}, which is not a time", String::from_utf8_lossy(value)))
         })
     }
 
-    /// Extended attributes, as GNU tar and bsdtar write them.
+    /// Returns the extended attributes, as written by GNU tar and bsdtar.
     ///
     /// # Errors
-    /// There are too many.
+    /// Returns an error if there are too many.
     pub fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
         match named().count() {
             count if count > MOST_XATTRS => {
-                Err(invalid(format!("it has {count} extended attributes; up to {MOST_XATTRS} are taken")))
+                Err(invalid(format!("it has {count} extended attributes; at most {MOST_XATTRS} are supported")))
             }
             _ => Ok(named().map(|(name, value)| (xattr_name(name), value.clone())).collect()),
         }
     }
 }
 
-/// Rust takes a sign too, and other readers of tar do not: what one checked would not be what another unpacks.
+/// Returns whether these are only digits. Rust also accepts a sign, which other tar readers do not: what one has
+/// checked would not be what another unpacks.
 fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }
@@ -123,7 +126,7 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
         return None;
     }
     let seconds: i64 = whole.parse().ok()?;
-    // Finer than a nanosecond is cut off.
+    // Fractions of a nanosecond are dropped.
     let nanoseconds: u32 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
     if whole.starts_with('-') && nanoseconds > 0 {
         return Some((seconds.checked_sub(1)?, 1_000_000_000 - nanoseconds));
@@ -131,7 +134,7 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     Some((seconds, nanoseconds))
 }
 
-/// GNU tar writes `=` in a name as `%3D`, as it would end the key, and so `%` as `%25`.
+/// Decodes the name of an xattr: GNU tar writes `=` as `%3D`, because it would end the key, and therefore `%` as `%25`.
 fn xattr_name(name: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -174,7 +177,7 @@ mod tests {
         let records = |count: usize| Records(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
         assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
         let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
-        assert_eq!(error, "it has 1001 extended attributes; up to 1000 are taken");
+        assert_eq!(error, "it has 1001 extended attributes; at most 1000 are supported");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A name in a directory below the root of a burn, and all that is made, replaced or removed there. The name itself is never followed.
+//! A name in a directory below the root of a burn, and the operations that create, replace or remove the file there.
+//! The name itself is never followed.
 
 use super::acl;
 use super::root::{Directory, Root, no_directory_is_none, readable};
@@ -14,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// A name in a directory; something may stand there or not.
+/// A name in a directory; a file may exist there or not.
 pub struct Place<'r> {
     pub(super) root: &'r Root,
     pub(super) directory: Rc<Directory>,
@@ -26,25 +27,25 @@ impl Place<'_> {
         &self.directory.fd
     }
 
-    /// Device and inode number of the directory.
+    /// Returns device and inode number of the directory.
     pub fn parent_identity(&self) -> (u64, u64) {
         self.directory.identity
     }
 
-    /// On a kept filesystem.
+    /// Returns whether it is on a preserved filesystem.
     pub fn is_merged(&self) -> bool {
         self.directory.merged
     }
 
-    /// The directory that nothing leaves.
+    /// Returns the root that contains it.
     pub fn root(&self) -> &Root {
         self.root
     }
 
-    /// The burn is about to put something here. A directory that is there already stays its owner's.
+    /// Records that the burn creates this name. An existing directory keeps its owner.
     ///
     /// # Errors
-    /// It brings more than can be remembered.
+    /// Returns an error if there are too many names.
     pub fn is_brought(&self, as_directory: bool) -> io::Result<()> {
         match as_directory && self.is_directory().unwrap_or(false) {
             true => Ok(()),
@@ -52,10 +53,11 @@ impl Place<'_> {
         }
     }
 
-    /// A new file, open for writing. Of its mode the umask and an ACL of the directory may take something away.
+    /// Creates a file, open for writing. The umask and a default ACL of the directory may remove bits of its mode.
     ///
     /// # Errors
-    /// As of the other `make_` functions: no space, no permission, or a directory with content stands in the way.
+    /// Like the other `make_` functions, returns an error if there is no space or permission, or a non-empty directory
+    /// is in the way.
     pub fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
@@ -63,7 +65,7 @@ impl Place<'_> {
         Ok(file.into())
     }
 
-    /// A directory that its owner at least can enter; one that is there already stays as it is.
+    /// Creates a directory that at least its owner can enter; an existing one is not changed.
     pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
         let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
@@ -78,20 +80,20 @@ impl Place<'_> {
         self.replacing(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
     }
 
-    /// Another name for what is at `source`, be it a symlink itself.
+    /// Creates another name for `source`, even if that is a symlink.
     pub fn make_hard_link(&self, source: &Place) -> io::Result<()> {
         let link = || {
             let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
             linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
         };
         match link() {
-            // To replace the source by a link to itself would lose it.
+            // Replacing the source by a link to itself would delete it.
             Err(Errno::EEXIST) if same_file(&self.stat()?, &source.stat()?) => Ok(()),
             _ => self.replacing(link),
         }
     }
 
-    /// A device or a FIFO.
+    /// Creates a device or FIFO.
     pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
         self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
@@ -102,16 +104,17 @@ impl Place<'_> {
         if self.directory.leaves_acls { acl::disinherit(self.parent(), &self.name) } else { Ok(()) }
     }
 
-    /// The directory here; `None` when something else or nothing is.
+    /// Opens the directory here; `None` if it does not exist or is something else.
     pub fn open_directory(&self) -> io::Result<Option<File>> {
         let flags = readable() | OFlag::O_NOFOLLOW;
         no_directory_is_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
-    /// A directory of a kept filesystem is here: it is not the image's to remove, be it empty.
+    /// Returns whether a directory of a preserved filesystem is here, which the image must not remove even if it is
+    /// empty.
     ///
     /// # Errors
-    /// The filesystem's own.
+    /// Returns the error of the filesystem.
     pub fn is_kept_directory(&self) -> io::Result<bool> {
         if !self.is_merged() {
             return Ok(false);
@@ -122,11 +125,11 @@ impl Place<'_> {
         }
     }
 
-    /// Removes another name of this directory with all that is in it, except what `stays`. Returns how many mount points
-    /// with something in them are in the way.
+    /// Removes another name of this directory with its content, except for what `stays`. Returns how many non-empty
+    /// mount points were not removed.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn sweep(&self, name: &OsStr, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
         let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
@@ -135,10 +138,10 @@ impl Place<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// As [`Place::sweep`], of all names of this directory.
+    /// Removes all names of this directory like [`Place::sweep`].
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn sweep_all(&self, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
         let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
@@ -147,10 +150,10 @@ impl Place<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// Whether the directory has this name too.
+    /// Returns whether the directory also has this name.
     ///
     /// # Errors
-    /// The filesystem's own.
+    /// Returns the error of the filesystem.
     pub fn has_beside(&self, name: &OsStr) -> io::Result<bool> {
         match fstatat(self.parent(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -159,7 +162,7 @@ impl Place<'_> {
         }
     }
 
-    /// Makes what must not exist yet, removing what stands there: a later member replaces an earlier one.
+    /// Creates a name that must not exist yet, and removes what is there first: a later member replaces an earlier one.
     fn replacing<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {
             Err(Errno::EEXIST) => {}
@@ -168,9 +171,9 @@ impl Place<'_> {
         match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR) => match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
                 Err(Errno::ENOTEMPTY) => {
-                    return Err(io::Error::other("a directory with content is there already"));
+                    return Err(io::Error::other("a directory with content exists there"));
                 }
-                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point is there")),
+                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists there")),
                 other => other?,
             },
             other => other?,
@@ -179,7 +182,7 @@ impl Place<'_> {
         Ok(make()?)
     }
 
-    /// Of what is here itself, be it a symlink.
+    /// Returns the attributes of the file itself, even if it is a symlink.
     pub fn stat(&self) -> Result<FileStat, Errno> {
         fstatat(self.parent(), self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
     }

@@ -1,7 +1,7 @@
-//! A member in bytes: what the worker that reads the tar tells the agent of it.
+//! Encoding of members between the worker that parses the tar and the agent.
 //!
-//! What is told is a line of frames: a kind, a length, and so many bytes. Nothing of it is believed: what is taken apart here can
-//! say no more than a tar can.
+//! The stream consists of frames: a type, a length, and that number of bytes. The agent does not trust them: the
+//! decoded members can contain nothing that a tar could not.
 
 use super::member::{Attributes, Kind, Member};
 use super::sparse::Map;
@@ -9,50 +9,50 @@ use crate::image::flow::{Words, add_text};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The kind of a frame.
+/// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// The first one: it is no disk.
+    /// The first frame: the stream is not a disk image.
     Begins,
-    /// In place of the first one: why it is not taken.
+    /// Instead of the first frame: why the stream is rejected.
     Refused,
     Member,
-    /// Bytes of the member before; they are as many as the frame is long.
+    /// Content of the previous member; as long as the frame.
     Content,
-    /// How much may there be? Waits for the answer.
+    /// Request for the limits; the worker waits for the answer.
     Asks,
-    /// For the console.
+    /// Message for the console.
     Says,
-    /// After the end of the archive, and of the stream.
+    /// The last frame, after the end of the archive and the stream.
     Last,
 }
 
 const FRAMES: [Frame; 7] =
     [Frame::Begins, Frame::Refused, Frame::Member, Frame::Content, Frame::Asks, Frame::Says, Frame::Last];
 
-/// A kind and a length.
+/// Length of a frame's head: type and length.
 pub const HEAD_BYTES: usize = 5;
 
-/// The largest sparse map has 4 MiB, the longest names and attributes three more.
+/// Maximum length of a frame. The largest sparse map has 4 MiB, the longest names and attributes three more.
 pub const MOST_BYTES: usize = 8 << 20;
 
-/// How far the tar was read.
+/// Progress of parsing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Bytes of tar.
+    /// Bytes of the tar.
     pub position: u64,
-    /// Blocks of headers.
+    /// Header blocks.
     pub blocks: u64,
 }
 
 impl Frame {
-    /// Of so many bytes.
+    /// Encodes the head of a frame.
     pub fn head(self, length: usize) -> [u8; HEAD_BYTES] {
         let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
         [self as u8, a, b, c, d]
     }
 
-    /// With its length; `None` when it is none.
+    /// Decodes the head of a frame: its type and length; `None` if it is invalid.
     pub fn of(head: &[u8]) -> Option<(Frame, usize)> {
         let mut words = Words(head);
         let kind = words.u8()?;
@@ -115,17 +115,17 @@ pub fn add_member(member: &Member, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A member as a tar could have it, and how much content follows; `None` when it is none.
+/// Decodes a member that a tar could contain, and the length of its content; `None` if it is invalid.
 pub fn take_member(words: &mut Words) -> Option<(Member, u64)> {
     let path = words.text()?.to_vec();
     let (mode, uid, gid, nanoseconds) = (words.u32()? & 0o7777, words.u32()?, words.u32()?, words.u32()?);
-    // The highest one means "do not change" to chown(2).
+    // The highest id means "do not change" to chown(2).
     if uid == u32::MAX || gid == u32::MAX || nanoseconds >= 1_000_000_000 {
         return None;
     }
     let mtime = (words.u64()?.cast_signed(), nanoseconds);
     let count = words.u32()?;
-    // Grows with what is there, not with what is promised.
+    // The vector grows with the data received, not with the declared count.
     let mut xattrs = Vec::new();
     for _ in 0..count {
         xattrs.push((OsString::from_vec(words.text()?.to_vec()), words.text()?.to_vec()));

@@ -1,4 +1,5 @@
-//! One directory, out of which no path, symlink or hard link leads: every parent is resolved as if it were the root.
+//! Root directory of a burn. No path, symlink or hard link leads out of it: every parent is resolved as if it were the
+//! root.
 
 use super::acl;
 use super::fresh::Fresh;
@@ -22,38 +23,40 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Directories whose way is remembered; more, and all are forgotten.
+/// Maximum number of cached directories; when it is exceeded, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
-/// The directory that nothing leaves.
+/// The root directory.
 pub struct Root {
     fd: OwnedFd,
-    /// Where kept filesystems are mounted that the image is merged into.
+    /// Mount points of preserved filesystems that the image is merged into.
     merged: Vec<PathBuf>,
-    /// Directories by the way that led there. A way leads over names that exist, so what is made cannot change it, only
-    /// what is removed: then all are forgotten.
+    /// Cache of directories by path. A path leads over existing names, so creating files cannot change it; removing
+    /// files can, and then the cache is cleared.
     known: RefCell<HashMap<OsString, Rc<Directory>>>,
     space: RefCell<Space>,
-    /// Beside making members, in blocks of headers that would cost as much.
+    /// Cost of operations besides creating members, in header blocks of the same cost.
     worked: Cell<u64>,
-    /// What this burn has brought, where everything else below the root is somebody's.
+    /// Names created by this burn, if everything else below the root belongs to another owner.
     ours: Option<RefCell<Names>>,
 }
 
-/// A directory at the end of a way.
+/// Resolved directory.
 pub(super) struct Directory {
     pub fd: OwnedFd,
     pub identity: (u64, u64),
-    /// On a kept filesystem.
+    /// Whether it is on a preserved filesystem.
     pub merged: bool,
-    /// What is made here inherits ACLs that it is not to have: on a kept filesystem its owner wants it so.
+    /// Whether new files in it inherit ACLs that must be removed. On a preserved filesystem its owner wants them
+    /// inherited.
     pub leaves_acls: bool,
 }
 
-/// The path of a member below the root: without leading `/` and `.`. Empty for the root itself.
+/// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
 ///
 /// # Errors
-/// It has `..` or a zero byte. Honest archives have neither, so this is refused, not repaired.
+/// Returns an error if it has `..` or a zero byte. Well-formed archives have neither, so this is rejected and not
+/// repaired.
 pub fn inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {
@@ -70,10 +73,11 @@ pub fn inside(path: &[u8]) -> io::Result<PathBuf> {
 }
 
 impl Root {
-    /// Kept filesystems that the image is merged into are mounted at `merged`, given without leading `/`.
+    /// Opens the root. `merged` are the mount points of preserved filesystems that the image is merged into, without
+    /// leading `/`.
     ///
     /// # Errors
-    /// It is no directory that can be opened.
+    /// Returns an error if it is not a directory that can be opened.
     pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
         let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
         let mut space = Space::default();
@@ -86,24 +90,25 @@ impl Root {
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
     }
 
-    /// Nothing is there but what a new filesystem has.
+    /// Returns whether the root contains nothing but what a new filesystem has.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if it cannot be read.
     pub fn is_empty(&self) -> io::Result<bool> {
         let own = c"lost+found";
         let listed = names(openat(&self.fd, ".", readable(), Mode::empty())?)?;
         Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_something(&self.fd, own)?))
     }
 
-    /// A file that nobody else can open and that goes with its descriptor, on the root's filesystem.
+    /// Creates an unnamed file on the root's filesystem. No other process can open it, and it is removed when it is
+    /// closed.
     ///
     /// # Errors
-    /// The filesystem is full or read-only.
+    /// Returns an error if the filesystem is full or read-only.
     pub fn nameless_file(&self) -> io::Result<File> {
         let (flags, mode) = (OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR);
         match openat(&self.fd, ".", flags | OFlag::O_TMPFILE, mode) {
-            // Not every filesystem has files without a name: NFS.
+            // Some filesystems do not support O_TMPFILE, such as NFS.
             Err(Errno::EOPNOTSUPP) => {
                 let name = format!(".drophammer-{}", std::process::id());
                 let file = openat(&self.fd, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL, mode)?;
@@ -114,17 +119,18 @@ impl Root {
         }
     }
 
-    /// What is below it already is somebody's: no whiteout removes it.
+    /// Marks the existing content as belonging to another owner: whiteouts do not remove it.
     pub fn among_others(self) -> Root {
         Root { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Somebody has put it there, and not this burn.
+    /// Returns whether a name belongs to another owner and was not created by this burn.
     pub fn is_others(&self, entry: Entry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
 
-    /// Work that members have made beside themselves: parents that they did not bring, and what stays where a whiteout looked.
+    /// Returns the cost of operations besides creating members: creating parents that are not members, and skipping
+    /// what a whiteout does not remove.
     pub fn worked(&self) -> u64 {
         self.worked.get()
     }
@@ -133,36 +139,37 @@ impl Root {
         self.worked.set(self.worked.get() + blocks);
     }
 
-    /// To look at a name costs less than to make one, and a directory of somebody's can have many.
+    /// Adds the cost of names that were only looked at. This costs less than creating one, and an existing directory
+    /// can have many.
     pub(super) fn looked_at(&self, names: u64) {
         self.work(names / 4);
     }
 
-    /// How long a tar can be whose files are to have room here.
+    /// Returns the maximum length of a tar whose files fit here.
     pub fn longest_tar(&self) -> u64 {
         self.space.borrow().longest_tar()
     }
 
-    /// Where `path` (from [`inside`]) is, with missing parents made 0755.
+    /// Resolves `path` (from [`inside`]); missing parents are created with mode 0755.
     ///
     /// # Errors
-    /// A parent is no directory.
+    /// Returns an error if a parent is not a directory.
     pub fn place(&self, path: &Path) -> io::Result<Place<'_>> {
         Ok(Place { root: self, directory: self.directory(parent(path), true)?, name: name(path)? })
     }
 
-    /// Where `path` is, without making anything.
+    /// Resolves `path` without creating anything.
     ///
     /// # Errors
-    /// A parent is missing or no directory.
+    /// Returns an error if a parent is missing or not a directory.
     pub fn existing_place(&self, path: &Path) -> io::Result<Place<'_>> {
         Ok(Place { root: self, directory: self.directory(parent(path), false)?, name: name(path)? })
     }
 
-    /// The directory at `path` as a file to set attributes on; `None` when something else or nothing is there.
+    /// Opens the directory at `path` to set its attributes; `None` if it does not exist or is something else.
     ///
     /// # Errors
-    /// Its parent is missing, on a kept filesystem; out of file descriptors.
+    /// Returns an error if its parent, on a preserved filesystem, is missing, or there are no file descriptors left.
     pub fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
         if path == Path::new("") {
             return Ok(Some(self.fd.try_clone()?.into()));
@@ -180,7 +187,7 @@ impl Root {
         let (fd, merged) = if self.merged.is_empty() {
             (if make { self.make_directories(path)? } else { self.resolve(path)? }, false)
         } else {
-            // It may remove something that stands in the way.
+            // Resolving may remove a file that is in the way.
             self.forget();
             let Here { fd, path: real } = walk(&self.fd, &self.merged, path, make)?;
             (fd, is_merged(&real, &self.merged))
@@ -197,7 +204,7 @@ impl Root {
         Ok(directory)
     }
 
-    /// The directories of kept filesystems that are mounted here.
+    /// Returns device and inode numbers of the merged mount points.
     pub(super) fn merged_identities(&self) -> io::Result<Vec<(u64, u64)>> {
         let mut identities = Vec::new();
         for path in &self.merged {
@@ -210,7 +217,7 @@ impl Root {
         Ok(identities)
     }
 
-    /// Something was removed, or a directory leaves ACLs now to what is made in it.
+    /// Clears the cache, after a file was removed or a directory got a default ACL.
     pub fn forget(&self) {
         self.known.borrow_mut().clear();
     }
@@ -218,7 +225,7 @@ impl Root {
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.resolve(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
-                // Deep down it takes longer to get there.
+                // Creating deep directories costs more.
                 self.work(1 + path.as_os_str().len() as u64 / 64);
                 let above = self.make_directories(parent(path))?;
                 make_directory(&above, &name(path)?)?;
@@ -238,15 +245,16 @@ impl Root {
         jail::open(&self.fd, path, flags | OFlag::O_DIRECTORY, Way::AsRoot)
     }
 
-    /// The root, and the filesystems of this run that are mounted at `mount_points`, before the image comes.
+    /// Records the root, and the filesystems of this run at `mount_points`, before the image is unpacked.
     ///
     /// # Errors
-    /// One cannot be read, or is a part of a kept filesystem; a kept one is a part of the root's.
+    /// Returns an error if one cannot be read or is part of a preserved filesystem, or a preserved one is part of the
+    /// root's.
     pub fn fresh(&self, mount_points: &[PathBuf]) -> io::Result<Vec<Fresh>> {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
-            return Err(io::Error::other("a directory in it is merged into, and is no filesystem of its own"));
+            return Err(io::Error::other("a merged directory is not a filesystem of its own"));
         }
         let mut fresh = vec![Fresh::look(openat(&self.fd, ".", readable(), Mode::empty())?)?];
         for path in mount_points {
@@ -254,24 +262,26 @@ impl Root {
             let directory = jail::open(&self.fd, path, readable(), Way::Plain).map_err(|error| named(error.into()))?;
             let device = fstat(&directory)?.st_dev;
             if kept.iter().any(|(kept, _)| *kept == device) {
-                return Err(named(io::Error::other("it is on a kept filesystem, and not one of its own")));
+                return Err(named(io::Error::other(
+                    "it is on a preserved filesystem, and not a filesystem of its own",
+                )));
             }
             fresh.push(Fresh::look(directory).map_err(named)?);
         }
         Ok(fresh)
     }
 
-    /// Back to what was there before the image came.
+    /// Restores the state before the image was unpacked.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn clear(&self, fresh: &[Fresh]) -> io::Result<()> {
         self.forget();
         fresh.iter().try_for_each(Fresh::restore)
     }
 }
 
-/// A directory.
+/// Flags to open a directory for reading.
 pub(super) fn readable() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }

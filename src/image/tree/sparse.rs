@@ -1,4 +1,4 @@
-//! Where the data of a sparse file lies: the old GNU map in headers, and the three PAX ones (0.0, 0.1, 1.0).
+//! Maps of sparse files: the old GNU map in headers, and the three PAX formats (0.0, 0.1, 1.0).
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
@@ -7,52 +7,52 @@ use super::pax::Records;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 
-/// Segments of one file. 4 MiB of memory; nothing that belongs into an OS image is in more pieces.
+/// Maximum number of segments of one file, 4 MiB of memory. No file of an OS image has more.
 const MOST_SEGMENTS: usize = 1 << 18;
 
 const BLOCK: u64 = 512;
 
-/// The pieces of a file that have data, in order; the rest are holes.
+/// Data segments of a sparse file, in order; the rest are holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
     /// Offset and length in the file, in bytes.
     pub segments: Vec<(u64, u64)>,
-    /// Length of the file with its holes.
+    /// Length of the file including its holes, in bytes.
     pub file_size: u64,
 }
 
 impl Map {
-    /// Checks that the pieces are in order, inside the file and together as long as the data in the archive.
+    /// Checks that the segments are in order, inside the file, and together as long as the data in the archive.
     pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<Map> {
         let (mut end, mut sum) = (0, 0_u64);
         for &(offset, length) in &segments {
             let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
-            end = next.ok_or_else(|| invalid("its pieces overlap or lie outside the file"))?;
-            // Cannot overflow: the pieces are disjoint.
+            end = next.ok_or_else(|| invalid("its pieces overlap or are outside the file"))?;
+            // This cannot overflow: the pieces are disjoint.
             sum += length;
         }
         if sum != data_size {
-            return Err(invalid(&format!("its map has {sum} bytes of data and the archive {data_size}")));
+            return Err(invalid(&format!("its map has {sum} bytes of data, but the archive has {data_size}")));
         }
         if i64::try_from(file_size).is_err() {
             return Err(invalid("it is too long for any filesystem"));
         }
-        // GNU tar makes the file as long as its map, and others as long as the header tells.
+        // GNU tar makes the file as long as its map, other readers as long as the header declares.
         if end != file_size {
             return Err(invalid("its map ends before the file"));
         }
-        // GNU tar reads each piece from a block of its own, and others read all pieces as one.
+        // GNU tar reads each piece from its own block, other readers read all pieces as one.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
-            return Err(invalid("a piece of its map ends within a block, and another one follows"));
+            return Err(invalid("a piece of its map ends within a block, but is not the last one"));
         }
         Ok(Map { segments, file_size })
     }
 
-    /// The map that PAX records 0.0 or 0.1 hold.
+    /// Reads a map in PAX records of format 0.0 or 0.1.
     ///
     /// # Errors
-    /// There is none, or it contradicts itself.
+    /// Returns an error if there is none, or it is inconsistent.
     pub fn from_records(records: &Records, file_size: u64, data_size: u64) -> io::Result<Map> {
         let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
             Some(text) => text.split(|byte| *byte == b',').map(decimal).collect::<io::Result<_>>()?,
@@ -71,20 +71,20 @@ impl Map {
         };
         let count = records.number("GNU.sparse.numblocks")?;
         if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
-            return Err(invalid("its map has another number of pieces than it says"));
+            return Err(invalid("its map does not have the declared number of pieces"));
         }
         Map::new(pairs(&numbers)?, file_size, data_size)
     }
 
-    /// The map 1.0: decimal lines before the data, filled up to a block. `data_size` counts the map too.
+    /// Reads a map of format 1.0: decimal lines before the data, padded to a block. `data_size` includes the map.
     ///
     /// # Errors
-    /// The map contradicts itself or does not end.
+    /// Returns an error if the map is inconsistent or does not end.
     pub fn read(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<Map> {
         let mut lines = Lines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
         let count = usize::try_from(lines.number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
         let count = count.ok_or_else(|| invalid("its map has too many pieces"))?;
-        // Grows with what really comes, not with what the first line promises.
+        // The vector grows with the data received, not with the declared count.
         let mut segments = Vec::new();
         for _ in 0..count {
             segments.push((lines.number()?, lines.number()?));
@@ -94,20 +94,21 @@ impl Map {
     }
 }
 
-/// Adds the pieces of an old GNU header or its extensions. `is_last` tells that no extension follows.
+/// Adds the segments of an old GNU header or its extensions. `is_last` means that no extension follows.
 ///
 /// # Errors
-/// A number is none, there are too many pieces, or some follow an empty one, where other readers stop.
+/// Returns an error if a number is invalid, there are too many segments, or some follow an empty one, at which other
+/// readers stop.
 pub fn add_pieces(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
     let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid("its map goes on after its end"));
+        return Err(invalid("its map continues after its end"));
     }
     for piece in filled {
         if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
-            return Err(invalid("its map has something else than a plain number"));
+            return Err(invalid("its map contains a number that is not plain"));
         }
         segments.push((piece.offset()?, piece.length()?));
     }
@@ -138,7 +139,7 @@ impl<R: Read> Lines<'_, R> {
             match byte {
                 b'\n' => return decimal(&digits),
                 _ if digits.len() < 20 => digits.push(byte),
-                _ => return Err(invalid("its map has a number that is too long")),
+                _ => return Err(invalid("its map contains a number that is too long")),
             }
         }
     }
@@ -154,7 +155,7 @@ fn pairs(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
 fn decimal(text: &[u8]) -> io::Result<u64> {
     let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
     let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
-    number.ok_or_else(|| invalid(&format!("its map has {:?} for a number", String::from_utf8_lossy(text))))
+    number.ok_or_else(|| invalid(&format!("its map contains {:?} instead of a number", String::from_utf8_lossy(text))))
 }
 
 fn invalid(text: &str) -> io::Error {
@@ -188,15 +189,15 @@ mod tests {
     #[test]
     fn maps_that_cannot_be_are_refused() {
         for (text, says) in [
-            ("1\n0\n31\n", "31 bytes of data and the archive 30"),
+            ("1\n0\n31\n", "31 bytes of data, but the archive has 30"),
             ("1\n9000\n30\n", "outside the file"),
             ("2\n100\n10\n0\n20\n", "overlap"),
             ("1\n18446744073709551615\n30\n", "outside"),
             ("2\n0\n10\n8980\n20\n", "ends within a block"),
             ("2\n0\n10\n8704\n20\n", "ends before the file"),
-            ("x\n", "for a number"),
-            ("\n", "for a number"),
-            ("-1\n", "for a number"),
+            ("x\n", "instead of a number"),
+            ("\n", "instead of a number"),
+            ("-1\n", "instead of a number"),
             ("999999999\n", "too many pieces"),
             ("3\n0\n10\n", "too long"),
             ("111111111111111111111111\n", "too long"),

@@ -1,4 +1,5 @@
-//! Removes what is in a directory, and enters no mount point: what is mounted there may be somebody's to keep.
+//! Recursive removal of directory contents. Mount points are not entered: the filesystems mounted there may be
+//! preserved ones.
 
 use crate::jail::{self, Way};
 use nix::dir::Dir;
@@ -9,26 +10,27 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A name in a directory, whatever way led there: device and inode number of the directory, and the name.
+/// A directory entry, independent of its path: device and inode number of the directory, and the name.
 pub type Entry<'a> = ((u64, u64), &'a CStr);
 
-/// One removal.
+/// State of one removal.
 pub struct Sweep<'a> {
-    /// What stays. Of a directory that stays the content goes all the same.
+    /// Returns whether an entry is not removed. The content of a directory is removed even if the directory itself is
+    /// not.
     pub stays: &'a dyn Fn(Entry) -> bool,
-    /// Not entered either, mounted or not.
+    /// Directories that are not entered, whether they are mount points or not.
     pub closed: &'a [(u64, u64)],
-    /// Mount points and closed directories with something in them.
+    /// Number of non-empty mount points and closed directories.
     pub closed_met: u64,
-    /// Names that were looked at and are there still.
+    /// Number of names that were looked at and not removed.
     pub stayed: u64,
 }
 
 impl Sweep<'_> {
-    /// Everything in the directory. Returns whether it is empty now.
+    /// Removes the contents of a directory. Returns whether it is empty now.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn empty(&mut self, directory: &OwnedFd) -> Result<bool, Errno> {
         let here = identity(&fstat(directory)?);
         let mut empty = true;
@@ -40,10 +42,10 @@ impl Sweep<'_> {
         Ok(empty)
     }
 
-    /// One name of a directory. Returns whether it is gone.
+    /// Removes one name of a directory. Returns whether it is gone.
     ///
     /// # Errors
-    /// As [`Sweep::empty`].
+    /// Returns the same errors as [`Sweep::empty`].
     pub fn remove(&mut self, directory: impl AsFd, within: (u64, u64), name: &CStr) -> Result<bool, Errno> {
         let stays = (self.stays)((within, name));
         let removed = match jail::open(&directory, name, flags(), Way::SameFilesystem) {
@@ -60,7 +62,7 @@ impl Sweep<'_> {
         };
         match removed {
             Ok(()) => Ok(true),
-            // A mount point, of another filesystem or of a part of this one; be it a file that something is mounted on.
+            // A mount point, of another filesystem or a bind mount; it may also be a file.
             Err(Errno::EBUSY) => {
                 self.closed_met += u64::from(has_something(&directory, name)?);
                 Ok(false)
@@ -70,15 +72,15 @@ impl Sweep<'_> {
     }
 }
 
-/// Device and inode number.
+/// Returns device and inode number.
 pub fn identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// A file, or a directory with something in it.
+/// Returns whether the name is a file or a non-empty directory.
 ///
 /// # Errors
-/// It cannot be read.
+/// Returns an error if it cannot be read.
 pub fn has_something(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     match openat(&directory, name, flags(), Mode::empty()) {
         Ok(below) => Ok(names(&below)?.iter().any(|name| name.as_c_str() != c"lost+found")),
@@ -87,7 +89,8 @@ pub fn has_something(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     }
 }
 
-/// All first: what is removed while a directory is read may make it skip something.
+/// Returns all names of a directory. They are collected first: removing files while reading a directory can skip
+/// entries.
 pub fn names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
     let own = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
     let mut names = Vec::new();

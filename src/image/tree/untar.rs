@@ -1,4 +1,4 @@
-//! From members to files below the root.
+//! Unpacking members to files below the root.
 
 use super::acl::has_default;
 use super::announced::Announced;
@@ -22,10 +22,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// For 180,000 directories with paths of 60 bytes.
+/// Maximum memory for directories, in bytes: enough for 180,000 with paths of 60 bytes.
 const DIRECTORIES_BYTES: usize = 32 << 20;
 
-/// What was unpacked.
+/// Results of unpacking one part.
 #[derive(Debug, Default, PartialEq)]
 pub struct Unpacked {
     pub entries: u64,
@@ -33,12 +33,13 @@ pub struct Unpacked {
     pub conflicts: Conflicts,
 }
 
-/// Unpacks all members to their end. Later members replace earlier ones, and what stood below the root before; only
-/// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
-/// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought. `told` says how much was fetched for all this.
+/// Unpacks all members. Later members replace earlier ones and existing files; only a directory of a preserved
+/// filesystem is not replaced and counts as a conflict. Each member that is not a directory is passed to `counter`. In
+/// a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download.
 ///
 /// # Errors
-/// Those of who tells the members; the archive is malformed, cut or empty; something cannot be written. The member is named.
+/// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
+/// cannot be written. The error names the member.
 pub fn untar(
     members: Announced,
     root: &Root,
@@ -81,12 +82,13 @@ struct Unpacking<'a, 'b> {
     conflicts: Conflicts,
 }
 
-/// Is set at the end: a directory may forbid writing, and each file in it changes its mtime.
+/// Attributes of directories, which are set at the end: a directory may deny writing, and each file created in it
+/// changes its mtime.
 #[derive(Default)]
 struct Directories {
-    /// Deepest last.
+    /// Attributes by path, the deepest last.
     by_path: BTreeMap<PathBuf, Attributes>,
-    /// Of memory, about.
+    /// Approximate memory use, in bytes.
     bytes: usize,
 }
 
@@ -100,7 +102,7 @@ impl Directories {
             return Ok(());
         }
         let (count, limit) = (self.by_path.len(), DIRECTORIES_BYTES >> 20);
-        let text = format!("to remember the {count} directories up to this one takes more than {limit} MiB");
+        let text = format!("the attributes of the {count} directories so far take more than {limit} MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 }
@@ -116,9 +118,9 @@ impl Unpacking<'_, '_> {
             })?;
             self.entries += 1;
         }
-        // Layers that bring nothing are common.
+        // Layers without members are common.
         if self.entries == 0 && self.layer.is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar has no members"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar contains no members"));
         }
         self.finish_directories()
     }
@@ -135,7 +137,8 @@ impl Unpacking<'_, '_> {
         {
             return self.white_out(&path, &whiteout);
         }
-        // That of the machine which the image was made of: until it was taken away, it would pass for an installation.
+        // The install marker of the machine that the image was made of: until it was removed, it would be taken for an
+        // installation.
         if path == Path::new(marker::PATH.trim_start_matches('/')) && member.kind != Kind::Directory {
             return Ok(());
         }
@@ -168,7 +171,7 @@ impl Unpacking<'_, '_> {
         if let Some(place) = place {
             place.make_directory(first_mode(&attributes))?;
         }
-        // Nothing undoes them, and they would be much to remember.
+        // Set xattrs now: nothing undoes them, and keeping them would take much memory.
         if !attributes.xattrs.is_empty()
             && let Some(directory) = self.root.open_directory(&path)?
         {
@@ -181,13 +184,13 @@ impl Unpacking<'_, '_> {
         self.directories.add(path, attributes)
     }
 
-    /// Everything but directories.
+    /// Creates a member that is not a directory.
     fn place(&mut self, path: PathBuf, place: &Place, member: Member) -> io::Result<()> {
         let Member { kind, attributes, .. } = member;
         match kind {
             Kind::File { size } => self.file(path, place, &[(0, size)], attributes, None),
             Kind::Sparse(Map { segments, file_size }) => self.file(path, place, &segments, attributes, Some(file_size)),
-            // Attributes are those of the file, which came before.
+            // The attributes are those of the file, which came before.
             Kind::HardLink(target) => self.hard_link(&path, place, &target).map_err(|error| {
                 let target = String::from_utf8_lossy(&target);
                 io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
@@ -206,7 +209,8 @@ impl Unpacking<'_, '_> {
         }
     }
 
-    /// A file whose content is these pieces (offset and length). Holes stay holes; a last one comes from the length.
+    /// Creates a file from these pieces (offset and length). Holes remain holes; a hole at the end results from the
+    /// length.
     fn file(
         &mut self,
         path: PathBuf,
@@ -233,12 +237,12 @@ impl Unpacking<'_, '_> {
         if too_little_for(file, bytes)?.is_none() {
             return Ok(());
         }
-        // What was replaced holds its space as long as a writer has it open.
+        // Replaced files occupy their space as long as a writer has them open.
         self.writers.settle()?;
         match too_little_for(file, bytes)? {
             None => Ok(()),
             Some(free) => {
-                let text = format!("it has {bytes} bytes, and its filesystem has room for {free}");
+                let text = format!("it has {bytes} bytes, but its filesystem has only {free} bytes free");
                 Err(io::Error::new(io::ErrorKind::StorageFull, text))
             }
         }
@@ -246,7 +250,7 @@ impl Unpacking<'_, '_> {
 
     fn hard_link(&mut self, path: &Path, place: &Place, target: &[u8]) -> io::Result<()> {
         let source = self.root.existing_place(&inside(target)?)?;
-        // The file that it is another name of is a conflict already, and its content has gone by.
+        // The file that it links to is a conflict already, and its content has passed.
         if source.is_kept_directory()? {
             self.conflicts.add(path);
             return Ok(());
@@ -254,7 +258,7 @@ impl Unpacking<'_, '_> {
         if link(&source, place)? {
             return Ok(());
         }
-        // What is copied must be whole.
+        // The source of a copy must be complete.
         self.writers.settle()?;
         copy(&source, place, |file, bytes| {
             self.check_copied(bytes)?;
@@ -263,14 +267,15 @@ impl Unpacking<'_, '_> {
         })
     }
 
-    /// A member of a few bytes that copies a large file again and again is a bomb as well as a long tar: both count together.
+    /// Checks the total of tar and copies: a small member that copies a large file again and again is as much a bomb as
+    /// a long tar.
     fn check_copied(&self, more: u64) -> io::Result<()> {
         let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
         }
-        let text = "the tar, with the copies that its hard links between filesystems become, has more than";
-        let text = format!("{text} {longest} bytes, twice what its filesystems can hold");
+        let text = "the tar, with copies of files in place of hard links between filesystems, is longer than";
+        let text = format!("{text} {longest} bytes, twice the size of the target filesystems");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
@@ -294,10 +299,10 @@ impl Unpacking<'_, '_> {
     }
 }
 
-/// Where the layout mounts with `nodev` there are no devices.
+/// Creates a device, unless the layout mounts the filesystem with `nodev`.
 fn make_device(place: &Place, kind: SFlag, numbers: (u32, u32), attributes: &Attributes) -> io::Result<()> {
     if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
-        let text = "a device is refused here: the filesystem is mounted with nodev";
+        let text = "devices are not allowed here: the filesystem is mounted with nodev";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     place.make_node(kind, numbers.0, numbers.1)?;
@@ -434,7 +439,7 @@ mod tests {
     fn a_directory_with_content_is_not_replaced() {
         let tar = Tar::new().file("a/b", b"x").file("a", b"y");
         let error = Bench::new().untar(tar).unwrap_err().to_string();
-        assert_eq!(error, "a: a directory with content is there already");
+        assert_eq!(error, "a: a directory with content exists there");
     }
 
     #[test]
@@ -478,14 +483,14 @@ mod tests {
             (0..).find_map(|number| directories.add(long.join(number.to_string()), attributes()).err()).unwrap();
         let count = directories.by_path.len();
         assert!((8000..8400).contains(&count), "{count}");
-        let expected = format!("to remember the {count} directories up to this one takes more than 32 MiB");
+        let expected = format!("the attributes of the {count} directories so far take more than 32 MiB of memory");
         assert_eq!(error.to_string(), expected);
     }
 
     #[test]
     fn the_member_that_fails_is_named() {
         for (tar, says) in [
-            (Tar::new(), "the tar has no members"),
+            (Tar::new(), "the tar contains no members"),
             (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
             (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
             (Tar::new().file("./", b"x"), "./: the tar is malformed"),

@@ -1,6 +1,6 @@
-//! The way to a member's parent where kept filesystems are mounted below the root, component by component: the image's
-//! own symlinks are followed within the root, those of a kept filesystem never. They point where somebody else wanted
-//! it, and the image's files would land there.
+//! Resolution of a member's parent if preserved filesystems are mounted below the root, component by component:
+//! symlinks of the image are followed within the root, those of a preserved filesystem never. They point to where
+//! another owner wanted, and files of the image would be written there.
 
 use super::acl;
 use nix::errno::Errno;
@@ -12,25 +12,25 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// As the kernel's MAXSYMLINKS.
+/// Maximum number of symlinks, like MAXSYMLINKS of the kernel.
 const MOST_SYMLINKS: u32 = 40;
 
-/// A directory, and its path below the root without any symlink.
+/// A directory, and its path below the root without symlinks.
 pub struct Here {
     pub fd: OwnedFd,
     pub path: PathBuf,
 }
 
-/// Whether this path without symlinks is a merged mount point or below one.
+/// Returns whether this path without symlinks is at or below a merged mount point.
 pub fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// The directory at `path`. With `make`, missing ones are made 0755, and what is no directory on a kept filesystem is
-/// replaced by one.
+/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a non-directory on a
+/// preserved filesystem is replaced by one.
 ///
 /// # Errors
-/// A part of it is missing or no directory.
+/// Returns an error if a component is missing or not a directory.
 pub fn walk(root: &OwnedFd, merged: &[PathBuf], path: &Path, make: bool) -> Result<Here, Errno> {
     let top = || Ok(Here { fd: openat(root, ".", flags(), Mode::empty())?, path: PathBuf::new() });
     let mut way = vec![top()?];
@@ -38,7 +38,7 @@ pub fn walk(root: &OwnedFd, merged: &[PathBuf], path: &Path, make: bool) -> Resu
     let mut symlinks = 0;
     while let Some(name) = todo.pop_front() {
         if name == ".." {
-            // Above the root is the root.
+            // The parent of the root is the root.
             way.truncate(way.len().saturating_sub(1).max(1));
             continue;
         }
@@ -81,7 +81,7 @@ pub fn walk(root: &OwnedFd, merged: &[PathBuf], path: &Path, make: bool) -> Resu
     way.pop().ok_or(Errno::ENOENT)
 }
 
-/// ENOTDIR for everything else, symlinks too (open(2), O_PATH).
+/// Flags with which opening anything else fails with ENOTDIR, even a symlink (open(2), O_PATH).
 fn flags() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
@@ -94,7 +94,7 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-/// Apart from mkdir(2), so that the umask has no say.
+/// Creates a directory with mode 0755, set separately because mkdir(2) applies the umask.
 pub fn make_directory(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     mkdirat(&parent, name, Mode::S_IRWXU)?;
     fchmodat(&parent, name, Mode::from_bits_truncate(0o755), FchmodatFlags::FollowSymlink)

@@ -1,4 +1,4 @@
-//! Whiteouts of OCI image layers: files whose names say what of the layers below is to go.
+//! Whiteouts of OCI image layers: files whose names specify what is removed from the layers below.
 //!
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
@@ -14,29 +14,31 @@ use std::path::Path;
 
 const PREFIX: &[u8] = b".wh.";
 
-/// What a whiteout says.
+/// Effect of a whiteout.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Whiteout {
-    /// This name of its directory goes.
+    /// Removes this name from its directory.
     Name(OsString),
-    /// Everything in its directory goes.
+    /// Removes everything from its directory.
     Opaque,
-    /// Something of the tool that made the layer.
+    /// Metadata of the tool that made the layer, without effect.
     Nothing,
 }
 
 impl Whiteout {
-    /// `None` for all other members.
+    /// Parses the name of a member; `None` if it is not a whiteout.
     ///
     /// # Errors
-    /// It has the form of a whiteout, but what it names is no name.
+    /// Returns an error if it has the form of a whiteout, but with an invalid name.
     pub fn of(path: &Path) -> io::Result<Option<Whiteout>> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         match name.strip_prefix(PREFIX) {
             None => Ok(None),
-            Some(b"" | b"." | b"..") => {
-                Err(io::Error::new(io::ErrorKind::InvalidInput, "a whiteout of no name, `.` or `..` is refused"))
-            }
+            Some(b"" | b"." | b"..") => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a whiteout with an empty name, `.` or `..` is \
+                                                                 refused",
+            )),
             Some(b".wh..opq") => Ok(Some(Whiteout::Opaque)),
             Some(of_the_tool) if of_the_tool.starts_with(PREFIX) => Ok(Some(Whiteout::Nothing)),
             Some(name) => Ok(Some(Whiteout::Name(OsStr::from_bytes(name).to_owned()))),
@@ -44,24 +46,26 @@ impl Whiteout {
     }
 }
 
-/// What one layer brings: its whiteouts are only for what lies below it, wherever they stand in the tar.
+/// Names created by one layer. Its whiteouts only affect the layers below, regardless of their position in the tar.
 #[derive(Default)]
 pub struct Layer {
     brought: Names,
 }
 
 impl Layer {
+    /// Records a name of this layer.
+    ///
     /// # Errors
-    /// It brings more than can be remembered.
+    /// Returns an error if there are too many.
     pub fn brings(&mut self, place: &Place) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))
     }
 
-    /// In a layer something else may stand for a directory with its content.
+    /// Removes a directory with its content, so that the layer can replace it by another file.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn make_room(&self, place: &Place) -> io::Result<()> {
         match place.is_directory() {
             Ok(true) => {}
@@ -75,20 +79,20 @@ impl Layer {
         Ok(())
     }
 
-    /// Does what the whiteout at `path` says. `false` where something of a kept filesystem or behind a mount point is in
-    /// the way, which stays.
+    /// Applies the whiteout at `path`. Returns `false` if a part of a preserved filesystem or a mount point is in the
+    /// way, which is not removed.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// Returns an error if something cannot be removed.
     pub fn remove(&self, root: &Root, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
         let place = match root.existing_place(path) {
-            // Nothing is there that could go.
+            // There is nothing to remove.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(true);
             }
             other => other?,
         };
-        // The filesystem's own.
+        // `lost+found` belongs to the filesystem.
         let of_root = path.parent() == Some(Path::new(""));
         let lost_found: Entry = (place.parent_identity(), c"lost+found");
         let of_the_filesystem = |entry: Entry| of_root && entry == lost_found;

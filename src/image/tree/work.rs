@@ -1,14 +1,15 @@
-//! How much work an image may ask for. A few compressed bytes can be millions of headers, and each of them costs as much as one
-//! that a file follows. So blocks of headers are counted, and have to be paid for with bytes of the image.
+//! Limit on the work that an image may cause. A few compressed bytes can contain millions of headers, each of which
+//! costs as much as one that is followed by a file. So header blocks are counted, and their number is limited by the
+//! length of the image.
 
-/// Each image may have so many, however small it is.
+/// Number of header blocks that any image may have, however small it is.
 const FREE: u64 = 1 << 18;
 
-/// And so many more for each byte that came, compressed. Empty files that are numbered through have been seen to take 1.5 bytes
-/// each (zstd -19), and with PAX records they have three to five blocks.
+/// Number of further header blocks for each compressed byte received. Empty files with consecutive numbers in their
+/// names have been measured at 1.5 bytes each (zstd -19), and with PAX records they have three to five blocks.
 const PER_BYTE: u64 = 4;
 
-/// What the parts of one image have had so far that are done.
+/// Work of the finished parts of one image.
 #[derive(Debug, Default)]
 pub struct Work {
     blocks: u64,
@@ -16,24 +17,24 @@ pub struct Work {
 }
 
 impl Work {
-    /// How many blocks of headers the current part may have, now that so many bytes of it came.
+    /// Returns how many header blocks the current part may have, given the bytes of it that were fetched.
     pub fn left(&self, fetched_bytes: u64) -> u64 {
         let paid = self.fetched_bytes.saturating_add(fetched_bytes).saturating_mul(PER_BYTE);
         FREE.saturating_add(paid).saturating_sub(self.blocks)
     }
 
-    /// A part is done.
+    /// Adds a finished part.
     pub fn add(&mut self, blocks: u64, fetched_bytes: u64) {
         self.blocks += blocks;
         self.fetched_bytes += fetched_bytes;
     }
 }
 
-/// What is said when it is too much.
+/// Returns the error message for too many header blocks.
 pub fn too_much(blocks: u64) -> String {
     format!(
-        "more than {blocks} blocks of headers in the tar, and so little of the image: {PER_BYTE} for each byte that comes, and {FREE} \
-         besides, are more than any system has; make the image anew"
+        "the tar has more than {blocks} header blocks, too many for the length of the image: {PER_BYTE} per byte \
+         received and {FREE} in addition are more than any system has; recreate the image"
     )
 }
 

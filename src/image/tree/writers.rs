@@ -1,7 +1,7 @@
-//! Threads that write what files hold and set what they have besides. The parser makes the files, in the order of the
-//! archive; what is done here needs no order between files.
+//! Threads that write the content of files and set their attributes. The parser creates the files in archive order; the
+//! work done here needs no order between files.
 //!
-//! Memory is bounded by the pool that the chunks come from, open files by the queues.
+//! Memory is bounded by the pool of the chunks, the number of open files by the queues.
 
 use super::attributes::set_on_file;
 use super::member::Attributes;
@@ -18,21 +18,21 @@ use std::thread::{self, JoinHandle};
 
 const MOST_WRITERS: usize = 4;
 
-/// What goes to a writer at once: a channel operation wakes a thread, which costs as much as a small file.
+/// Size of a batch sent to a writer: a channel operation wakes a thread, which costs as much as a small file.
 const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Files that are open at most: in batches that are filled, wait or are worked off.
+/// Maximum number of open files, in batches that are being filled, queued or processed.
 const OPEN_FILES: usize = 512;
 
-/// What a file costs besides its bytes, in bytes that could be written in the same time.
+/// Cost of a file besides its content, as the number of bytes that could be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
-/// A file that was just made. It is closed when its last job is done.
+/// New file. It is closed when its last job is done.
 pub struct Made {
     pub file: File,
-    /// To name it when something goes wrong.
+    /// Path for error messages.
     pub path: PathBuf,
 }
 
@@ -47,7 +47,7 @@ enum Job {
         attributes: Attributes,
         length: Option<u64>,
     },
-    /// Everything before was done.
+    /// Acknowledges that everything before is done.
     Tell(mpsc::Sender<()>),
 }
 
@@ -58,12 +58,12 @@ struct Batch {
 
 struct Writer {
     queue: SyncSender<Batch>,
-    /// Cost of what was sent and is not done.
+    /// Cost of the batches that were sent and are not done.
     load: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
-/// The first thing that went wrong, in time.
+/// The first error of all threads.
 #[derive(Clone, Default)]
 struct First(Arc<Mutex<Option<io::Error>>>);
 
@@ -81,24 +81,24 @@ impl First {
     }
 }
 
-/// The threads, as the parser sees them.
+/// The threads, as seen by the parser.
 pub struct Writers {
     writers: Vec<Writer>,
-    /// The one that gets the next batch.
+    /// Index of the writer that gets the next batch.
     turn: usize,
     batch: Batch,
-    /// In the batch.
+    /// Number of files and bytes in the batch.
     files: usize,
     bytes: usize,
-    /// Within a file: all of it goes to one writer.
+    /// Whether a file is incomplete: all of it goes to one writer.
     within: bool,
     first: First,
-    /// Of the parser.
+    /// Clock of the parser.
     clock: Arc<Clock>,
 }
 
 impl Writers {
-    /// `clock` counts the parser's waits.
+    /// Starts the threads. `clock` counts the waits of the parser.
     pub fn start(clock: Arc<Clock>, stages: &Stages) -> Writers {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let count = cores.clamp(2, MOST_WRITERS);
@@ -109,12 +109,12 @@ impl Writers {
         Writers { writers, turn: 0, batch: Batch::new(), files: 0, bytes: 0, within: false, first, clock }
     }
 
-    /// These bytes at this place of the file. [`Writers::finish_file`] must follow before another file.
+    /// Writes bytes at an offset of a file. [`Writers::finish_file`] must follow before another file.
     ///
     /// # Errors
-    /// A writer has failed; why is told at the end.
+    /// Returns an error if a writer has failed; [`Writers::finish`] returns the cause.
     pub fn write(&mut self, to: &Arc<Made>, offset: u64, bytes: Chunk) -> io::Result<()> {
-        // The stage that fills buffers may wait for the one that this batch holds.
+        // The stage that fills buffers may be waiting for the one held by this batch.
         let held = self.batch.jobs.iter().rev().find_map(|job| match job {
             Job::Write { bytes, .. } => Some(bytes),
             _ => None,
@@ -128,10 +128,10 @@ impl Writers {
         self.add(Job::Write { to: to.clone(), offset, bytes })
     }
 
-    /// The file has all its bytes: sets its length, where there is a hole at its end, and what it has besides.
+    /// Finishes a file after all its bytes: sets its length, for a hole at its end, and its attributes.
     ///
     /// # Errors
-    /// As [`Writers::write`].
+    /// Returns the same errors as [`Writers::write`].
     pub fn finish_file(&mut self, file: Arc<Made>, attributes: Attributes, length: Option<u64>) -> io::Result<()> {
         self.within = false;
         self.batch.cost += COST_OF_A_FILE;
@@ -163,7 +163,7 @@ impl Writers {
     /// Waits until everything so far is written.
     ///
     /// # Errors
-    /// As [`Writers::write`].
+    /// Returns the same errors as [`Writers::write`].
     pub fn settle(&mut self) -> io::Result<()> {
         self.flush()?;
         let (tell, told) = mpsc::channel();
@@ -171,27 +171,27 @@ impl Writers {
             writer.send(Batch { jobs: vec![Job::Tell(tell.clone())], cost: 0 }, &self.clock)?;
         }
         drop(tell);
-        // Ends when each has told and let go of its end.
+        // This ends when each writer has answered and dropped its sender.
         let answers = self.clock.waiting(|| told.iter().count());
         if answers == self.writers.len() { Ok(()) } else { Err(stopped()) }
     }
 
-    /// Waits for the threads. `parsed` is how the parser has ended.
+    /// Waits for the threads to end. `parsed` is the result of the parser.
     ///
     /// # Errors
-    /// What went wrong first, here or there.
+    /// Returns the first error, of a writer or the parser.
     pub fn finish(mut self, parsed: io::Result<()>) -> io::Result<()> {
         let parsed = parsed.and_then(|()| self.flush());
         if let Err(error) = parsed {
-            // Where a writer was first this is only its consequence.
+            // If a writer failed first, this error is only a consequence.
             self.first.note(error);
         }
         let Writers { writers, first, clock, .. } = self;
         let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
         for thread in threads {
-            // The release aborts when a thread panics: this is for development and tests.
+            // The release build aborts on a panic: this is for development and tests.
             if clock.waiting(|| thread.join()).is_err() {
-                first.note(io::Error::other("a writer panicked; its words are on the console"));
+                first.note(io::Error::other("a writer thread panicked; see the console for its message"));
             }
         }
         first.take().map_or(Ok(()), Err)
@@ -223,7 +223,7 @@ impl Writer {
     }
 }
 
-/// The life of a writer. After an error it takes no more: what waits for it is let go, and the parser finds it gone.
+/// Runs a writer. After an error it stops: queued batches are dropped, and the parser finds it gone.
 fn write_all(batches: &Receiver<Batch>, load: &AtomicU64, clock: &Clock, first: &First) {
     loop {
         let batch = match batches.try_recv() {
@@ -251,7 +251,7 @@ impl Job {
                 let finished = sized.map_err(|error| unwritten(&error));
                 finished.and_then(|()| set_on_file(&file.file, &attributes)).map_err(|error| named(&file.path, &error))
             }
-            // Who asked may have gone.
+            // The receiver may be gone.
             Job::Tell(tell) => {
                 let _ = tell.send(());
                 Ok(())
@@ -260,7 +260,7 @@ impl Job {
     }
 }
 
-/// An error at a member.
+/// Adds the path to an error.
 pub fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -269,7 +269,7 @@ fn unwritten(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Never seen: the writer's own error came first.
+/// Never shown, because the writer's own error came first.
 fn stopped() -> io::Error {
     io::Error::other("a writer has stopped")
 }

@@ -275,7 +275,7 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
     for (words, change) in [
         ("say --overwrite", &(|receive: &mut Receive| receive.overwrite = false) as &dyn Fn(&mut Receive)),
         ("and what comes has 1048577 or more", &|receive| receive.size = Some(MIB as u64 + 1)),
-        ("a file of whole sectors", &|receive| receive.disks = named(&[path(&odd)])),
+        ("a file with a multiple of 512 bytes", &|receive| receive.disks = named(&[path(&odd)])),
         ("takes nothing", &|receive| receive.disks = named(&[path(&folder)])),
         ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),
         ("two disks are called x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),

@@ -97,15 +97,21 @@ fn the_images_installer_is_told_what_a_create_is_told() {
 fn what_no_server_has_read_is_refused() {
     type Change = fn(&mut Chosen);
     let cases: [(Change, &str); 7] = [
-        (|chosen| chosen.name = "../etc".to_owned(), "is no name of an OS definition"),
-        (|chosen| chosen.variant = "a b".to_owned(), "names no variant"),
-        (|chosen| drop(chosen.parameters.insert("a=b".to_owned(), String::new())), "is no name of a parameter"),
-        (|chosen| drop(chosen.parameters.insert("a".to_owned(), "\0".to_owned())), "has a NUL in it"),
-        (|chosen| drop(chosen.files.insert("../etc/passwd".to_owned(), File::default())), "is no path of a file"),
-        (|chosen| drop(chosen.files.insert("/etc/passwd".to_owned(), File::default())), "is no path of a file"),
+        (|chosen| chosen.name = "../etc".to_owned(), "is not a valid OS definition name"),
+        (|chosen| chosen.variant = "a b".to_owned(), "the variant name after the + is"),
+        (|chosen| drop(chosen.parameters.insert("a=b".to_owned(), String::new())), "is not a valid parameter name"),
+        (|chosen| drop(chosen.parameters.insert("a".to_owned(), "\0".to_owned())), "contains a NUL byte"),
+        (
+            |chosen| drop(chosen.files.insert("../etc/passwd".to_owned(), File::default())),
+            "is not a valid path of a file",
+        ),
+        (
+            |chosen| drop(chosen.files.insert("/etc/passwd".to_owned(), File::default())),
+            "is not a valid path of a file",
+        ),
         (
             |chosen| drop(chosen.files.insert("create".to_owned(), File::default())),
-            "web+small makes its system with a create",
+            "web+small has its own create program",
         ),
     ];
     for (change, why) in cases {
@@ -187,5 +193,5 @@ fn a_create_makes_a_whole_disk_in_place_of_an_image() {
     let mut silent = creating();
     silent.files.remove("needs");
     let refusal = planned(silent, &raw).unwrap_err().to_string();
-    assert!(refusal.contains("which programs that calls must stand in a file needs"), "{refusal}");
+    assert!(refusal.contains("has its own create program, but no file needs"), "{refusal}");
 }

@@ -105,15 +105,15 @@ fn what_there_is_not_is_told_with_what_there_is() {
     desk.web(YES);
     assert_eq!(desk.problems(), [""; 0]);
     assert_eq!(desk.bad("  os: wep"), "5:7: OS definition \"wep\" not found in os/; did you mean \"web\"?");
-    assert_eq!(desk.bad("  os: web+huge"), "5:7: web has no variant \"huge\": there is small, large");
+    assert_eq!(desk.bad("  os: web+huge"), "5:7: web: unknown variant \"huge\"; available: small, large");
     assert_eq!(
         desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
-        "6:19: web has no parameter \"ns2\": there is ns1, track\n6:35: web has no parameter \"y\": there is ns1, track"
+        "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
     );
     // A wrong word for all machines is wrong for each of them.
     desk.write("parameters.yaml", "web: [ns2=1]\n");
-    assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web has no parameter \"ns2\": there is ns1, track"]);
-    let why = "5:7: os/parameters.yaml:1:7: web has no parameter \"ns2\": there is ns1, track";
+    assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
+    let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
     assert_eq!(desk.bad("  os: web"), why);
     desk.write("parameters.yaml", "web: [ns1]\n");
     assert_eq!(
@@ -156,7 +156,7 @@ fn one_that_makes_its_system_itself_says_first_what_that_needs() {
     desk.write("noop/ganeti_api_version", "5\n10\n");
     assert_eq!(desk.problems(), [""; 0]);
     let why = desk.bad("  os: noop");
-    assert!(why.starts_with("5:7: noop makes its system with a create of its own: which programs"), "{why}");
+    assert!(why.starts_with("5:7: noop has its own create program, but no file needs"), "{why}");
     desk.write("noop/needs", "# nothing\n");
     assert_eq!(desk.problems(), [""; 0]);
     let Choice { settled, image, .. } = desk.choose("  os: noop");

@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn bad_parameters_are_told_where_they_are() {
         for (text, expected) in [
-            ("  os: we b", "5:7: \"we b\" is no name of an OS definition"),
-            ("  os: web+", "5:7: \"web+\" names no variant"),
+            ("  os: we b", "5:7: \"we b\" is not a valid OS definition name"),
+            ("  os: web+", "5:7: \"web+\": the variant name"),
             ("  os: web\n  image: debian-12", "5:7: an allocation has an os or an image, not both"),
             (
                 "  image: i\n  os_parameters: [a=b]",
@@ -88,7 +88,7 @@ mod tests {
             ("  os: web\n  os_parameters: [a=1, -a]", "6:24: \"a\" is in this list twice"),
             ("  os: web\n  os_parameters: {a: b}", "6:18: "),
             ("  os: web\n  os_parameters: a=b", "6:18: "),
-            ("  os: web\n  os_parameters:\n    - \"a b=c\"", "7:7: \"a b\" is no name of a parameter"),
+            ("  os: web\n  os_parameters:\n    - \"a b=c\"", "7:7: \"a b\" is not a valid parameter name"),
             ("", "missing field `image`"),
             ("  os:", "missing field `image`"),
         ] {

@@ -1,4 +1,4 @@
-//! What a YAML text is made of, and which bytes each value takes.
+//! Parser for a YAML text that returns the byte range of each value.
 
 use std::ops::Range;
 use yaml_rust2::Event;
@@ -7,13 +7,13 @@ use yaml_rust2::scanner::TScalarStyle;
 
 const MAX_DEPTH: usize = 64;
 
-/// Places are bytes.
+/// Value with its byte offsets.
 #[derive(Debug)]
 pub struct Node {
     pub start: usize,
-    /// Behind its last byte; none where that is not known.
+    /// Offset after its last byte; `None` if unknown.
     pub end: Option<usize>,
-    /// Written in brackets.
+    /// Whether it is written in brackets.
     pub flow: bool,
     pub within_flow: bool,
     pub kind: Kind,
@@ -29,7 +29,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Entry {
     pub key: String,
-    /// Of the key.
+    /// Offset of the key.
     pub start: usize,
     pub colon: usize,
     pub node: Node,
@@ -51,18 +51,18 @@ impl Node {
 
 pub struct Read {
     pub root: Node,
-    /// Of keys too.
+    /// Ranges of all scalars, including keys.
     pub scalars: Vec<Range<usize>>,
 }
 
-/// A collection whose end has not been seen.
+/// Collection whose end has not been parsed yet.
 struct Open {
     node: Node,
-    /// Name, start and colon of a key whose value has not been seen.
+    /// Name, start and colon of a key whose value has not been parsed yet.
     key: Option<(String, usize, usize)>,
 }
 
-/// None for several documents, anchors, tags, and what is nested too deep.
+/// Parses a text. Returns `None` for several documents, anchors, tags, and too deep nesting.
 pub fn read(text: &str) -> Option<Read> {
     let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut parser = Parser::new(text.chars());
@@ -119,7 +119,7 @@ impl Reading<'_> {
             return self.text[colon..].starts_with(':').then_some(());
         }
         let colon = self.open.last().and_then(|open| open.key.as_ref()).map(|(.., colon)| colon + 1);
-        // The parser puts a value that is not there at the next token.
+        // The parser reports an empty value at the position of the next token.
         let (start, end) = match (colon, value.is_empty() && style == TScalarStyle::Plain) {
             (Some(colon), true) => (colon, Some(colon)),
             (None, true) => (at, None),
@@ -131,7 +131,7 @@ impl Reading<'_> {
 
     fn put(&mut self, mut node: Node) -> Option<()> {
         let Some(parent) = self.open.last_mut() else {
-            // A second document is none of ours.
+            // Further documents are not supported.
             return self.root.replace(node).is_none().then_some(());
         };
         node.within_flow = parent.node.flow;
@@ -147,7 +147,7 @@ impl Reading<'_> {
     }
 }
 
-/// Of collections in blocks the last value is the end, and the first name the beginning.
+/// Sets the range of a collection. A collection in block style ends with its last value and begins with its first name.
 fn closed(mut node: Node, text: &str, at: usize) -> Option<Node> {
     node.end = match &node.kind {
         _ if node.flow => text[at..].starts_with([']', '}']).then_some(at + 1),
@@ -190,7 +190,8 @@ fn scalar_end(text: &str, at: usize, value: &str, style: TScalarStyle) -> Option
     }
 }
 
-/// The lines behind its first one that are indented as far as the first of them.
+/// Returns the end of a block scalar: of the lines after its first one that are indented at least like the first of
+/// them.
 fn block_end(text: &str, at: usize) -> Option<usize> {
     let first = at + text[at..].find('\n')? + 1;
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();

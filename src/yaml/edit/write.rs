@@ -1,10 +1,10 @@
-//! Values as YAML: in a block, or in one line.
+//! Formatting of values as YAML, in block or flow style.
 
 pub use crate::yaml::scalar;
 
 use serde_json::{Map, Value};
 
-/// In one line.
+/// Formats a value in one line.
 pub fn flow(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -17,7 +17,7 @@ pub fn flow(value: &Value) -> String {
     }
 }
 
-/// What comes behind the colon of a field with that indent. What lies deep is written in one line.
+/// Formats the value after the colon of a field with this indentation. Deeply nested values are written in one line.
 pub fn block(value: &Value, indent: usize, depth: usize, newline: &str) -> String {
     let blanks = " ".repeat(indent + 2);
     match value {
@@ -34,7 +34,7 @@ pub fn block(value: &Value, indent: usize, depth: usize, newline: &str) -> Strin
     }
 }
 
-/// An item of a list, with its dash at that column.
+/// Formats an item of a list, with its dash at this column.
 pub fn item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
     let dash = " ".repeat(column) + "- ";
     match value {
@@ -49,7 +49,7 @@ pub fn item(value: &Value, column: usize, depth: usize, newline: &str) -> String
     }
 }
 
-/// What is null is not written, nor a list without items.
+/// Returns the fields to write: neither null nor empty lists.
 fn given(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(_, value)| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty))
 }

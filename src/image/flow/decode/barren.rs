@@ -1,18 +1,19 @@
-//! Compressed bytes that nothing comes out of: skippable frames, padding, empty frames and blocks. A server that sends them for
-//! ever is never slow, and no bound on what comes out is ever reached.
+//! Limit on compressed input that produces no output: skippable frames, padding, empty frames and blocks. Without it, a
+//! server could send such input forever: the download is never slow, and no limit on the output is ever reached.
 
 use super::fault::damaged;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// In a row. More than the table of any seekable image, 4 MiB for each TiB, with what is under way between fetch and outlet
-/// (16 MiB) and the last buffer that is not full yet.
+/// Maximum length of such input in a row. It exceeds the seek table of any seekable image, 4 MiB per TiB, plus what is
+/// in flight between download and output (16 MiB) and the last buffer, which is not full yet.
 pub const MOST_BYTES: u64 = 64 << 20;
 
-/// One byte now and then does not make a row end: each makes up for so many. Frames and blocks of a single byte stay below.
+/// Number of input bytes that one output byte accounts for, so that an occasional byte does not reset the counter.
+/// Frames and blocks of a single byte stay below.
 const MADE_UP: u64 = 32;
 
-/// Of one stream: the side that reads it counts up, the side where the content leaves counts down.
+/// Counter of one stream: the reading side counts up, the output side counts down.
 pub struct Barren {
     bytes: AtomicU64,
     most: u64,
@@ -23,24 +24,27 @@ impl Barren {
         Barren { bytes: AtomicU64::new(0), most }
     }
 
-    /// So many compressed bytes came.
+    /// Counts compressed input.
     ///
     /// # Errors
-    /// Too many, and next to nothing has come out of them.
+    /// Returns an error if there was too much of it with next to no output.
     pub fn came(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as u64;
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.most {
             return Ok(());
         }
         let limit = self.most >> 20;
-        let text = "the image is not one, or was made to never end; make it anew";
-        Err(damaged(format!("more than {limit} MiB in a row of the compressed stream hold next to nothing: {text}")))
+        let text = "the file is not a valid image or was crafted to never end; recreate it";
+        Err(damaged(format!(
+            "more than {limit} MiB in a row of the compressed stream produce next to no output: \
+                             {text}"
+        )))
     }
 
-    /// So many bytes of content came out.
+    /// Counts decompressed output.
     pub fn made(&self, bytes: usize) {
         let less = |barren: u64| Some(barren.saturating_sub(MADE_UP.saturating_mul(bytes as u64)));
-        // Always Ok: there is always a new value.
+        // The closure always returns a value, so this is always `Ok`.
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }

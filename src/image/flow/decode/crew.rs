@@ -1,8 +1,8 @@
-//! Who decodes: parts that stand by themselves go to several threads, the rest is decoded where the stream is read. All of it
-//! is sent on in the order in which it lies in the stream.
+//! Thread pool of the decoder: independent parts of the stream are decoded by several threads, the rest by the thread
+//! that reads the stream. The output is in the order of the stream.
 //!
-//! No thread waits for one that waits for it: the buffer that a part is decoded into is taken before the part is handed out,
-//! in the stream's order, so the part whose turn it is always has one.
+//! There is no deadlock: the buffer for the output of a part is allocated before the part is queued, in stream order,
+//! so the part whose turn it is always has one.
 
 use super::Format;
 use super::barren::Barren;
@@ -18,33 +18,33 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use zstd::zstd_safe::DCtx;
 
-/// Most that may come out of a part. pzstd's frames are as large.
+/// Maximum output of one part, in bytes. Frames of pzstd are this large.
 pub const MOST_BYTES: usize = 8 << 20;
 
-/// Places for what comes out of parts, beside one for each thread.
+/// Number of output buffers in addition to one per thread.
 pub const ROOMS_BESIDE: usize = 3;
 
-/// Smaller parts are handed out together, until about so much comes out of them.
+/// Output size of a task, in bytes: smaller parts are grouped into one task until they reach it.
 pub const TASK_BYTES: usize = 4 << 20;
 
-/// And about so many of them: a part that nothing comes out of takes memory too. Ordinary tasks have 64 at most.
+/// Maximum number of parts in a task, since a part without output takes memory too. Ordinary tasks have 64 at most.
 const MOST_PARTS: usize = 256;
 
-/// lz4 frames that have begun and whose turn has not come: one without content holds no buffer.
+/// Maximum number of lz4 frames that have begun and whose turn has not come; a frame without content holds no buffer.
 const MOST_FRAMES: usize = 1024;
 
-/// So many fetched buffers are held by a task in the making, and twice as many together with the frame that is looked over:
-/// the fetch has 32 and must not run out of them.
+/// Maximum number of fetched buffers held by the task being assembled, and twice as many together with the frame being
+/// scanned. The download has 32 and must not run out of them.
 const HELD: usize = 8;
 const MOST_HELD: usize = 2 * HELD;
 
-/// What can be decoded by itself.
+/// Part of the stream that can be decoded independently.
 pub enum Part {
     ZstdFrame(Vec<Chunk>),
     Lz4Block(Block),
 }
 
-/// Parts that follow each other, and the place for what comes out of them.
+/// Consecutive parts, and the buffer for their output.
 struct Task {
     parts: Vec<Piece>,
     room: Filling,
@@ -53,11 +53,11 @@ struct Task {
 struct Piece {
     part: Part,
     most_bytes: usize,
-    /// In the compressed stream.
+    /// Offset in the compressed stream.
     position: u64,
 }
 
-/// What a thread needs to decode with.
+/// Decoder state of one thread.
 #[derive(Default)]
 pub struct Tools {
     zstd: Option<DCtx<'static>>,
@@ -91,7 +91,7 @@ impl Task {
     }
 }
 
-/// What the threads share.
+/// State shared by the threads.
 pub struct Shared {
     outlet: Outlet,
     tasks: Mutex<Tasks>,
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// One thread's work.
+    /// Runs one thread of the pool.
     fn work(&self, clock: &Clock) {
         let _duty = Duty(&self.outlet);
         let mut tools = Tools::default();
@@ -140,8 +140,8 @@ fn item(made: io::Result<Chunk>) -> Item {
     made.map_or_else(|error| Item::End(Err(error)), Item::Content)
 }
 
-/// Without it, a thread that panics would leave the others waiting for its part: a test would hang instead of failing. The
-/// release aborts at a panic, and needs neither this nor [`Outlet::abandon`].
+/// Guard that stops the output if a thread panics. Otherwise the other threads would wait for its part, and a test
+/// would hang instead of failing. The release build aborts on a panic and needs neither this nor [`Outlet::abandon`].
 struct Duty<'a>(&'a Outlet);
 
 impl Drop for Duty<'_> {
@@ -152,27 +152,27 @@ impl Drop for Duty<'_> {
     }
 }
 
-/// The side of the thread that reads the stream.
+/// The thread pool as seen by the thread that reads the stream.
 pub struct Crew<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     shared: &'env Shared,
     stages: &'env Stages,
     threads: usize,
     hired: bool,
-    /// What waits here count on.
+    /// Clock for the waits of this thread.
     clock: Arc<Clock>,
-    /// For what is decoded here.
+    /// Buffers for what this thread decodes.
     pool: &'env Pool,
     filling: Option<(Filling, usize)>,
     pub tools: Tools,
-    /// For what is decoded in one piece. The memory is taken as it is filled, and half of it seldom is.
+    /// Buffers for what is decoded in one piece. Memory is committed when it is filled, and half of it seldom is.
     rooms: Pool,
     turns: Pool,
-    /// The task that is being put together: what comes out of it, and how many buffers had been fetched when it began.
+    /// The task being assembled: its parts, their output size, and how many buffers had been fetched when it began.
     parts: Vec<Piece>,
     parts_bytes: usize,
     began: usize,
-    /// Of the next item.
+    /// Number of the next item.
     number: u64,
 }
 
@@ -204,24 +204,24 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         }
     }
 
-    /// Whether it is worth while to cut.
+    /// Returns whether splitting the stream is worthwhile.
     pub fn is_several(&self) -> bool {
         self.threads > 1
     }
 
-    /// Looks over the frame that begins here.
+    /// Scans the frame that begins here.
     ///
     /// # Errors
-    /// The source's own.
+    /// Returns the error of the source.
     pub fn measure(&self, input: &mut Input) -> io::Result<Option<Whole>> {
         let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(HELD) };
         zstd_frames::measure(input, MOST_BYTES, MOST_HELD - held)
     }
 
-    /// A part to decode, sooner or later.
+    /// Adds a part to decode.
     ///
     /// # Errors
-    /// Nobody needs it any more.
+    /// Returns an error if the output is closed.
     pub fn add(&mut self, input: &mut Input, part: Part, most_bytes: usize, position: u64) -> io::Result<()> {
         if self.parts_bytes + most_bytes > TASK_BYTES {
             self.hand_out(input)?;
@@ -235,10 +235,10 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         if full { self.hand_out(input) } else { Ok(()) }
     }
 
-    /// The parts that were added so far are decoded; what is decoded here comes after them.
+    /// Queues the parts added so far; what this thread decodes next comes after them.
     ///
     /// # Errors
-    /// Nobody needs it any more.
+    /// Returns an error if the output is closed.
     pub fn hand_out(&mut self, input: &mut Input) -> io::Result<()> {
         if self.parts.is_empty() {
             return Ok(());
@@ -260,7 +260,7 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         Ok(())
     }
 
-    /// This thread will do little but wait from now on: its clock goes to the first who works in its place.
+    /// Starts the threads. This thread mostly waits from now on, so its clock goes to the first of them.
     fn hire(&mut self, input: &mut Input) {
         self.hired = true;
         let mut first = Some(std::mem::take(&mut self.clock));
@@ -272,16 +272,16 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         }
     }
 
-    /// Where the next bytes are decoded to, by this thread, and with what.
+    /// Returns the free space of the current output buffer, and the decoder state of this thread.
     pub fn room(&mut self) -> (&mut [u8], &mut Tools) {
         let (filling, filled) = self.filling.get_or_insert_with(|| (self.pool.take(&self.clock), 0));
         (&mut filling[*filled..], &mut self.tools)
     }
 
-    /// So many bytes were put there.
+    /// Marks bytes of that space as filled.
     ///
     /// # Errors
-    /// Nobody needs them any more.
+    /// Returns an error if the output is closed.
     pub fn wrote(&mut self, count: usize) -> io::Result<()> {
         let Some((filling, filled)) = &mut self.filling else { return Ok(()) };
         *filled += count;
@@ -295,26 +295,26 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         }
     }
 
-    /// A place for what is decoded here in one piece.
+    /// Returns a buffer for what this thread decodes in one piece.
     pub fn whole_room(&self) -> Filling {
         self.rooms.take(&self.clock)
     }
 
-    /// An lz4 frame begins.
+    /// Starts an lz4 frame.
     ///
     /// # Errors
-    /// Nobody needs it any more.
+    /// Returns an error if the output is closed.
     pub fn begin(&mut self, input: &mut Input, sum: Sum) -> io::Result<()> {
-        // What is in the making is handed out first: the turns that are taken may come after it.
+        // Queue the task being assembled first: the slots that are taken may come after it.
         self.hand_out(input)?;
         let turn = self.turns.take(&self.clock);
         self.put(input, Item::Begins(sum, turn))
     }
 
-    /// Sends something on, after all that came before it.
+    /// Sends an item after everything that came before it.
     ///
     /// # Errors
-    /// Nobody needs it any more.
+    /// Returns an error if the output is closed.
     pub fn put(&mut self, input: &mut Input, item: Item) -> io::Result<()> {
         self.hand_out(input)?;
         self.flush()?;
@@ -329,7 +329,7 @@ impl<'scope, 'env> Crew<'scope, 'env> {
 
     fn next_number(&mut self) -> io::Result<u64> {
         if self.shared.outlet.stopped() {
-            return Err(io::Error::other("nobody needs the rest of the image"));
+            return Err(io::Error::other("the rest of the image is not needed"));
         }
         self.number += 1;
         Ok(self.number - 1)

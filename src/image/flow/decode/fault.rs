@@ -1,13 +1,13 @@
-//! What can be wrong inside a frame, and the words for it.
+//! Errors of the decoder inside a frame.
 
 use super::Format;
 use std::io;
 
 #[derive(Debug)]
 pub enum Fault {
-    /// Of the stage before: it has words of its own.
+    /// Error of the previous stage.
     Source(io::Error),
-    /// The stream ends here, in the middle of a frame.
+    /// The stream ends at this offset, in the middle of a frame.
     Cut(u64),
     Damaged(String),
 }
@@ -21,13 +21,14 @@ impl From<io::Error> for Fault {
 }
 
 impl Fault {
-    /// `position` is where in the compressed stream.
+    /// Returns the error as a message; `position` is the offset in the compressed stream.
     pub fn explain(self, format: Format, position: u64) -> io::Error {
         match self {
             Fault::Source(error) => error,
-            Fault::Cut(end) => {
-                damaged(format!("the {format} stream ends in the middle of a frame, after byte {end}: it was cut"))
-            }
+            Fault::Cut(end) => damaged(format!(
+                "the {format} stream ends in the middle of a frame, after byte {end}: it is \
+                                 truncated"
+            )),
             Fault::Damaged(text) => damaged(format!("the {format} stream is damaged near byte {position}: {text}")),
         }
     }

@@ -1,10 +1,10 @@
-//! What the first bytes say.
+//! Detection of the compression format by the first bytes.
 
 use super::fault::damaged;
 use std::fmt;
 use std::io;
 
-/// Magic numbers lie in the first bytes, a tar's in its first block.
+/// Length of the magic numbers of compression formats; a tar is recognized by its first block.
 pub const MAGIC_BYTES: usize = 6;
 pub const START_BYTES: usize = 512;
 
@@ -18,18 +18,18 @@ pub enum Format {
     Plain,
 }
 
-/// What may come uncompressed.
+/// Expected content of the stream after decompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plain {
-    /// A tar, which is known by its first header.
+    /// A tar, which is recognized by its first header.
     Tar,
-    /// Whatever it is: a disk has no magic number of its own.
+    /// Any content: a disk image has no magic number.
     AnyBytes,
-    /// The same, of a qcow2: it becomes the disk that it is.
+    /// A qcow2, which is converted to a raw disk image.
     Qcow2,
-    /// Its beginning, for where its tables are.
+    /// The beginning of a qcow2, to list the offsets of its tables.
     Qcow2Head,
-    /// Its beginning and its tables, for whether they have an order.
+    /// The beginning of a qcow2 and its tables, to check whether they are in order.
     Qcow2Tables,
 }
 
@@ -46,7 +46,7 @@ impl Plain {
 }
 
 impl Format {
-    /// None for what is not known. `Plain` is a tar.
+    /// Returns `None` for an unknown format. `Plain` means a tar.
     pub fn of(start: &[u8]) -> Option<Format> {
         match start {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Format::Zstd),
@@ -70,19 +70,20 @@ impl fmt::Display for Format {
     }
 }
 
-/// The magic number of POSIX and GNU, or, in what is older, a checksum that is right.
+/// Returns whether this is a tar header: it has the magic number of POSIX or GNU, or, in older formats, a correct
+/// checksum.
 fn is_tar(start: &[u8]) -> bool {
     let Some(header) = start.get(..512) else { return false };
     header[257..].starts_with(b"ustar") || checksum(&header[148..156]).is_some_and(|sum| sum == sum_of(header))
 }
 
-/// Octal, between spaces and a NUL.
+/// Parses the checksum field: octal digits between spaces and a NUL byte.
 fn checksum(field: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(field).ok()?;
     u32::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
 }
 
-/// Of all bytes, those of the field itself taken as spaces.
+/// Returns the sum of all bytes of a header, with the checksum field itself taken as spaces.
 fn sum_of(header: &[u8]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
     sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])
@@ -90,12 +91,12 @@ fn sum_of(header: &[u8]) -> u32 {
 
 pub fn unknown(start: &[u8]) -> io::Error {
     damaged(format!(
-        "unknown compression: the image begins with {}; zstd, lz4 (frame format), gzip, xz and plain tar are known",
+        "unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
         hex(start)
     ))
 }
 
-/// The first four bytes.
+/// Returns the first four bytes in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     let bytes: Vec<_> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     bytes.join(" ")

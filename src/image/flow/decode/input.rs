@@ -1,5 +1,5 @@
-//! The compressed stream with a look ahead: what is cut out of it, and what the decoders read, are parts of the fetched
-//! buffers themselves.
+//! The compressed stream with lookahead. The pieces cut from it, and what the decoders read, are parts of the fetched
+//! buffers; nothing is copied.
 
 use super::barren::{Barren, MOST_BYTES};
 use super::fault::damaged;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub struct Input {
     source: Reader,
-    /// Fetched, and not taken yet. None is empty.
+    /// Fetched chunks that have not been consumed. None of them is empty.
     ahead: VecDeque<Chunk>,
-    /// Chunks that came so far.
+    /// Number of chunks received so far.
     pulled: usize,
     position: u64,
     barren: Arc<Barren>,
@@ -26,7 +26,7 @@ impl Input {
         Input::bounded(source, MOST_BYTES)
     }
 
-    /// An error where so many bytes in a row bring nothing.
+    /// Creates an input with a limit on consecutive input bytes that produce no output.
     pub fn bounded(source: Reader, most_barren: u64) -> Input {
         let barren = Arc::new(Barren::up_to(most_barren));
         Input { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
@@ -36,27 +36,27 @@ impl Input {
         self.source.clock()
     }
 
-    /// Is to be told what comes out.
+    /// Returns the counter that has to be informed of all output.
     pub fn barren(&self) -> Arc<Barren> {
         self.barren.clone()
     }
 
-    /// From now on waits count on this one.
+    /// Sets the clock that waits are counted on from now on.
     pub fn count_on(&mut self, clock: Arc<Clock>) {
         self.source.count_on(clock);
     }
 
-    /// Bytes taken.
+    /// Returns the number of bytes consumed.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Where what has been fetched ends.
+    /// Returns the offset at which the fetched data ends.
     pub fn end(&self) -> u64 {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
-    /// The source has failed, or nothing comes out of it: what is read of it is not to blame.
+    /// Returns whether the source failed or produced no output, so that an error of a decoder is only a consequence.
     pub fn failed(&self) -> bool {
         self.failed
     }
@@ -65,12 +65,12 @@ impl Input {
         self.pulled
     }
 
-    /// Buffers that are held by looking ahead.
+    /// Returns the number of buffers held by the lookahead.
     pub fn held(&self) -> usize {
         self.ahead.len()
     }
 
-    /// Looks one chunk further ahead; false at the end.
+    /// Fetches one more chunk; returns `false` at the end.
     fn pull(&mut self) -> io::Result<bool> {
         let next = self.source.take_chunk(usize::MAX).and_then(|next| {
             self.barren.came(next.as_ref().map_or(0, |chunk| chunk.len()))?;
@@ -83,7 +83,8 @@ impl Input {
         Ok(more)
     }
 
-    /// Copies what lies so far ahead; says how much there is, fewer bytes than asked for only at the end.
+    /// Copies bytes at an offset ahead and returns their number, which is smaller than requested only at the end of the
+    /// stream.
     pub fn peek(&mut self, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let (mut skip, mut filled, mut at) = (offset, 0, 0);
         while filled < into.len() {
@@ -102,14 +103,14 @@ impl Input {
         Ok(filled)
     }
 
-    /// The next bytes, or the end of the stream in their place.
+    /// Returns bytes at an offset ahead, or `None` if the stream ends before.
     pub fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
         let mut bytes = [0; COUNT];
         let got = self.peek(offset, &mut bytes)?;
         Ok((got == COUNT).then_some(bytes))
     }
 
-    /// The next bytes without a copy; fewer only at the end.
+    /// Takes the next bytes without a copy; fewer only at the end of the stream.
     pub fn cut_off(&mut self, count: usize) -> io::Result<Vec<Chunk>> {
         let (mut left, mut pieces) = (count, Vec::new());
         while left > 0 {
@@ -127,13 +128,14 @@ impl Input {
         Ok(pieces)
     }
 
-    /// What lies ahead in one piece; none at the end.
+    /// Takes the next contiguous bytes; `None` at the end of the stream.
     pub fn take_some(&mut self) -> io::Result<Option<Chunk>> {
         let count = self.fill_buf()?.len();
         Ok(self.cut_off(count)?.pop())
     }
 
-    /// zstd and lz4 share them; pzstd puts one before each frame. They hold nothing of the image.
+    /// Skips skippable frames, which zstd and lz4 have in common. pzstd writes one before each frame. They contain
+    /// nothing of the image.
     pub fn skip_skippable_frames(&mut self) -> io::Result<()> {
         while let Some([0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d]) = self.peek_all::<8>(0)? {
             let mut left = 8 + u64::from(u32::from_le_bytes([a, b, c, d]));
@@ -142,7 +144,7 @@ impl Input {
                 if got == 0 {
                     let position = self.position;
                     return Err(damaged(format!(
-                        "the image ends in a skippable frame, at byte {position}: it was cut"
+                        "the image ends in a skippable frame, at byte {position}: it is truncated"
                     )));
                 }
                 let skipped = (got as u64).min(left);
@@ -165,7 +167,7 @@ impl BufRead for Input {
     fn consume(&mut self, amount: usize) {
         let Some(chunk) = self.ahead.front_mut() else { return };
         self.position += chunk.split_to(amount).len() as u64;
-        // Given back at once: the fetch may need it.
+        // Release the buffer at once: the download may need it.
         if chunk.is_empty() {
             self.ahead.pop_front();
         }

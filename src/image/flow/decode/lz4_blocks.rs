@@ -6,39 +6,39 @@ use crate::image::flow::ring::Chunk;
 use std::hash::Hasher;
 use twox_hash::XxHash32;
 
-/// How far back a block refers into those before it, when they are linked.
+/// Distance that a linked block may refer back to, in bytes.
 pub const HISTORY_BYTES: usize = 64 * 1024;
 
-/// What a frame says about itself at its beginning.
+/// Frame descriptor.
 pub struct Frame {
     pub block_bytes: usize,
-    /// Each block refers to those before it.
+    /// Whether each block refers to those before it.
     pub linked: bool,
     block_checksums: bool,
     content_checksum: bool,
     content_bytes: Option<u64>,
 }
 
-/// One block as it lies in the stream.
+/// One block as stored in the stream.
 pub struct Block {
-    /// With its checksum at the end.
+    /// Data of the block, with its checksum at the end.
     pub pieces: Vec<Chunk>,
     pub most_bytes: usize,
     stored: bool,
     checksum: bool,
 }
 
-/// What the end of a frame promises about all of its content.
+/// Length and checksum of a frame's content, as stored in the frame.
 pub struct Promise {
     checksum: Option<u32>,
     bytes: Option<u64>,
 }
 
 impl Frame {
-    /// Takes the magic number and the descriptor.
+    /// Reads the magic number and the descriptor.
     ///
     /// # Errors
-    /// The source's own, or the descriptor is cut, damaged or asks for what is unknown.
+    /// Returns the error of the source, or an error if the descriptor is truncated, damaged or not supported.
     pub fn begin(input: &mut Input) -> Result<Frame> {
         let mut bytes = [0; 19];
         let got = input.peek(0, &mut bytes)?;
@@ -49,13 +49,13 @@ impl Frame {
             return Err(Fault::Cut(input.end()));
         }
         if flags >> 6 != 1 || flags & 2 != 0 || block & 0x8f != 0 {
-            return Err(Fault::Damaged("the frame is of a version that is unknown".to_owned()));
+            return Err(Fault::Damaged("the version of the frame is not supported".to_owned()));
         }
         if hash(&bytes[4..end]).to_le_bytes()[1] != bytes[end] {
             return Err(Fault::Damaged("the header checksum does not match".to_owned()));
         }
         if dictionary {
-            return Err(Fault::Damaged("the frame needs a dictionary; compress without one".to_owned()));
+            return Err(Fault::Damaged("the frame requires a dictionary; compress without one".to_owned()));
         }
         let block_bytes = match block >> 4 {
             size @ 4..=7 => 1 << (2 * size + 8),
@@ -72,10 +72,10 @@ impl Frame {
         })
     }
 
-    /// Takes the next block, or the end of the frame.
+    /// Reads the next block, or the end of the frame.
     ///
     /// # Errors
-    /// The source's own, or the stream is cut or damaged here.
+    /// Returns the error of the source, or an error if the stream is truncated or damaged here.
     pub fn next(&self, input: &mut Input) -> Result<std::result::Result<Block, Promise>> {
         let Some(head) = input.peek_all::<4>(0)? else {
             return Err(Fault::Cut(input.end()));
@@ -115,17 +115,18 @@ impl Frame {
         Ok(Promise { checksum, bytes: self.content_bytes })
     }
 
-    /// Counts what comes out of the frame.
+    /// Returns a counter for the frame's content.
     pub fn sum(&self) -> Sum {
         Sum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }
 }
 
 impl Block {
-    /// Decodes straight into `room`, of which the first `history` bytes came before; says how much it made.
+    /// Decodes into `room`, whose first `history` bytes are the output before this block, and returns the number of
+    /// bytes written.
     ///
     /// # Errors
-    /// The block is damaged.
+    /// Returns an error if the block is damaged.
     pub fn decode(&self, history: usize, room: &mut [u8], scratch: &mut Vec<u8>) -> Result<usize> {
         let whole = match &self.pieces[..] {
             [one] => one,
@@ -155,7 +156,7 @@ impl Block {
     }
 }
 
-/// What came out of a frame so far.
+/// Running length and checksum of a frame's content.
 pub struct Sum {
     bytes: u64,
     hasher: Option<XxHash32>,
@@ -169,11 +170,13 @@ impl Sum {
         }
     }
 
+    /// Compares the content with what the frame declares.
+    ///
     /// # Errors
-    /// The frame promised something else.
+    /// Returns an error if they differ.
     pub fn check(&self, promise: &Promise) -> Result<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
-            return Err(Fault::Damaged(format!("{} bytes came out of a frame that announced {bytes}", self.bytes)));
+            return Err(Fault::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));
         }
         let found = self.hasher.as_ref().map(|hasher| hasher.finish() as u32);
         if found != promise.checksum {

@@ -1,9 +1,9 @@
-//! From the compressed stream to what is in it: zstd, lz4, gzip, xz or nothing at all, whichever its first bytes say. The end
-//! counts as an end only when the last frame is whole and nothing follows it.
+//! Decompression of a stream: zstd, lz4, gzip, xz or uncompressed, as detected by the first bytes. The stream is
+//! complete only if its last frame is complete and nothing follows it.
 //!
 //! ```text
-//! input ──> crew ─┬─> (tasks) ──> workers ─┬─> outlet, in order
-//!                 └─> (what is in one piece)┘
+//! input ──> reading thread ─┬─> tasks ──> decoder threads ──┬─> output, in order
+//!                           └─> frames decoded in place ────┘
 //! ```
 
 mod barren;
@@ -33,20 +33,21 @@ use std::io::{self, Read};
 use std::thread;
 use xz::Xz;
 
-/// More than four cores are not kept busy by anything that a link delivers.
+/// Maximum number of decoder threads: no link delivers enough data to keep more than four cores busy.
 const MOST_THREADS: usize = 4;
 
-/// What is decoded in one piece takes so much memory at most, beside the pool.
+/// Maximum memory for what is decoded in one piece, in addition to the pool.
 pub const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
-/// What is wrong with a stream that is no tar and begins so, for those who know more of it than the decoders.
+/// Returns a specific error for the first bytes of a stream that is not a tar, if the caller knows more about them than
+/// the decoders.
 pub type Refuse = fn(&[u8]) -> io::Result<()>;
 
-/// Sends the decompressed stream on, to its end or its first error. `plain` says what may come uncompressed; where that is a tar
-/// and none comes, `refuse` may have better words for it.
+/// Sends the decompressed stream on, to its end or its first error. `plain` is the expected content; if that is a tar
+/// and the stream has another format, `refuse` may return a better error.
 ///
-/// Frames of zstd and independent blocks of lz4 are decoded by several threads; all clocks are of the stage "decode". Memory
-/// is bounded whatever the stream says, and lies where that of the pool lies.
+/// zstd frames and independent lz4 blocks are decoded by several threads; all clocks belong to the stage "decode".
+/// Memory is bounded for any input and is allocated in the pool's shared memory.
 pub fn decode(compressed: Reader, plain: Plain, refuse: Refuse, pool: &Pool, stages: &Stages, sender: Sender) {
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_THREADS));
     decode_with(threads, Input::new(compressed), plain, refuse, pool, stages, sender);
@@ -66,7 +67,7 @@ fn decode_with(
         let crew = Crew::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = Decoding { input, crew, plain, refuse, format: None };
         let end = decoding.run();
-        // An error here says that nobody listens any more: then nobody needs to know.
+        // This fails only if the output is closed, and then the end is not needed.
         let _ = decoding.crew.put(&mut decoding.input, Item::End(end));
     });
 }
@@ -76,7 +77,7 @@ struct Decoding<'scope, 'env> {
     crew: Crew<'scope, 'env>,
     plain: Plain,
     refuse: Refuse,
-    /// Of the frames so far: all are of one format.
+    /// Format of the frames so far; all of them have the same one.
     format: Option<Format>,
 }
 
@@ -96,7 +97,7 @@ impl Decoding<'_, '_> {
         Ok(())
     }
 
-    /// Of the frame that begins here; none at the end of the stream.
+    /// Returns the format of the frame that begins here; `None` at the end of the stream.
     fn next_format(&mut self) -> io::Result<Option<Format>> {
         match self.format {
             Some(Format::Xz) => xz::skip_padding(&mut self.input)?,
@@ -105,7 +106,7 @@ impl Decoding<'_, '_> {
         }
         let position = self.input.position();
         let mut start = [0; format::START_BYTES];
-        // Only the first frame can be of more than one kind.
+        // Only the first frame can have any format.
         let count = if self.format.is_none() { start.len() } else { format::MAGIC_BYTES };
         let got = self.input.peek(0, &mut start[..count])?;
         let start = &start[..got];
@@ -113,7 +114,7 @@ impl Decoding<'_, '_> {
         match self.format {
             Some(_) if start.is_empty() => Ok(None),
             Some(format) if found != Some(format) => Err(damaged(format!(
-                "something follows the end of the {format} stream at byte {position}: {}",
+                "data follows the end of the {format} stream at byte {position}: {}",
                 format::hex(start)
             ))),
             None if start.is_empty() => Err(damaged("the image is empty")),
@@ -126,7 +127,7 @@ impl Decoding<'_, '_> {
         }
     }
 
-    /// As it is, without a copy.
+    /// Passes the stream on without a copy.
     fn plain(&mut self) -> io::Result<()> {
         while let Some(chunk) = self.input.take_some()? {
             self.crew.put(&mut self.input, Item::Content(chunk))?;
@@ -139,7 +140,7 @@ impl Decoding<'_, '_> {
             let position = self.input.position();
             let mut whole = self.crew.measure(&mut self.input)?;
             if whole.is_none() {
-                // With no task in the making there may be buffers enough to look further.
+                // Without a task in the making there may be enough buffers to scan further.
                 self.crew.hand_out(&mut self.input)?;
                 whole = self.crew.measure(&mut self.input)?;
             }
@@ -183,7 +184,8 @@ impl Decoding<'_, '_> {
         }
     }
 
-    /// What the next block refers to stays in front of it, so that it is decoded in one piece.
+    /// Decodes linked blocks. The data that the next block refers to stays in front of it in the buffer, so that it is
+    /// contiguous.
     fn linked_blocks(&mut self, frame: &Frame) -> fault::Result<lz4_blocks::Promise> {
         let mut history = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Brings into order again what several threads have decoded, and sends it on.
+//! Output of the decoder threads, restored to stream order.
 
 use super::Format;
 use super::barren::Barren;
@@ -10,12 +10,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// What the stream consists of; each item has a number, given out without gaps.
+/// Item of the output. Items are numbered consecutively.
 pub enum Item {
     Content(Chunk),
-    /// An lz4 frame begins, over the content of which a checksum is taken. What comes with it is free when this is sent.
+    /// Start of an lz4 frame whose content is checksummed. The buffer is a slot that is released when this item is
+    /// sent.
     Begins(Sum, Filling),
-    /// The lz4 frame ends, at this byte of the compressed stream.
+    /// End of an lz4 frame, at this offset of the compressed stream.
     Ends(Promise, u64),
     End(io::Result<()>),
 }
@@ -26,10 +27,10 @@ pub struct Outlet {
 }
 
 struct Order {
-    /// Until the end, or until nobody listens any more.
+    /// `None` after the end, or after the receiver was dropped.
     sender: Option<Sender>,
     next: u64,
-    /// Those whose turn has not come.
+    /// Items whose turn has not come.
     early: BTreeMap<u64, Item>,
     sum: Option<Sum>,
     barren: Arc<Barren>,
@@ -41,13 +42,13 @@ impl Outlet {
         Outlet { order: Mutex::new(order), stopped: AtomicBool::new(false) }
     }
 
-    /// Nothing more is sent: an error has ended the stream, or nobody listens any more.
+    /// Returns whether nothing more is sent, after an error or after the receiver was dropped.
     pub fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Sends the item if it is the next one, and those that waited for it. Who comes meanwhile waits: the stage behind is
-    /// slower then, and there is nothing to gain.
+    /// Sends the item if it is the next one, and those that waited for it. A thread that comes meanwhile waits: the
+    /// next stage is the slower one then, so there is nothing to gain.
     pub fn put(&self, number: u64, item: Item, clock: &Clock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,
@@ -68,14 +69,14 @@ impl Outlet {
         }
     }
 
-    /// A thread has panicked: the stage behind is told so, and nobody waits for its part.
+    /// Stops the output after a panic, so that the next stage gets an error and no thread waits for the missing part.
     pub fn abandon(&self) {
         self.stop(&mut self.order.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn stop(&self, order: &mut Order) {
         order.sender = None;
-        // Their buffers are what the others may wait for.
+        // Other threads may be waiting for the buffers of these items.
         order.early.clear();
         self.stopped.store(true, Ordering::Relaxed);
     }

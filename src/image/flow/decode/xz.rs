@@ -1,26 +1,29 @@
-//! xz by liblzma: one stream after the other. Every check that a stream carries is verified, and its index.
+//! xz decompression with liblzma, stream by stream. All checks of a stream and its index are verified.
 
 use super::fault::{Fault, Result};
 use super::input::Input;
 use liblzma::stream::{Action, Error, Status, Stream, TELL_UNSUPPORTED_CHECK};
 use std::io::{self, BufRead};
 
-/// 128 MiB of dictionary, twice what `xz -9` takes, as for zstd; the rest is the decoder itself.
+/// Memory limit of the decoder: a dictionary of 128 MiB, as for zstd and twice that of `xz -9`, plus the decoder
+/// itself.
 const MEMORY_BYTES: u64 = (128 + 2) << 20;
 
 pub struct Xz(Stream);
 
 impl Xz {
+    /// Creates a decoder.
+    ///
     /// # Errors
-    /// No memory.
+    /// Returns an error if there is not enough memory.
     pub fn new() -> Result<Xz> {
         Stream::new_stream_decoder(MEMORY_BYTES, TELL_UNSUPPORTED_CHECK).map(Xz).map_err(words)
     }
 
-    /// Decodes some more of the stream into `room`; says how much, and whether the stream has ended.
+    /// Decodes more of the stream into `room`; returns the number of bytes written and whether the stream has ended.
     ///
     /// # Errors
-    /// The source's own, or the stream is damaged or cut.
+    /// Returns the error of the source, or an error if the stream is damaged or truncated.
     pub fn decode_some(&mut self, input: &mut Input, room: &mut [u8]) -> Result<(usize, bool)> {
         let (at, compressed) = (input.position(), input.fill_buf()?);
         let end = compressed.is_empty();
@@ -31,16 +34,17 @@ impl Xz {
         match status {
             Status::StreamEnd => Ok((made, true)),
             _ if made == 0 && end => Err(Fault::Cut(at)),
-            Status::MemNeeded => Err(Fault::Damaged("the decoder does not go on".to_owned())),
+            Status::MemNeeded => Err(Fault::Damaged("the decoder makes no progress".to_owned())),
             _ => Ok((made, false)),
         }
     }
 }
 
-/// Zeroes between and after streams, in fours: a file is padded so to a multiple of its medium's blocks.
+/// Skips padding between and after streams: multiples of four zero bytes, which fill a file up to the block size of a
+/// medium.
 ///
 /// # Errors
-/// The source's own.
+/// Returns the error of the source.
 pub fn skip_padding(input: &mut Input) -> io::Result<()> {
     while input.peek_all::<4>(0)? == Some([0; 4]) {
         input.cut_off(4)?;
@@ -50,9 +54,11 @@ pub fn skip_padding(input: &mut Input) -> io::Result<()> {
 
 fn words(error: Error) -> Fault {
     Fault::Damaged(match error {
-        Error::Data => "data, checksum or index are not what they should be".to_owned(),
-        Error::MemLimit => "its dictionary is too large (up to 128 MiB are taken: compress with -9 or less)".to_owned(),
-        Error::UnsupportedCheck => "its integrity check is of an unknown kind".to_owned(),
+        Error::Data => "the data, a checksum or the index is wrong".to_owned(),
+        Error::MemLimit => {
+            "the dictionary is too large; at most 128 MiB are supported, compress with -9 or less".to_owned()
+        }
+        Error::UnsupportedCheck => "the integrity check is of an unsupported type".to_owned(),
         other => other.to_string(),
     })
 }

@@ -1,5 +1,5 @@
-//! zstd: where a frame ends and how much may come out of it, told by its headers (RFC 8878 §3.1.1) without decoding it;
-//! then the decoding.
+//! zstd frames: length and maximum output of a frame, read from its headers without decoding it (RFC 8878 §3.1.1), and
+//! decoding.
 
 use super::fault::{Fault, Result};
 use super::input::Input;
@@ -7,26 +7,26 @@ use crate::image::flow::ring::Chunk;
 use std::io::{self, BufRead};
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// What `zstd -d` takes without being asked, and what `--long` and `--ultra -22` produce: 128 MiB of window. It is the
-/// most that a ramdisk with 512 MiB can spare. The window is allocated by the frame's need, so `-19` takes 8 MiB.
+/// Maximum window: 128 MiB, which `zstd -d` accepts by default and `--long` and `--ultra -22` produce. It is the most
+/// that a ramdisk with 512 MiB can spare. The window is allocated as the frame requires, so `-19` takes 8 MiB.
 const WINDOW_LOG_MAX: u32 = 27;
 const WINDOW_BYTES_MAX: u64 = 1 << WINDOW_LOG_MAX;
 
 const BLOCK_BYTES_MAX: u64 = 128 * 1024;
 
-/// A frame that can be decoded by itself, in one piece.
+/// Frame that can be decoded independently and in one piece.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Whole {
     pub compressed_bytes: usize,
-    /// No more than this comes out of it.
+    /// Maximum output of the frame.
     pub most_bytes: usize,
 }
 
-/// Looks ahead over the frame that begins here. None when more than these bytes could come out of it, when more than these
-/// buffers would be held at once, or when something is wrong with it: the decoder has words for that.
+/// Scans the frame that begins here. Returns `None` if its output may exceed `most_bytes`, if the scan would hold more
+/// than `most_held` buffers, or if the frame is invalid: the decoder reports that error.
 ///
 /// # Errors
-/// The source's own.
+/// Returns the error of the source.
 pub fn measure(input: &mut Input, most_bytes: usize, most_held: usize) -> io::Result<Option<Whole>> {
     let mut bytes = [0; 18];
     let got = input.peek(0, &mut bytes)?;
@@ -56,7 +56,7 @@ pub fn measure(input: &mut Input, most_bytes: usize, most_held: usize) -> io::Re
         }
     }
     let compressed_bytes = offset + header.checksum_bytes;
-    // Its last byte is there.
+    // Make sure that the last byte of the frame is available.
     if input.peek_all::<1>(compressed_bytes - 1)?.is_none() || input.held() > most_held {
         return Ok(None);
     }
@@ -67,13 +67,14 @@ pub fn measure(input: &mut Input, most_bytes: usize, most_held: usize) -> io::Re
 struct Header {
     bytes: usize,
     content_bytes: Option<u64>,
-    /// The largest block.
+    /// Size of the largest block.
     block_bytes: u64,
     checksum_bytes: usize,
 }
 
 impl Header {
-    /// None also for what is refused: reserved bits, dictionaries and windows that are too large.
+    /// Returns `None` also for frames that the decoder rejects: with reserved bits, a dictionary or a window that is
+    /// too large.
     fn read(bytes: &[u8]) -> Option<Header> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;
@@ -114,13 +115,13 @@ impl Header {
     }
 }
 
-/// Decodes a whole frame straight into its place.
+/// Decodes a complete frame directly into its place in the output.
 ///
 /// # Errors
-/// The frame is damaged.
+/// Returns an error if the frame is damaged.
 pub fn decode_whole(decoder: &mut DCtx, pieces: &[Chunk], room: &mut [u8]) -> Result<usize> {
     begin(decoder)?;
-    // The library needs no window of its own then, which saves a copy of everything.
+    // The library then needs no window of its own, which saves a copy of all data.
     decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(words)?;
     let mut output = OutBuffer::around(room);
     let mut left = 1;
@@ -130,23 +131,23 @@ pub fn decode_whole(decoder: &mut DCtx, pieces: &[Chunk], room: &mut [u8]) -> Re
             left = decoder.decompress_stream(&mut output, &mut input).map_err(words)?;
         }
     }
-    if left == 0 { Ok(output.pos()) } else { Err(Fault::Damaged("a block does not say how long it is".to_owned())) }
+    if left == 0 { Ok(output.pos()) } else { Err(Fault::Damaged("a block does not declare its length".to_owned())) }
 }
 
 /// Starts a frame of the stream.
 ///
 /// # Errors
-/// The library's own.
+/// Returns the error of the library.
 pub fn begin(decoder: &mut DCtx) -> Result<()> {
     decoder.reset(ResetDirective::SessionAndParameters).map_err(words)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(words)?;
     Ok(())
 }
 
-/// Decodes some more of the frame into `room`; says how much, and whether the frame has ended.
+/// Decodes more of the frame into `room`; returns the number of bytes written and whether the frame has ended.
 ///
 /// # Errors
-/// The source's own, or the frame is damaged or cut.
+/// Returns the error of the source, or an error if the frame is damaged or truncated.
 pub fn decode_some(decoder: &mut DCtx, input: &mut Input, room: &mut [u8]) -> Result<(usize, bool)> {
     let mut output = OutBuffer::around(room);
     let (at, compressed) = (input.position(), input.fill_buf()?);
@@ -165,7 +166,7 @@ pub fn decode_some(decoder: &mut DCtx, input: &mut Input, room: &mut [u8]) -> Re
 fn words(code: usize) -> Fault {
     let text = get_error_name(code);
     let hint = if text.contains("too much memory") {
-        " (windows up to 128 MiB are taken: compress with --long=27 or less)"
+        "; at most 128 MiB of window are supported, compress with --long=27 or less"
     } else {
         ""
     };

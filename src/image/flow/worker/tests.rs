@@ -95,7 +95,7 @@ fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
     let id = Pid::from_raw(i32::try_from(worker.id().unwrap()).unwrap());
     kill(id, Signal::SIGSYS).unwrap();
     let error = all(&mut worker).unwrap_err().to_string();
-    assert_eq!(error, "the worker that decodes the image has ended before its time: it was killed by signal 31");
+    assert_eq!(error, "the worker that decodes the image ended unexpectedly: it was killed by signal 31");
     // Its feeder finds out, and then who feeds that.
     let clock = Clock::default();
     while sender.send(worker.pool().take(&clock).filled(1), &clock).is_ok() {}
@@ -162,15 +162,15 @@ fn a_worker_that_was_taken_over_can_say_nothing_but_content() {
             lends(region, u32::MAX as usize, u32::MAX as usize, u32::MAX as usize),
         ] {
             let error = taken_over(&[&[READY, outside]]).unwrap_err().to_string();
-            assert!(error.contains("says what cannot be"), "{error}");
+            assert!(error.contains("sent an invalid packet"), "{error}");
         }
     }
     for early in [&[Event::Inline(b"x")][..], &[end()], &[READY, READY]] {
-        assert!(taken_over(&[early]).unwrap_err().to_string().contains("says what cannot be"));
+        assert!(taken_over(&[early]).unwrap_err().to_string().contains("sent an invalid packet"));
     }
     let words = Event::Failed { is_content: true, text: "\u{1b}[2Jgone".to_owned() };
     assert_eq!(taken_over(&[&[words]]).unwrap_err().to_string(), " [2Jgone");
-    assert!(taken_over(&[&[READY]]).unwrap_err().to_string().contains("has ended before its time"));
+    assert!(taken_over(&[&[READY]]).unwrap_err().to_string().contains("ended unexpectedly"));
 }
 
 #[test]

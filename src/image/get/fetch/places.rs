@@ -1,33 +1,33 @@
-//! The places that have one image: which of them is asked now, which are asked no more, and what each of them has said.
+//! Mirrors of one image: the current one, those that are excluded, and the last error of each.
 
 use crate::image::get::Part;
 use std::io;
 
 pub struct Places {
     all: Vec<Place>,
-    /// Index of the one that is asked.
+    /// Index of the current mirror.
     at: usize,
 }
 
-/// One of the places that have the image.
+/// One mirror of the image.
 pub struct Place {
     pub url: String,
-    /// The ETag of the first answer with bytes in it, if that had one.
+    /// ETag of the first response with data, if it had one; the outer `Option` is `None` before that response.
     pub answered: Option<Option<String>>,
-    /// Why it failed the last time.
+    /// Last error.
     pub why: String,
     lost: Option<Lost>,
 }
 
-/// A place that is not asked any more.
+/// Reason for excluding a mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// It cannot continue what came so far, but may have the image from its start.
+    /// It cannot continue this download, but may have the image from its start.
     ForThisStart,
     ForGood,
 }
 
-/// Why a place gave no stream.
+/// Reason for failing to open a stream.
 pub enum Failure {
     MayPass(String),
     Lost(Lost, String),
@@ -42,7 +42,7 @@ impl Places {
         Places { all: urls.map(place).collect(), at: 0 }
     }
 
-    /// The place that is asked now.
+    /// Returns the current mirror.
     pub fn here(&self) -> &Place {
         &self.all[self.at]
     }
@@ -59,17 +59,17 @@ impl Places {
         self.all.len() == 1
     }
 
-    /// How many can still be asked.
+    /// Returns the number of mirrors that can still be used.
     pub fn left(&self) -> usize {
         self.all.iter().filter(|place| place.lost.is_none()).count()
     }
 
-    /// This place is asked no more.
+    /// Excludes the current mirror.
     pub fn lose(&mut self, lost: Lost) {
         self.here_mut().lost = Some(lost);
     }
 
-    /// On to the next place that can still be asked, if there is one; returns the URL of the one before.
+    /// Switches to the next usable mirror, if there is one, and returns the URL of the previous one.
     pub fn go_on(&mut self) -> Option<String> {
         let count = self.all.len();
         let next = (1..count).map(|step| (self.at + step) % count).find(|&index| self.all[index].lost.is_none())?;
@@ -78,24 +78,24 @@ impl Places {
         Some(before)
     }
 
-    /// Whether one that cannot go on may have the image from its start.
+    /// Returns whether an excluded mirror may have the image from its start.
     pub fn one_may_begin(&self) -> bool {
         self.all.iter().any(|place| place.lost == Some(Lost::ForThisStart))
     }
 
-    /// With what each place has said, when there are several.
+    /// Returns the final error, with the last error of each mirror if there are several.
     pub fn failed(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             return io::Error::other(format!("fetch {}: {why}, at byte {position}", place.url));
         }
         let all: Vec<String> = self.all.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
-        io::Error::other(format!("no place is left to fetch from, at byte {position}: {}", all.join("; ")))
+        io::Error::other(format!("no mirror is left to fetch from, at byte {position}: {}", all.join("; ")))
     }
 }
 
 impl Place {
-    /// What proves that this place still has the same image. A weak ETag promises the same meaning, not the same bytes
-    /// (RFC 9110 §8.8.1).
+    /// Returns the ETag that proves that this mirror still has the same image. A weak ETag promises the same meaning,
+    /// not the same bytes (RFC 9110 §8.8.1).
     pub fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }

@@ -1,15 +1,15 @@
-//! When one stream becomes several ranges, and when they become one again.
+//! Switching between one stream and several parallel ranges.
 
 use super::{Fetch, Stream};
 use crate::image::get::lanes::{Asked, Lanes};
 use std::io;
 
 impl Fetch {
-    /// Several ranges from the current place, where they are wanted and can be had.
+    /// Starts several ranges at the current position, if they are wanted and possible.
     pub(super) fn several(&mut self) -> Option<Stream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
         let Some(asked) = self.ranges() else {
-            // Another place has its turn, and nothing was measured there.
+            // The download has moved to another mirror, where nothing was measured.
             self.choice.give_up();
             return None;
         };
@@ -22,14 +22,16 @@ impl Fetch {
         }
     }
 
-    /// As the plain stream when it is taken up again, lanes need proof that the image is the same.
+    /// Returns whether the image can be fetched in ranges. Like resuming, this requires proof that the image is the
+    /// same.
     fn is_divisible(&self) -> bool {
         let here = self.places.here();
         let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
         is_known && (self.is_verified() || here.strong_etag().is_some())
     }
 
-    /// What lanes ask for. A registry's token goes with them; when it has expired, the plain stream gets another one.
+    /// Returns the request of the lanes. They use the same registry token; when it has expired, the plain stream gets
+    /// another one.
     fn ranges(&self) -> Option<Asked> {
         let here = self.places.here();
         Some(Asked {
@@ -43,7 +45,7 @@ impl Fetch {
         })
     }
 
-    /// After bytes came: whether the rest is to come by more or by fewer ranges.
+    /// Decides, after data was received, whether the rest is fetched with more or fewer ranges.
     pub(super) fn reconsider(&mut self) {
         let running = match &self.stream {
             Some(Stream::Http(_)) if self.is_divisible() => 1,
@@ -51,7 +53,7 @@ impl Fetch {
             _ => return,
         };
         let left_bytes = self.total.unwrap_or_default().saturating_sub(self.position);
-        // Lanes that are wound down are not measured any more.
+        // Lanes that are being wound down are no longer measured.
         if running != self.choice.lanes() || !self.choice.changes(left_bytes) {
             return;
         }
@@ -61,9 +63,12 @@ impl Fetch {
         }
     }
 
-    /// What goes wrong with lanes is nothing to judge a place by: the plain stream goes on from here, by its own rules.
+    /// Continues with one stream after an error of a lane. Such an error does not count against the mirror.
     pub(super) fn one_again(&mut self, error: &io::Error) {
-        tracing::warn!("image: {error}, in one of several ranges, at byte {}; going on with one stream", self.position);
+        tracing::warn!(
+            "image: {error}, in one of several ranges, at byte {}; continuing with one stream",
+            self.position
+        );
         self.stream = None;
         self.resumed += 1;
         self.choice.give_up();

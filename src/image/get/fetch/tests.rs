@@ -128,7 +128,7 @@ fn what_cannot_be_resumed_starts_over() {
         ("another ETag", || Act { etag: Some("\"two\"".into()), trust_range: true, ..Act::default() }),
         ("another ETag", || Act { etag: None, trust_range: true, ..Act::default() }),
         ("another range", || Act { content_range: Some("bytes 0-99/1000".into()), ..Act::default() }),
-        ("shorter now", || Act::status(416)),
+        ("now shorter", || Act::status(416)),
     ];
     for (says, second) in cases {
         let server = Server::start(noise(1000), move |request| match request.nth {
@@ -159,7 +159,7 @@ fn gone_is_gone() {
     });
     let outcome = fetch(&server);
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("404 Not Found when asked for the rest"), "{error}");
+    assert!(error.contains("404 Not Found to the request for the rest"), "{error}");
     assert_eq!(outcome.start_over, None);
 }
 
@@ -290,7 +290,7 @@ fn from_the_start_too_the_sizes_must_agree() {
     let short = good(&noise(998));
     let outcome = fetch_from(&[&first, &short], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("999 bytes there, 1000") && error.contains("998 bytes there"), "{error}");
+    assert!(error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes there"), "{error}");
     assert_eq!(outcome.start_over, None);
 }
 
@@ -299,7 +299,7 @@ fn rounds_through_all_places_are_bounded() {
     let start = || Server::start(noise(1000), |_| Act::cut_after(1));
     let (first, second) = (start(), start());
     let error = fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap_err().to_string();
-    assert!(error.contains("no place is left") && error.contains("end of file before message length"), "{error}");
+    assert!(error.contains("no mirror is left") && error.contains("end of file before message length"), "{error}");
     assert_eq!((first.requests().len(), second.requests().len()), (4, 4));
 }
 

@@ -1,26 +1,27 @@
-//! How many ranges are fetched at once: measured, not guessed. One stream; two when the network is what holds the burn; four
-//! when two brought more; and back when more brought nothing. So it is the link that ends it.
+//! Number of ranges fetched in parallel, chosen by measurement: one stream first; two if the network is the bottleneck;
+//! four if two were faster; and back if more were not faster.
 
 use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
-/// The best of so many measurements counts: a moment in which the server did something else must not decide for a whole image.
+/// Number of measurements, of which the best counts: a moment in which the server was busy must not decide for a whole
+/// image.
 const CHANCES: u32 = 3;
 
-/// When more lanes are tried, and what they may hold; tests make it small.
+/// Thresholds for trying more lanes, and their memory limit; tests use small values.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// How long a rate is measured; half as long before that, everything gets going.
+    /// Duration of a measurement. Half of it passes before the first one, as a warm-up.
     pub window: Duration,
-    /// With less of the image left it is not worth it.
+    /// Minimum rest of the image, in bytes, for which more lanes are worthwhile.
     pub least_bytes: u64,
-    /// Of all lanes together.
+    /// Memory of all lanes together, in bytes.
     pub memory_bytes: u64,
-    /// The network holds the burn when this share of the time is spent in reading from it: else the stages behind do, or the
-    /// digests of the pieces.
+    /// Share of the time spent reading from the network above which the network is the bottleneck. Below it, the later
+    /// stages are, or the digests of the pieces.
     pub reading: f64,
-    /// Twice as many lanes must bring so many times the bytes, or they go.
+    /// Factor by which twice as many lanes must increase the rate to be kept.
     pub growth: f64,
 }
 
@@ -31,7 +32,7 @@ impl Default for Rules {
     }
 }
 
-/// Measures one image as it comes, and chooses.
+/// Measures the download of one image and chooses the number of lanes.
 pub struct Choice {
     rules: Rules,
     trial: Trial,
@@ -43,7 +44,7 @@ impl Choice {
         Choice { rules, trial: Trial::default(), meter: Meter::begin() }
     }
 
-    /// How many lanes there are to be; 1 is the plain stream.
+    /// Returns the number of lanes to use; 1 means the plain stream.
     pub fn lanes(&self) -> u64 {
         self.trial.lanes
     }
@@ -52,18 +53,18 @@ impl Choice {
         self.rules.memory_bytes
     }
 
-    /// Another connection, or other lanes: what was measured before says nothing about them.
+    /// Restarts the measurement for another connection or number of lanes.
     pub fn begin(&mut self) {
         self.meter = Meter::begin();
     }
 
-    /// So many bytes came after waiting so long for them.
+    /// Records received bytes and the time waited for them.
     pub fn came(&mut self, bytes: usize, waited: Duration) {
         self.meter.bytes += bytes as u64;
         self.meter.reading += waited;
     }
 
-    /// Whether, with so many bytes left, there are to be more or fewer lanes from now on.
+    /// Returns whether the number of lanes has to change, given the remaining bytes.
     pub fn changes(&mut self, left_bytes: u64) -> bool {
         let took = self.meter.began.elapsed();
         let is_warm = self.meter.is_warm;
@@ -72,7 +73,7 @@ impl Choice {
         }
         let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
         let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
-        // After the stages behind have held it up, a stream first brings what has queued up meanwhile.
+        // After a delay by the later stages, a stream first delivers what has queued up meanwhile.
         self.meter = Meter { is_warm: network_holds || self.trial.lanes > 1, ..Meter::begin() };
         if !is_warm {
             return false;
@@ -84,7 +85,7 @@ impl Choice {
         before.lanes != self.trial.lanes
     }
 
-    /// One stream from now on, and for good.
+    /// Falls back to one stream permanently.
     pub fn give_up(&mut self) {
         self.trial = Trial { settled: true, ..Trial::default() };
     }
@@ -94,21 +95,21 @@ fn say(before: &Trial, after: &Trial, bytes_per_second: f64) {
     let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} ranges at once") };
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
-        tracing::info!("image: the network holds {was} at {rate:.1} MB/s; trying {is}");
+        tracing::info!("image: the network limits {was} to {rate:.1} MB/s; trying {is}");
     } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
-        tracing::info!("image: {was}: {rate:.1} MB/s, where half as many brought {fewer:.1}; {stays} {is}");
+        tracing::info!("image: {was}: {rate:.1} MB/s, compared with {fewer:.1} MB/s with half as many; {stays} {is}");
     }
 }
 
-/// Since when, and how much.
+/// Measurement in progress.
 struct Meter {
     began: Instant,
     bytes: u64,
-    /// Time in which nothing but the network was waited for.
+    /// Time spent waiting for the network.
     reading: Duration,
-    /// Connections grow faster at first, and buffers on the way are empty or full.
+    /// Whether the warm-up is over: at first connections speed up, and buffers on the way are empty or full.
     is_warm: bool,
 }
 
@@ -118,22 +119,22 @@ impl Meter {
     }
 }
 
-/// What was measured of one number of lanes.
+/// Result of a measurement with one number of lanes.
 struct Seen {
     bytes_per_second: f64,
-    /// The network holds the burn, and much is still to come.
+    /// Whether the network is the bottleneck and enough of the image is left.
     may_grow: bool,
 }
 
-/// The decision alone: rates in, number of lanes out.
+/// Decision logic: takes rates and returns the number of lanes.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: u64,
-    /// The rate of half as many, while these are tried.
+    /// Rate with half as many lanes, while these are tried.
     fewer_brought: Option<f64>,
-    /// Measurements in which these brought hardly more.
+    /// Number of measurements without a sufficient increase.
     misses: u32,
-    /// Nothing more is tried.
+    /// Whether the number of lanes is final.
     settled: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What a registry's manifests and indexes say, in OCI's words and in Docker's.
+//! Manifests and indexes of registries, in the formats of OCI and Docker.
 
 use serde::Deserialize;
 
-/// More than any image needs that somebody means to start a machine with.
+/// Maximum number of layers. No image for a machine has more.
 const MOST_LAYERS: usize = 512;
 
 const INDEXES: [&str; 2] =
@@ -20,7 +20,7 @@ const LAYERS: [&str; 6] = [
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
 ];
 
-/// As registries and Docker call it.
+/// Architecture in the terms of registries and Docker.
 const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     "amd64"
 } else if cfg!(target_arch = "aarch64") {
@@ -29,23 +29,23 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     std::env::consts::ARCH
 };
 
-/// The value of an `Accept` header that names all that can be read here.
+/// Returns the value of an `Accept` header with all supported document types.
 pub fn accepted() -> String {
     [INDEXES, MANIFESTS].concat().join(", ")
 }
 
-/// A reference leads to one of the two.
+/// Document that a reference points to.
 #[derive(Debug)]
 pub enum Document {
     Index(Index),
     Manifest(Layers),
 }
 
-/// The same image for several architectures.
+/// Index: the same image for several architectures.
 #[derive(Debug)]
 pub struct Index(Vec<Descriptor>);
 
-/// The layers of a manifest, not yet looked at.
+/// Unchecked layers of a manifest.
 #[derive(Debug)]
 pub struct Layers(Vec<Descriptor>);
 
@@ -57,7 +57,7 @@ struct Raw {
     layers: Option<Vec<Descriptor>>,
 }
 
-/// Refers to a blob or another document.
+/// Reference to a blob or another document.
 #[derive(Debug, Deserialize)]
 pub struct Descriptor {
     #[serde(rename = "mediaType", default)]
@@ -74,24 +74,28 @@ struct Platform {
 }
 
 impl Document {
+    /// Parses a document.
+    ///
     /// # Errors
-    /// It is neither, or both.
+    /// Returns an error if it is neither an index nor a manifest, or both.
     pub fn read(bytes: &[u8]) -> Result<Document, String> {
-        let raw: Raw = serde_json::from_slice(bytes).map_err(|why| format!("its manifest cannot be read: {why}"))?;
+        let raw: Raw = serde_json::from_slice(bytes).map_err(|why| format!("cannot parse the manifest: {why}"))?;
         let is = |known: [&str; 2]| raw.media_type.is_empty() || known.contains(&raw.media_type.as_str());
         match (raw.manifests, raw.layers) {
             (Some(manifests), None) if is(INDEXES) => Ok(Document::Index(Index(manifests))),
             (None, Some(layers)) if is(MANIFESTS) => Ok(Document::Manifest(Layers(layers))),
-            // What is both is read in two ways by two programs.
-            (Some(_), Some(_)) => Err("its manifest is an index too".to_owned()),
-            _ => Err(format!("its manifest is of a kind that is not known here: `{:.100}`", raw.media_type)),
+            // Two programs would read a document that is both in two ways.
+            (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
+            _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
     }
 }
 
 impl Index {
+    /// Returns the manifest for this machine.
+    ///
     /// # Errors
-    /// There is none; names those that there are.
+    /// Returns an error with the available platforms if there is none.
     pub fn for_this_machine(&self) -> Result<&Descriptor, String> {
         let fits = |platform: &Platform| platform.os == "linux" && platform.architecture == ARCHITECTURE;
         let found = self.0.iter().find(|descriptor| descriptor.platform.as_ref().is_some_and(fits));
@@ -99,29 +103,29 @@ impl Index {
             let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref());
             let name = |platform: &Platform| format!("{:.20}/{:.20}", platform.os, platform.architecture);
             let others: Vec<String> = platforms.take(20).map(name).collect();
-            format!("it has no image for linux/{ARCHITECTURE}, only for: {}", others.join(", "))
+            format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", "))
         })
     }
 }
 
 impl Layers {
-    /// Lowest first.
+    /// Returns the layers, lowest first.
     ///
     /// # Errors
-    /// There are none or too many, or one cannot be unpacked.
+    /// Returns an error if there are none or too many, or one is of an unsupported type.
     pub fn in_order(&self) -> Result<&[Descriptor], String> {
         if self.0.is_empty() || self.0.len() > MOST_LAYERS {
-            return Err(format!("it has {} layers; 1 to {MOST_LAYERS} can be unpacked", self.0.len()));
+            return Err(format!("{} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));
         }
         for Descriptor { media_type, digest, .. } in &self.0 {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
-                return Err(format!("its layer {digest:.80} is not to be had from registries: {media_type:.100}"));
+                return Err(format!("the layer {digest:.80} is not available from registries: {media_type:.100}"));
             }
             if !LAYERS.contains(&media_type.as_str()) {
-                return Err(format!("its layer {digest:.80} is no tar of files: `{media_type:.100}`"));
+                return Err(format!("the layer {digest:.80} is not a tar: `{media_type:.100}`"));
             }
         }
         let sum = self.0.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size));
-        sum.map(|_| &self.0[..]).ok_or_else(|| "its layers are larger than anything can be".to_owned())
+        sum.map(|_| &self.0[..]).ok_or_else(|| "the sum of the layer sizes overflows".to_owned())
     }
 }

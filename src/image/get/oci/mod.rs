@@ -1,5 +1,5 @@
-//! Images in OCI registries: a reference becomes a manifest for this architecture, and that the layers to unpack in order.
-//! See the OCI distribution and image specifications.
+//! Images in OCI registries: a reference resolves to a manifest for this architecture, and that to the layers to unpack
+//! in order. See the OCI distribution and image specifications.
 
 mod document;
 mod reference;
@@ -23,17 +23,18 @@ use reqwest::Url;
 use reqwest::blocking::Client;
 use signed::signed;
 
-/// Asks for manifest and layers, and who has signed them. The source's digest is that of the manifest, or of the index that it was
-/// found in.
+/// Resolves manifest and layers, and verifies the signature. The digest of the source is that of the manifest, or of
+/// the index that lists it.
 ///
 /// # Errors
-/// The registry does not answer, wants a password that nobody has given, or has no such image for this architecture; the image is not
-/// one to unpack, or nobody whose key is here has signed it; a digest or a size is not what was promised.
+/// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
+/// this architecture; if the image cannot be unpacked or has no signature by a trusted key; or if a digest or size does
+/// not match.
 pub fn reach(client: &Client, reference: &Reference, source: &Source, pace: &Pace) -> Result<Reached> {
     let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
     let secret = pull::for_url(&source.pull_secrets, &reference.url);
     if secret.is_some() && reference.is_in_the_clear() {
-        let why = "a pull secret goes over https alone: everybody on the way could read it";
+        let why = "registry credentials are only sent over https, where they cannot be intercepted";
         return Err(Error::refusal(Phase::Image, format!("{}: {why}", reference.url)));
     }
     let mut registry = Registry::new(client, reference, secret, pace);
@@ -46,13 +47,13 @@ pub fn reach(client: &Client, reference: &Reference, source: &Source, pace: &Pac
             let inner = registry.manifest(&digest.to_string(), Some(&digest), Some(*size))?;
             match Document::read(&inner.bytes).map_err(fail)? {
                 Document::Manifest(layers) => (layers, inner.digest),
-                Document::Index(_) => return Err(fail("its index holds another index".to_owned())),
+                Document::Index(_) => return Err(fail("the index contains another index".to_owned())),
             }
         }
     };
     if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
         let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
-        let text = format!("its manifest has the digest {digest}{index}, and the digest that was given is {given}");
+        let text = format!("its manifest has the digest {digest}{index}, but the specified digest is {given}");
         return Err(fail(text));
     }
     let mut digests = vec![&named.digest, &digest];
@@ -63,16 +64,17 @@ pub fn reach(client: &Client, reference: &Reference, source: &Source, pace: &Pac
     Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// A registry's digests are what proves an image: an md5 proves nothing.
+/// Parses a digest of a registry. It proves the image, so md5 is rejected.
 fn strong(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {
-        Kind::Md5 => Err(format!("it names {digest}: an md5 can be forged, a registry's digests are sha256")),
+        Kind::Md5 => Err(format!("unsupported digest {digest}: md5 can be forged, registries use sha256")),
         Kind::Sha256 | Kind::Sha512 => Ok(digest),
     }
 }
 
-/// One part for each layer. Each is asked for, so that one that is missing is known before anything is written.
+/// Returns one part for each layer. Each layer is requested, so that a missing one is detected before anything is
+/// written.
 fn layers(registry: &mut Registry, manifest: &Layers, fail: impl Fn(String) -> Error) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for layer in manifest.in_order().map_err(&fail)? {
@@ -82,7 +84,10 @@ fn layers(registry: &mut Registry, manifest: &Layers, fail: impl Fn(String) -> E
         let look = registry.blob(&parsed)?;
         match look.size_bytes {
             Some(size) if size != layer.size => {
-                return Err(fail(format!("the layer {digest} has {size} bytes, its manifest says {}", layer.size)));
+                return Err(fail(format!(
+                    "the layer {digest} has {size} bytes, but the manifest lists {}",
+                    layer.size
+                )));
             }
             _ => {}
         }

@@ -1,26 +1,26 @@
-//! `oci://HOST[:PORT]/REPOSITORY:TAG` or `…@sha256:HEX`: which registry, which repository, which image.
+//! References to images in registries: `oci://HOST[:PORT]/REPOSITORY:TAG` or `…@sha256:HEX`.
 
 use crate::image::flow::{Digest, Kind};
 use reqwest::Url;
 
-/// Docker's registry lives elsewhere than its name says.
+/// Docker's registry has another host name than its references.
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
-/// An image in a registry.
+/// Image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// As it was written.
+    /// The reference as written.
     pub url: String,
     /// `https://HOST/v2/REPOSITORY`.
     pub base: String,
     pub repository: String,
-    /// Ignored where there is a digest.
+    /// Tag; ignored if there is a digest.
     tag: String,
     pub digest: Option<Digest>,
 }
 
 impl Reference {
-    /// `None` when the URL is of another kind.
+    /// Parses a reference; `None` if the URL has another scheme.
     pub fn parse(url: &str) -> Option<Result<Reference, String>> {
         let (rest, plain) = match url.strip_prefix("oci+http://") {
             Some(rest) => (rest, true),
@@ -29,20 +29,20 @@ impl Reference {
         Some(parse(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
     }
 
-    /// What its manifest is asked for by.
+    /// Returns the name under which the manifest is requested: digest or tag.
     pub fn name(&self) -> String {
         self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
     }
 }
 
 impl Reference {
-    /// `HOST/REPOSITORY`, as tools of containers name it.
+    /// Returns `HOST/REPOSITORY`, the form used by container tools.
     pub fn without_tag(&self) -> String {
         let host = self.url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
         format!("{host}/{}", self.repository)
     }
 
-    /// Whether everybody on the way can read what is said.
+    /// Returns whether the connection is unencrypted and can be intercepted.
     pub fn is_in_the_clear(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))
@@ -50,43 +50,46 @@ impl Reference {
 }
 
 fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
-    let (host, path) = rest.split_once('/').ok_or("names no repository: write oci://HOST/REPOSITORY:TAG")?;
+    let (host, path) = rest.split_once('/').ok_or("lacks a repository; use oci://HOST/REPOSITORY:TAG")?;
     let (path, digest) = match path.split_once('@') {
         Some((path, digest)) => (path, Some(digest.parse::<Digest>()?)),
         None => (path, None),
     };
     if digest.as_ref().is_some_and(|digest| digest.kind == Kind::Md5) {
-        return Err("has an md5; a registry's digests are sha256".to_owned());
+        return Err("has an md5 digest, but registries use sha256".to_owned());
     }
     let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
     if tag.is_empty() && digest.is_none() {
-        return Err("names neither a tag nor a digest: write oci://HOST/REPOSITORY:TAG".to_owned());
+        return Err("lacks a tag or digest; use oci://HOST/REPOSITORY:TAG".to_owned());
     }
     let is_word = |word: &str, more: &str| {
         word.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
             && word.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
     };
     if !repository.split('/').all(|word| is_word(word, "._-") && !word.contains(char::is_uppercase)) {
-        return Err(format!("has no repository's name in `{repository}`: small letters, digits, . _ - and / go"));
+        return Err(format!(
+            "has an invalid repository name `{repository}`; use lower-case letters, digits, . _ - \
+                            and /"
+        ));
     }
     if !tag.is_empty() && (tag.len() > 128 || !is_word(tag, "._-")) {
-        return Err(format!("has no tag in `{tag}`: letters, digits, . _ and - go"));
+        return Err(format!("has an invalid tag `{tag}`; use letters, digits, . _ and -"));
     }
     let scheme = if plain || is_loopback(host) { "http" } else { "https" };
     let address = if host == DOCKER.0 { DOCKER.1 } else { host };
     let base = format!("{scheme}://{address}/v2/{repository}");
-    let parsed = Url::parse(&base).map_err(|why| format!("has no host in `{host}`: {why}"))?;
+    let parsed = Url::parse(&base).map_err(|why| format!("has an invalid host `{host}`: {why}"))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("has a user in it; a password belongs into a pull secret".to_owned());
+        return Err("contains a user; put credentials into a pull secret".to_owned());
     }
     if parsed.path() != format!("/v2/{repository}") {
-        return Err(format!("has no host in `{host}`"));
+        return Err(format!("has an invalid host `{host}`"));
     }
     let (repository, tag) = (repository.to_owned(), tag.to_owned());
     Ok(Reference { url: url.to_owned(), base, repository, tag, digest })
 }
 
-/// Registries on the same machine have no certificate.
+/// Returns whether the host is this machine: registries there have no certificate.
 fn is_loopback(host: &str) -> bool {
     Url::parse(&format!("http://{host}/")).is_ok_and(|url| match url.host_str() {
         Some("localhost" | "[::1]") => true,
@@ -127,19 +130,19 @@ mod tests {
     #[test]
     fn what_is_no_reference_is_refused() {
         for (url, says) in [
-            ("oci://r.example", "names no repository"),
-            ("oci://r.example/debian", "neither a tag nor a digest"),
-            ("oci://r.example/debian:", "neither a tag nor a digest"),
-            ("oci:///debian:12", "no host in ``"),
-            ("oci://r.example?x=/debian:12", "no host in `r.example?x=`"),
-            ("oci://r.example:70000/debian:12", "no host in `r.example:70000`"),
-            ("oci://me:secret@r.example/debian:12", "has a user in it"),
-            ("oci://r.example/Debian:12", "no repository's name"),
-            ("oci://r.example/../debian:12", "no repository's name"),
-            ("oci://r.example//debian:12", "no repository's name"),
-            ("oci://r.example/debian?x=:12", "no repository's name"),
-            ("oci://r.example/debian:1/2", "no tag in"),
-            ("oci://r.example/debian:1%2f", "no tag in"),
+            ("oci://r.example", "lacks a repository"),
+            ("oci://r.example/debian", "lacks a tag or digest"),
+            ("oci://r.example/debian:", "lacks a tag or digest"),
+            ("oci:///debian:12", "invalid host ``"),
+            ("oci://r.example?x=/debian:12", "invalid host `r.example?x=`"),
+            ("oci://r.example:70000/debian:12", "invalid host `r.example:70000`"),
+            ("oci://me:secret@r.example/debian:12", "contains a user"),
+            ("oci://r.example/Debian:12", "invalid repository name"),
+            ("oci://r.example/../debian:12", "invalid repository name"),
+            ("oci://r.example//debian:12", "invalid repository name"),
+            ("oci://r.example/debian?x=:12", "invalid repository name"),
+            ("oci://r.example/debian:1/2", "invalid tag"),
+            ("oci://r.example/debian:1%2f", "invalid tag"),
             ("oci://r.example/debian@sha256:12", "has 2 digits"),
             ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "has an md5"),
         ] {

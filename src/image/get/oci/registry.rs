@@ -1,4 +1,4 @@
-//! Asks a registry, with a token or a password where it wants one.
+//! Requests to a registry, with a token or password if it requires one.
 
 use super::super::look::{Look, Seen, see};
 use super::super::retry::{Answer, Pace};
@@ -13,21 +13,21 @@ use reqwest::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{StatusCode, Url};
 use std::io;
 
-/// What registries take at most, too.
+/// Maximum length of a manifest, in bytes; registries have the same limit.
 const MANIFEST_BYTES: u64 = 4 << 20;
 
 /// One repository of a registry.
 pub struct Registry<'a> {
     pub client: &'a Client,
     pub reference: &'a Reference,
-    /// What opens it.
+    /// Credentials for the registry.
     pub secret: Option<&'a PullSecret>,
     pub pace: &'a Pace,
-    /// Once the registry has wanted one.
+    /// `Authorization` header, once the registry has required one.
     pub authorization: Option<Secret>,
 }
 
-/// A manifest or an index as it came.
+/// Manifest or index as received.
 pub struct Manifest {
     pub bytes: Vec<u8>,
     pub digest: Digest,
@@ -38,10 +38,10 @@ impl<'a> Registry<'a> {
         Registry { client, reference, secret, pace, authorization: None }
     }
 
-    /// Asks for a manifest by tag or digest, and proves it.
+    /// Fetches a manifest by tag or digest, and verifies it.
     ///
     /// # Errors
-    /// It cannot be had, or is not what was promised.
+    /// Returns an error if it is not available or does not match.
     pub fn manifest(&mut self, name: &str, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
         let url = format!("{}/manifests/{name}", self.reference.base);
         let what = format!("the manifest {url}");
@@ -51,10 +51,10 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// The manifest with this tag; `None` where there is none.
+    /// Fetches the manifest with this tag; `None` if there is none.
     ///
     /// # Errors
-    /// Nobody knows whether there is one.
+    /// Returns an error if the registry does not answer the question.
     pub fn tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.document(&url, MANIFEST_BYTES)? {
@@ -64,10 +64,10 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// A small blob, proven.
+    /// Fetches a small blob and verifies it.
     ///
     /// # Errors
-    /// It cannot be had, or is not what was promised.
+    /// Returns an error if it is not available or does not match.
     pub fn small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let url = format!("{}/blobs/{digest}", self.reference.base);
         let what = format!("the blob {url}");
@@ -79,11 +79,11 @@ impl<'a> Registry<'a> {
 
     fn refused(&self, status: StatusCode) -> String {
         let hint = match (status, self.secret) {
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => ", and there is no pull secret for it",
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => " to the pull secret",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret is configured for it",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => "; the pull secret is not accepted",
             _ => "",
         };
-        format!("cannot be had: the registry answers {status}{hint}")
+        format!("cannot be fetched: the registry answers {status}{hint}")
     }
 
     fn document(&mut self, url: &str, most_bytes: u64) -> Result<Answer> {
@@ -94,10 +94,11 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Whether a blob is there, and how large it is. Some registries show their manifests to all, and want a token only here.
+    /// Returns the size of a blob. Some registries serve manifests without authentication and require a token only
+    /// here.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// Returns an error if it is not available.
     pub fn blob(&mut self, url: &Url) -> Result<Look> {
         let mut seen = see(self.client, url, self.authorization.as_ref(), self.pace)?;
         if let Seen::Refused(refusal) = &seen
@@ -108,8 +109,8 @@ impl<'a> Registry<'a> {
         seen.there(url)
     }
 
-    /// Gets a token where the registry wants one; then it is worth while to ask again. What another host wants, that a
-    /// request was led on to, is nothing that a token for the registry would help with: it goes to the registry alone.
+    /// Gets a token if the registry requires one, and returns whether to send the request again. A redirect may lead to
+    /// another host: the registry's token is not sent there.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {
@@ -132,13 +133,13 @@ fn failed(what: &str, why: String) -> Error {
     Error::new(Phase::Image, format!("{what} {why}"))
 }
 
-/// What came is what was promised of it.
+/// Checks that the document matches what was expected.
 fn proven(what: &str, bytes: Vec<u8>, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
     if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-        return Err(failed(what, format!("has {} bytes, its index says {size}", bytes.len())));
+        return Err(failed(what, format!("has {} bytes, but the index lists {size}", bytes.len())));
     }
     let mut digesting = Digesting::new(&bytes[..], expected.map_or(Kind::Sha256, |expected| expected.kind));
-    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "digest of a manifest")?;
+    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;
     let digest = digesting.finish();
     match expected {
         Some(expected) if *expected != digest => Err(failed(what, format!("has the digest {digest}"))),

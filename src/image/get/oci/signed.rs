@@ -1,5 +1,5 @@
-//! Whether an image in a registry is one that a key of cosign's has signed. The signatures lie beside it in its repository, under a tag
-//! that is its digest.
+//! Signatures of images in registries, by cosign. They are stored next to the image in its repository, under a tag
+//! derived from its digest.
 
 use super::registry::Registry;
 use crate::error::{Error, Phase, Result};
@@ -8,19 +8,19 @@ use crate::image::get::Source;
 use crate::image::get::cosign::{self, Payload, PublicKey, Signature};
 use crate::image::get::named;
 
-/// Who has signed it.
+/// Result of a verified signature.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Signed {
     pub by: String,
-    /// Id of the image, where that key has signed one.
+    /// Id of the image, if the signature covers one.
     pub named: Option<String>,
 }
 
-/// `digests` are those of what the reference leads to: the index, where there is one, and the manifest for this machine. To have signed
-/// one of them is enough.
+/// Verifies that a trusted key has signed one of the `digests`: the index, if there is one, or the manifest for this
+/// machine. Returns `None` if no keys are configured.
 ///
 /// # Errors
-/// With keys: no good signature, or one for another image. `None` without keys.
+/// Returns an error if keys are configured and there is no valid signature, or it is for another image.
 pub fn signed(registry: &mut Registry, source: &Source, digests: &[&Digest]) -> Result<Option<Signed>> {
     if source.keys.0.is_empty() {
         return Ok(None);
@@ -38,12 +38,12 @@ pub fn signed(registry: &mut Registry, source: &Source, digests: &[&Digest]) -> 
             let Some(key) = keys.iter().find(|key| key.fits(&payload, &signature.over_payload)) else { continue };
             match for_this(source, &payload, digests) {
                 Ok(named) => return Ok(Some(Signed { by: key.id.clone(), named })),
-                Err(why) => reasons.push(format!("{tag}, by {}: {why}", key.id)),
+                Err(why) => reasons.push(format!("{tag}, signed by {}: {why}", key.id)),
             }
         }
         if reasons.is_empty() {
             let count = signatures.len();
-            reasons.push(format!("{tag}: {count} signed, and none is by a key that is trusted here: {ids}"));
+            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted keys: {ids}"));
         }
     }
     if !reasons.is_empty() {
@@ -52,8 +52,8 @@ pub fn signed(registry: &mut Registry, source: &Source, digests: &[&Digest]) -> 
     let digest = digests.first().map(ToString::to_string).unwrap_or_default();
     let (repository, tag) = (registry.reference.without_tag(), digests.first().map(|digest| cosign::tag_of(digest)));
     Err(refused(format!(
-        "the image {url} is not signed: there is no {} beside it, and here only signed images are taken, by {ids}; sign it: \
-         cosign sign --key cosign.key {repository}@{digest}",
+        "the image {url} is not signed: it has no {} in its repository, and only images signed by {ids} are \
+         allowed; sign it with: cosign sign --key cosign.key {repository}@{digest}",
         tag.unwrap_or_default()
     )))
 }
@@ -64,11 +64,11 @@ fn payload(registry: &mut Registry, signature: &Signature) -> Result<Vec<u8>> {
     registry.small_blob(&digest, signature.payload_bytes)
 }
 
-/// The name that is signed. What is signed is read only when it is known who has signed it.
+/// Returns the signed name. The payload is parsed only after its signature is verified.
 fn for_this(source: &Source, payload: &[u8], digests: &[&Digest]) -> std::result::Result<Option<String>, String> {
     let Payload { digest, name } = Payload::parse(payload)?;
     if !digests.contains(&&digest) {
-        return Err(format!("it is for {digest}, which is another image"));
+        return Err(format!("it is for another image, {digest}"));
     }
     named::check(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)

@@ -171,17 +171,17 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
     contents
         .manifest("12", &json!({"manifests": [platform("linux", "s390x", &ours), platform("plan9", "mips", &ours)]}));
     let error = refusal(contents.clone());
-    assert!(error.contains("has no image for linux/") && error.contains("linux/s390x, plan9/mips"), "{error}");
+    assert!(error.contains("no image for linux/") && error.contains("linux/s390x, plan9/mips"), "{error}");
 
     let inner = contents.manifest("inner", &json!({"manifests": []}));
     contents.manifest("12", &json!({"manifests": [platform("linux", architecture, &inner)]}));
-    assert!(refusal(contents.clone()).contains("its index holds another index"));
+    assert!(refusal(contents.clone()).contains("the index contains another index"));
 
     let mut longer = platform("linux", architecture, &ours);
     longer["size"] = json!(7);
     contents.manifest("12", &json!({"manifests": [longer]}));
     let error = refusal(contents);
-    assert!(error.contains("bytes, its index says 7"), "{error}");
+    assert!(error.contains("bytes, but the index lists 7"), "{error}");
 }
 
 #[test]
@@ -192,23 +192,20 @@ fn what_a_manifest_must_not_say_is_refused() {
     let foreign = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
     let stays = "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip";
     let cases = [
-        (json!({"layers": []}), "has 0 layers"),
-        (json!({"layers": vec![layer(LAYER, &digest, 1); 513]}), "has 513 layers"),
-        (json!({"layers": [layer(foreign, &digest, 1)]}), "not to be had from registries"),
-        (json!({"layers": [layer(stays, &digest, 1)]}), "not to be had from registries"),
-        (json!({"layers": [layer("application/vnd.cncf.helm.chart", &digest, 1)]}), "is no tar of files"),
+        (json!({"layers": []}), "0 layers"),
+        (json!({"layers": vec![layer(LAYER, &digest, 1); 513]}), "513 layers"),
+        (json!({"layers": [layer(foreign, &digest, 1)]}), "not available from registries"),
+        (json!({"layers": [layer(stays, &digest, 1)]}), "not available from registries"),
+        (json!({"layers": [layer("application/vnd.cncf.helm.chart", &digest, 1)]}), "is not a tar"),
         (json!({"layers": [layer(LAYER, "sha256:12", 1)]}), "has 2 digits"),
         (json!({"layers": [layer(LAYER, "../../../x", 1)]}), "is not a digest"),
-        (json!({"layers": [layer(LAYER, &digest, u64::MAX), layer(LAYER, &digest, 1)]}), "larger than anything"),
-        (json!({"layers": [{"mediaType": LAYER, "digest": digest, "size": -1}]}), "cannot be read"),
-        (json!({"layers": [layer(LAYER, &digest, 1)]}), "cannot be had: the server answers 404"),
-        (json!({"layers": [], "manifests": []}), "is an index too"),
-        (
-            json!({"mediaType": INDEX, "layers": []}),
-            "of a kind that is not known here: `application/vnd.oci.image.index",
-        ),
-        (json!({"schemaVersion": 1, "fsLayers": []}), "of a kind that is not known here: ``"),
-        (json!([]), "cannot be read"),
+        (json!({"layers": [layer(LAYER, &digest, u64::MAX), layer(LAYER, &digest, 1)]}), "the layer sizes overflows"),
+        (json!({"layers": [{"mediaType": LAYER, "digest": digest, "size": -1}]}), "cannot parse the manifest"),
+        (json!({"layers": [layer(LAYER, &digest, 1)]}), "cannot fetch the image"),
+        (json!({"layers": [], "manifests": []}), "is also an index"),
+        (json!({"mediaType": INDEX, "layers": []}), "unsupported manifest type: `application/vnd.oci.image.index"),
+        (json!({"schemaVersion": 1, "fsLayers": []}), "unsupported manifest type: ``"),
+        (json!([]), "cannot parse the manifest"),
     ];
     for (manifest, says) in cases {
         let mut contents = contents.clone();
@@ -217,9 +214,9 @@ fn what_a_manifest_must_not_say_is_refused() {
         assert!(error.contains(says), "{says}: {error}");
     }
     for (bytes, says) in [
-        (b"<html>".to_vec(), "cannot be read"),
-        (vec![b'['; 100_000], "cannot be read"),
-        ([b"{\"layers\":".to_vec(), vec![b'['; 100_000]].concat(), "cannot be read"),
+        (b"<html>".to_vec(), "cannot parse the manifest"),
+        (vec![b'['; 100_000], "cannot parse the manifest"),
+        ([b"{\"layers\":".to_vec(), vec![b'['; 100_000]].concat(), "cannot parse the manifest"),
         (vec![b' '; (4 << 20) + 1], "longer than 4194304 bytes"),
     ] {
         let mut contents = contents.clone();
@@ -243,7 +240,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     let (path, blob) = (path.clone(), blob.clone());
     contents.0.insert(path.clone(), blob[1..].to_vec());
     let error = refusal(contents.clone());
-    assert!(error.contains(&format!("has {} bytes, its manifest says {}", blob.len() - 1, blob.len())), "{error}");
+    assert!(error.contains(&format!("has {} bytes, but the manifest lists {}", blob.len() - 1, blob.len())), "{error}");
 
     let forge =
         |number: u32| compress("zstd", &Tar::new().file("etc/hostname", format!("{number:06x}").as_bytes()).end());
@@ -254,7 +251,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     let burned =
         Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ());
     let error = burned.unwrap_err().to_string();
-    assert!(error.contains("was expected") && error.contains("/blobs/sha256:"), "{error}");
+    assert!(error.contains("digest mismatch") && error.contains("/blobs/sha256:"), "{error}");
 }
 
 /// An image of two layers, of which the upper one is not what its digest says, in a registry.
@@ -278,7 +275,7 @@ fn a_layer_replaces_nothing_before_it_is_proven() {
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().among_others();
     let error = incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("was expected") && error.ends_with("nothing of it was unpacked"), "{error}");
+    assert!(error.contains("digest mismatch") && error.ends_with("nothing was unpacked"), "{error}");
     // The lower layer was proven. Of the upper one neither file nor whiteout was looked at.
     assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "lower");
     let mut names: Vec<_> = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -293,7 +290,7 @@ fn of_an_image_with_a_forged_layer_nothing_stays() {
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap();
     let error = incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("nothing of it was unpacked"), "{error}");
+    assert!(error.contains("nothing was unpacked"), "{error}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "a lower layer alone can look like a system");
 }
 
@@ -339,7 +336,7 @@ fn a_registry_that_is_down_has_others_beside_it() {
 fn what_is_named_by_an_md5_is_refused() {
     for digest in ["md5:0123456789abcdef0123456789abcdef", "MD5:0123456789abcdef0123456789abcdef"] {
         let why = strong(digest).unwrap_err();
-        assert!(why.contains("an md5 can be forged"), "{why}");
+        assert!(why.contains("md5 can be forged"), "{why}");
     }
     assert!(strong(&sha256(b"")).is_ok() && strong(&format!("sha512:{}", "0a".repeat(64))).is_ok());
 }
@@ -353,6 +350,6 @@ fn a_layer_with_an_md5_is_not_asked_for() {
     contents.manifest("12", &json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [layer]}));
     let server = contents.serve();
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("an md5 can be forged"), "{error}");
+    assert!(error.contains("md5 can be forged"), "{error}");
     assert!(!server.requests().iter().any(|request| request.path.contains("blobs")), "it is refused by its name");
 }

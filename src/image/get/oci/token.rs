@@ -1,5 +1,5 @@
-//! What answers a registry's 401: user and password, or a token, which it wants even from those it does not know. The 401 says where to
-//! get one.
+//! Answer to a registry's 401 response: user and password, or a token, which a registry may require even for anonymous
+//! access. The response names the token service.
 
 use super::super::retry::{Answer, Pace};
 use crate::error::{Context, Error, Phase, Result};
@@ -15,23 +15,23 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// A registry calls it by one name or the other.
+/// Token in a response. Registries use one field or the other.
 #[derive(Deserialize)]
 struct Given {
     token: Option<String>,
     access_token: Option<String>,
 }
 
-/// Where tokens are to be had, and for what.
+/// Token service, and what to request from it.
 struct Realm {
     url: Url,
     wanted: Vec<(&'static str, String)>,
 }
 
-/// The value of the `Authorization` header that answers this 401.
+/// Returns the value of the `Authorization` header that answers a 401 response.
 ///
 /// # Errors
-/// The registry wants a password and there is none, or there is no token to be had.
+/// Returns an error if the registry requires a password that is not configured, or no token is available.
 pub fn answer(
     client: &Client,
     repository: &str,
@@ -48,22 +48,23 @@ pub fn answer(
         if let Some(secret) = secret.filter(|secret| wants_basic && !secret.username.is_empty()) {
             return Ok(basic(secret));
         }
-        let kind = others.first().map_or("nothing that it names", |one| words(one).0);
-        return Err(fail(&format!("wants a user and a password ({kind:.40}): give the image a pull secret for it")));
+        let kind = others.first().map_or("no supported scheme", |one| words(one).0);
+        return Err(fail(&format!("requires user and password ({kind:.40}); configure a pull secret for it")));
     };
     let Some(realm) = Realm::of(challenge, repository) else {
-        return Err(fail(&format!("does not say where its tokens are: `{challenge:.200}`")));
+        return Err(fail(&format!("names no valid token service: `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {
         let host = authority(&realm.url);
         let why = format!(
-            "which is neither its own host and port nor the token_service of the pull secret: no password is sent there. If {host} is right, add \
-             `token_service: {host}` to the pull_secret, or \"token_service\" to the registry's entry in config.json"
+            "which is neither its own host and port nor the token_service of the pull secret: no password is sent \
+             there. If {host} is right, add `token_service: {host}` to the pull_secret, or \"token_service\" to the \
+             registry's entry in config.json"
         );
         return Err(fail(&format!("names the token service {}, {why}", realm.url)));
     }
-    // Whoever gets a secret must not lead it on to another host.
+    // A server that receives a secret must not redirect it to another host.
     let client = http::client_that_stays()?;
     match secret.identitytoken.is_empty() {
         true => realm.token(pace, |url| client.get(url).header(AUTHORIZATION, basic(secret).reveal())),
@@ -83,11 +84,11 @@ impl Realm {
 
     fn token(mut self, pace: &Pace, ask: impl Fn(Url) -> RequestBuilder) -> Result<Secret> {
         self.url.query_pairs_mut().extend_pairs(&self.wanted);
-        let what = format!("ask for a token at {}", self.url);
+        let what = format!("request a token at {}", self.url);
         given(&what, pace, || ask(self.url.clone()))
     }
 
-    /// As <https://distribution.github.io/distribution/spec/auth/oauth/> has it.
+    /// Requests a token as in <https://distribution.github.io/distribution/spec/auth/oauth/>.
     fn refreshed(&self, pace: &Pace, client: &Client, token: &Secret) -> Result<Secret> {
         let mut form = self.url.clone();
         form.set_query(None);
@@ -95,34 +96,35 @@ impl Realm {
         form.query_pairs_mut().extend_pairs(fixed).extend_pairs(&self.wanted);
         let form = Secret::new(form.query().unwrap_or_default());
         let request = || client.post(self.url.clone()).header(CONTENT_TYPE, FORM).body(form.reveal().to_owned());
-        given(&format!("ask for a token at {}", self.url), pace, request)
+        given(&format!("request a token at {}", self.url), pace, request)
     }
 }
 
-/// The token in the answer.
+/// Sends the request and returns the token in the response.
 fn given(what: &str, pace: &Pace, request: impl Fn() -> RequestBuilder) -> Result<Secret> {
     let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
     let bytes = match pace.read(what, ANSWER_BYTES, request)? {
         Answer::Document(bytes) => bytes,
-        Answer::Other(response) => return Err(failed(format!("the answer is {}", response.status()))),
+        Answer::Other(response) => return Err(failed(format!("the server answers {}", response.status()))),
     };
-    // The reader's own words could have the token in them.
-    let given: Given = serde_json::from_slice(&bytes).map_err(|_| failed("the answer is not understood".to_owned()))?;
+    // The parser's own message could contain the token.
+    let given: Given = serde_json::from_slice(&bytes).map_err(|_| failed("cannot parse the response".to_owned()))?;
     let token = given.token.or(given.access_token).filter(|token| !token.is_empty());
-    let token = token.ok_or_else(|| failed("there is none in the answer".to_owned()))?;
+    let token = token.ok_or_else(|| failed("the response contains no token".to_owned()))?;
     let value = format!("Bearer {token}");
     HeaderValue::from_str(&value).context(Phase::Image, || what.to_owned())?;
     Ok(Secret::new(value))
 }
 
-/// User and password as a header.
+/// Returns user and password as a header.
 fn basic(secret: &PullSecret) -> Secret {
     let PullSecret { username, password, .. } = secret;
     Secret::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
 }
 
-/// Returns whether a token service may receive the password of a registry. That is the registry's own host and port, or the service in the pull secret. Without
-/// this rule a registry that was taken over, and has seen tokens only, could collect passwords. A registry over TLS never leads to plain HTTP.
+/// Returns whether a token service may receive the password of a registry. It may if it is at the registry's own host
+/// and port, or is the service in the pull secret. Without this rule a compromised registry, which has seen tokens
+/// only, could collect passwords. A registry over TLS never leads to plain HTTP.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -142,11 +144,11 @@ fn authority(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// What answers a 401 for a blob's URL, when the old token has expired on the way. A host that the registry has led on to gets no
-/// answer: what opens the registry is not for it.
+/// Returns the header for a blob's URL after the previous token has expired. A host that the registry has redirected to
+/// gets none: it must not receive the registry's credentials.
 ///
 /// # Errors
-/// As [`answer`].
+/// Returns the same errors as [`answer`].
 pub fn renewed(
     client: &Client,
     url: &str,
@@ -156,19 +158,19 @@ pub fn renewed(
 ) -> Result<Secret> {
     if !Url::parse(url).is_ok_and(|own| own.origin() == refusal.url().origin()) {
         let (status, host) = (refusal.status(), refusal.url().host_str().unwrap_or_default());
-        let text = format!("the server answers {status}, and it is {host}, which the registry has led on to");
+        let text = format!("the server answers {status}; it is {host}, to which the registry has redirected");
         return Err(Error::new(Phase::Image, text));
     }
     let repository = url.split_once("/v2/").and_then(|(_, rest)| rest.split_once("/blobs/"));
     answer(client, repository.map_or("", |(repository, _)| repository), refusal, secret, pace)
 }
 
-/// The scheme of a challenge, and what follows it.
+/// Splits a challenge into its scheme and parameters.
 fn words(challenge: &str) -> (&str, &str) {
     challenge.trim().split_once(' ').unwrap_or((challenge.trim(), ""))
 }
 
-/// `key="value, with commas",other=word`.
+/// Parses `key="value, with commas",other=word`.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text.trim();

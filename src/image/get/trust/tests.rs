@@ -100,14 +100,17 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
     let cut = &BY_ONE[..BY_ONE.len() / 2];
     let bad_kind = with_line(BY_ONE, 2, &format!("RV{}", &by_one[2..]));
     let (manifest, sha256) = (one_bit(MANIFEST_TEXT), one_bit(SHA256_TEXT));
-    let does_not_fit = "does not fit http://images/os/img.tar.zst.manifest?a=b: one of them is damaged or forged";
+    let does_not_fit = "does not match http://images/os/img.tar.zst.manifest?a=b: one of them is damaged or forged";
     let cases: Vec<Case> = vec![
         (vec![], "img.tar.zst?a=b is not signed: neither img.tar.zst.manifest.minisig nor img.tar.zst.sha256.minisig"),
-        (vec![], "sign it: sha256sum img.tar.zst > img.tar.zst.sha256 && minisign -S -m img.tar.zst.sha256"),
+        (vec![], "sign it with: sha256sum img.tar.zst > img.tar.zst.sha256 && minisign -S -m img.tar.zst.sha256"),
         (vec![(".manifest", MANIFEST_TEXT), (".sha256", SHA256_TEXT)], "is not signed"),
-        (vec![(".manifest.minisig", BY_ONE)], "img.tar.zst.manifest?a=b is not there, and its signature is"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)], "signed by key 1D1052ED9DBCA100; the keys"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)], "trusted here are 6C22FE75B6915BAB"),
+        (vec![(".manifest.minisig", BY_ONE)], "img.tar.zst.manifest?a=b does not exist, but its signature does"),
+        (
+            vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)],
+            "signed by key 1D1052ED9DBCA100, which is not trusted",
+        ),
+        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)], "trusted keys: 6C22FE75B6915BAB"),
         (vec![(".manifest", &manifest), (".manifest.minisig", BY_ONE)], does_not_fit),
         (vec![(".manifest", &manifest), (".manifest.minisig", BY_ONE_PLAIN)], does_not_fit),
         (vec![(".manifest", SHA256_TEXT), (".manifest.minisig", BY_ONE)], does_not_fit),
@@ -115,13 +118,13 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &swapped)], does_not_fit),
         (
             vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabelled)],
-            "signed by key 1D1052ED9DBCA100; the keys",
+            "signed by key 1D1052ED9DBCA100, which is not trusted",
         ),
         (vec![(".sha256", &sha256), (".sha256.minisig", SHA256_BY_ONE)], "damaged or forged"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"")], "is no signature of minisign: it has fewer"),
+        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"")], "is not a minisign signature: it has fewer"),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"\xff\n\xff\n\n\n")], "second line is not 74 bytes"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", cut)], "is no signature of minisign"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &bad_kind)], "of a kind that is not known"),
+        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", cut)], "is not a minisign signature"),
+        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &bad_kind)], "unsupported algorithm"),
     ];
     for (files, says) in cases {
         for digest in [None, Some(DIGEST)] {
@@ -142,10 +145,10 @@ fn what_is_signed_must_be_about_this_image() {
     let sha256: Files = &[(".sha256", SHA256_TEXT), (".sha256.minisig", SHA256_BY_ONE)];
     let (other, sha512) = (format!("sha256:{}", "0a".repeat(32)), format!("sha512:{}", "0a".repeat(64)));
     for (files, digest, size, says) in [
-        (manifest, None, 11, "it is about 10 bytes, and the server's image has 11"),
-        (manifest, Some(other.as_str()), 10, "the digest that was given is sha256:0a0a"),
+        (manifest, None, 11, "it is for an image of 10 bytes, but the server's image has 11"),
+        (manifest, Some(other.as_str()), 10, "the specified digest is sha256:0a0a"),
         (sha256, Some(&other), 10, "it has sha256:01d448"),
-        (sha256, Some(&sha512), 10, "give the sha256, so that"),
+        (sha256, Some(&sha512), 10, "specify the sha256, so that"),
     ] {
         let error = verified_with(files, &keys(&[ONE]), digest, size).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -216,16 +219,16 @@ fn keys_come_from_the_command_line_and_the_ramdisk() {
     for (text, says) in [
         ("", "it is not 42 bytes in base64"),
         ("RWSrW5G2df4ibM6Z", "it is not 42 bytes in base64"),
-        (&format!("RU{}", &line(ONE)[2..]), "of a kind that is not known"),
+        (&format!("RU{}", &line(ONE)[2..]), "unsupported algorithm"),
     ] {
         let error = Keys::read(&[text.to_owned()], Path::new("/no/such")).unwrap_err();
         assert!(error.to_string().contains(says) && error.to_string().contains("drophammer.key="), "{error}");
         assert_eq!(error.phase, Phase::Settings);
     }
     for (name, text, says) in [
-        ("bad.pub", "ssh-ed25519 AAAA", "bad.pub: `ssh-ed25519 AAAA` is no minisign public key"),
-        ("empty.pub", "untrusted comment: x\n", "does not have exactly one key"),
-        ("two-in-one.pub", &format!("{ONE}{TWO}"), "does not have exactly one key"),
+        ("bad.pub", "ssh-ed25519 AAAA", "bad.pub: `ssh-ed25519 AAAA` is not a minisign public key"),
+        ("empty.pub", "untrusted comment: x\n", "must contain exactly one key"),
+        ("two-in-one.pub", &format!("{ONE}{TWO}"), "must contain exactly one key"),
         ("one.key", ONE, "only *.pub files"),
     ] {
         std::fs::write(there.join(name), text).unwrap();

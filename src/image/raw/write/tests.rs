@@ -157,18 +157,21 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
     hybrid[512] = b'E';
     let fat = [&[0xeb, 0x3c, 0x90][..], &noise(507), &[0x55, 0xaa], &noise(1000)].concat();
     let cases = [
-        (tar.clone(), "the image is a tar archive, and the layout says image: true"),
+        (tar.clone(), "the image is a tar archive, but the layout has image: true"),
         (noise(2 * MIB), "begins with neither GPT nor MBR"),
         (Vec::new(), "begins with neither GPT nor MBR"),
         (fat, "begins with neither GPT nor MBR"),
-        (gpt(2 * MIB, 512, 8 * 2048), "the image is longer than the disk (its partition table is for one of 8389120)"),
+        (
+            gpt(2 * MIB, 512, 8 * 2048),
+            "the image is longer than the disk (its partition table is for a disk of 8389120 bytes)",
+        ),
         (gpt(2 * MIB, 512, u64::MAX), "longer than the disk"),
         (
             image(9 * MIB)[..2 * MIB].to_vec(),
-            "the image is longer than the disk (its partition table is for one of 9437184)",
+            "the image is longer than the disk (its partition table is for a disk of 9437184 bytes)",
         ),
-        (hybrid, "is for disks with sectors of 4096 bytes, those of"),
-        (gpt(2 * MIB, 1024, 0), "says that it has a GPT, and there is none: it is damaged"),
+        (hybrid, "is for disks with sectors of 4096 bytes, but"),
+        (gpt(2 * MIB, 1024, 0), "has a protective MBR but no GPT: it is damaged"),
     ];
     for (image, says) in cases {
         let disk = file(8 * MIB);
@@ -242,7 +245,7 @@ fn what_is_no_disk_is_not_opened() {
     let odd = file(1000);
     let directory = tempfile::tempdir().unwrap();
     for (path, says) in [
-        (odd.path(), "neither a disk nor a file of whole sectors"),
+        (odd.path(), "neither a disk nor a file with a multiple of 512 bytes"),
         (directory.path(), "neither a disk nor"),
         (std::path::Path::new("/dev/no-such-disk"), "No such file"),
     ] {
@@ -328,8 +331,8 @@ fn what_cannot_be_trusted_does_not_get_its_first_mib() {
     let half = good[..good.len() / 2].to_vec();
     // Whether anything is decoded before a frame turns out to be bad is up to the number of cores.
     let cases = [
-        (good.clone(), b"another".to_vec(), "was expected", true),
-        (followed.clone(), followed, "something follows the end", true),
+        (good.clone(), b"another".to_vec(), "digest mismatch", true),
+        (followed.clone(), followed, "data follows the end", true),
         (flipped.clone(), flipped, "zstd stream is damaged", false),
         (half.clone(), half, "ends in the middle of a frame", false),
     ];
@@ -416,7 +419,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
         target.and_then(|target| incoming.burn_raw(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
-    assert!(error.contains(&format!("the first 1 MiB of {} stays zero", disk.path())), "{error}");
+    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
     let found = fs::read(disk.image()).unwrap();
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);

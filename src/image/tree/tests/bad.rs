@@ -17,25 +17,28 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
     let version: [&[u8]; 2] = [b"comment=a", b"atime=5"];
     let with = |more: [&'static [u8]; 2]| sparse(&[&version[..], &more].concat());
     let cases: Vec<(Tar, &str)> = vec![
-        (sized(1 << 63), "big: the tar is malformed before byte 512: its size is beyond any file"),
-        (sized(u64::MAX), "beyond any file"),
-        (sized(i64::MAX as u64), "big: it has 9223372036854775807 bytes, and its filesystem has room for "),
-        (sized(1 << 50), "big: it has 1125899906842624 bytes, and its filesystem has room for "),
-        (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "beyond any file"),
-        (Tar::new().pax(b'x', &[b"size=1125899906842624"]).file("big", b""), "its filesystem has room for "),
+        (sized(1 << 63), "big: the tar is malformed before byte 512: its size is larger than any file"),
+        (sized(u64::MAX), "larger than any file"),
+        (sized(i64::MAX as u64), "big: it has 9223372036854775807 bytes, but its filesystem has only "),
+        (sized(1 << 50), "big: it has 1125899906842624 bytes, but its filesystem has only "),
+        (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "larger than any file"),
+        (Tar::new().pax(b'x', &[b"size=1125899906842624"]).file("big", b""), "its filesystem has only "),
         (
             with([b"GNU.sparse.realsize=9223372036854775807", b"GNU.sparse.map=0,4,9223372036854775807,0"]),
             "sparse: write: ",
         ),
         (with([b"GNU.sparse.realsize=9223372036854775808", b"GNU.sparse.map=0,4"]), "too long for any filesystem"),
         (with([b"GNU.sparse.realsize=3", b"GNU.sparse.map=0,4"]), "outside the file"),
-        (with([b"GNU.sparse.realsize=100", b"GNU.sparse.map=0,5"]), "5 bytes of data and the archive 4"),
+        (with([b"GNU.sparse.realsize=100", b"GNU.sparse.map=0,5"]), "5 bytes of data, but the archive has 4"),
         (with([b"GNU.sparse.realsize=100", b"GNU.sparse.map=50,2,0,2"]), "overlap"),
         (with([b"GNU.sparse.realsize=100", b"GNU.sparse.map=18446744073709551614,4"]), "outside the file"),
         (Tar::new().pax(b'x', &[&[b"path=".to_vec(), vec![b'p'; 900_000]].concat()]).file("a", b""), "name too long"),
         (Tar::new().pax(b'x', &[&[b"path=".to_vec(), b"/p".repeat(5000)].concat()]).file("a", b""), "name too long"),
         (Tar::new().pax(b'x', &[&[b"SCHILY.xattr.user.a=".to_vec(), vec![0; 900_000]].concat()]).file("a", b""), "a: "),
-        (Tar::new().pax(b'x', &[&[b"a=".to_vec(), vec![0; 1 << 20]].concat()]).file("a", b""), "up to 1 MiB is taken"),
+        (
+            Tar::new().pax(b'x', &[&[b"a=".to_vec(), vec![0; 1 << 20]].concat()]).file("a", b""),
+            "at most 1 MiB is supported",
+        ),
         (Tar::new().raw("a", b'3', b"", |header| header.set_device_major(u32::MAX).unwrap()), ""),
         (Tar::new().symlink("a", ""), "a: No such file"),
         (Tar::new().hard_link("a", ""), "only a directory can be the root itself"),
@@ -79,15 +82,18 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     assert_eq!(in_little_room(&several(3, false).end(), MsFlags::empty()).0, "");
     // Refused before anything of it is written.
     let (error, used) = in_little_room(&Tar::new().file("big", &noise(5 << 20)).end(), MsFlags::empty());
-    assert_eq!((error.as_str(), used), ("big: it has 5242880 bytes, and its filesystem has room for 4194304", 0));
+    assert_eq!(
+        (error.as_str(), used),
+        ("big: it has 5242880 bytes, but its filesystem has only 4194304 bytes free", 0)
+    );
     let (error, _) = in_little_room(&several(5, false).end(), MsFlags::empty());
-    assert!(error.starts_with("file4: it has 1048576 bytes, and its filesystem has room for 0"), "{error}");
+    assert!(error.starts_with("file4: it has 1048576 bytes, but its filesystem has only 0 bytes free"), "{error}");
     let small = (0..5000).fold(Tar::new(), |tar, number| tar.file(&format!("small{number}"), &mib[..1000]));
     let (error, _) = in_little_room(&small.end(), MsFlags::empty());
     assert!(error.contains("No space left on device"), "{error}");
     // One file again and again fits each time; 72 MiB are twice the filesystem and what headers may take.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
-    let bound = "the tar has more than 75497472 bytes, twice what its filesystems can hold";
+    let bound = "the tar is longer than 75497472 bytes, twice the size of the target filesystems";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
     let globals = (0..80_000).fold(Tar::new(), |tar, _| tar.pax(b'g', &[b"comment=x"]));
     for tar in [several(75, true).end(), padded, globals.end()] {
@@ -107,7 +113,7 @@ fn root_devices_are_refused_where_the_layout_says_nodev() {
             })
         };
         let (error, _) = in_little_room(&tar().end(), MsFlags::MS_NODEV);
-        assert_eq!(error, "dev/null: a device is refused here: the filesystem is mounted with nodev");
+        assert_eq!(error, "dev/null: devices are not allowed here: the filesystem is mounted with nodev");
         assert_eq!(in_little_room(&tar().end(), MsFlags::empty()).0, "");
     }
 }
@@ -149,16 +155,16 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text =
-        "srv/x: hard link to big: the tar, with the copies that its hard links between filesystems become, has more";
-    assert_eq!(error, format!("{text} than 83886080 bytes, twice what its filesystems can hold"));
+        "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
+    assert_eq!(error, format!("{text} than 83886080 bytes, twice the size of the target filesystems"));
     // Members that follow count too.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
     let (error, _) = beside_another(memory("size=4m"), last, length);
-    assert!(error.starts_with("last: the tar, with the copies that"), "{error}");
+    assert!(error.starts_with("last: the tar, with copies of files"), "{error}");
     // Refused before anything of it is copied.
     let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
-    let text = "srv/x: hard link to big: it has 2097152 bytes, and its filesystem has room for 1048576";
+    let text = "srv/x: hard link to big: it has 2097152 bytes, but its filesystem has only 1048576 bytes free";
     assert_eq!((error.as_str(), seen), (text, 0));
 }
 
@@ -194,6 +200,6 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
     let error =
-        "srv/b: hard link to srv/a: it cannot have this name too, and is no file or symlink that could be copied";
+        "srv/b: hard link to srv/a: it cannot be linked and is neither a file nor a symlink that could be copied";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }

@@ -70,7 +70,9 @@ fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
                         assert!(whole.starts_with(&part), "{name} {length}");
                         ends += 1;
                     }
-                    Err(error) => assert!(!error.to_string().contains("without a word"), "{name} {length}: {error}"),
+                    Err(error) => {
+                        assert!(!error.to_string().contains("ended unexpectedly"), "{name} {length}: {error}")
+                    }
                 }
             }
         }
@@ -140,12 +142,12 @@ fn lz4_frames_that_lie_are_refused() {
     assert_eq!(decoded(&frame(0x60, 0x40, b"", &abc), ONE).unwrap(), b"abc");
     assert_eq!(decoded(&frame(0x68, 0x40, &3_u64.to_le_bytes(), &abc), ONE).unwrap(), b"abc");
     for (stream, says) in [
-        (frame(0x20, 0x40, b"", &abc), "version that is unknown"),
-        (frame(0x62, 0x40, b"", &abc), "version that is unknown"),
-        (frame(0x60, 0x41, b"", &abc), "version that is unknown"),
+        (frame(0x20, 0x40, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x62, 0x40, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x60, 0x41, b"", &abc), "the version of the frame is not supported"),
         (frame(0x60, 0x30, b"", &abc), "unknown block size 3"),
-        (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "needs a dictionary"),
-        (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "3 bytes came out of a frame that announced 4"),
+        (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "requires a dictionary"),
+        (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame that declares 4 bytes has 3 bytes"),
         (frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]), "a block of 65537 bytes in a frame of 65536-byte blocks"),
         // Refers to what was before the block: where blocks are independent, nothing is.
         (

@@ -65,13 +65,13 @@ fn a_registry_gets_the_password_when_it_asks_for_it_and_no_sooner() {
 fn without_a_password_or_with_another_the_registry_is_named() {
     let server = wants(image().0, basic(), "Basic realm=\"registry\"".to_owned());
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("wants a user and a password (Basic): give the image a pull secret"), "{error}");
+    assert!(error.contains("requires user and password (Basic); configure a pull secret"), "{error}");
     let other = PullSecret { password: Secret::new("other"), ..secret(&server) };
     let error = reach_with(&server, other).unwrap_err().to_string();
-    assert!(error.contains("the registry answers 401 Unauthorized to the pull secret"), "{error}");
+    assert!(error.contains("the registry answers 401 Unauthorized; the pull secret is not accepted"), "{error}");
     let elsewhere = PullSecret { registry: "127.0.0.1:1".to_owned(), ..secret(&server) };
     let error = reach_with(&server, elsewhere).unwrap_err().to_string();
-    assert!(error.contains("wants a user and a password"), "{error}");
+    assert!(error.contains("requires user and password"), "{error}");
     assert!(!is_told(&error));
 }
 
@@ -160,7 +160,7 @@ fn who_a_blob_is_led_on_to_cannot_ask_for_the_password_in_the_burn() {
     let reached = reach_with(&server, secret(&server)).unwrap();
     *leads_on.lock().unwrap() = true;
     let error = burn(reached).unwrap_err().to_string();
-    assert!(error.contains("401") && error.contains("which the registry has led on to"), "{error}");
+    assert!(error.contains("401") && error.contains("to which the registry has redirected"), "{error}");
     assert!(thief.requests().is_empty() && !is_told(&sent(&storage)) && !is_told(&error));
     assert!(!storage.requests().is_empty());
 }
@@ -201,7 +201,7 @@ fn a_realm_cannot_lead_the_password_on() {
         let token_service = crate::pull::registry_of(&url(&tokens, ":12")).unwrap();
         let secret = PullSecret { identitytoken: Secret::new(identity), token_service, ..secret(&server) };
         let error = reach_with(&server, secret).unwrap_err().to_string();
-        assert!(error.contains("the answer is 307") && !is_told(&error), "{error}");
+        assert!(error.contains("the server answers 307") && !is_told(&error), "{error}");
         assert!(thief.requests().is_empty());
     }
 }
@@ -214,7 +214,10 @@ fn a_password_goes_over_no_open_line_and_to_no_mirror() {
         ..Source::default()
     };
     let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("a pull secret goes over https alone"), "{error}");
+    assert!(
+        error.is_refusal() && error.to_string().contains("registry credentials are only sent over https"),
+        "{error}"
+    );
 
     let first = wants(image().0, "nobody".to_owned(), "Basic realm=\"registry\"".to_owned());
     let mirror = wants(image().0, "nobody".to_owned(), "Basic realm=\"registry\"".to_owned());

@@ -85,10 +85,10 @@ fn a_signature_is_for_the_image_that_it_names() {
     for (how, id, oldest, says) in [
         ("named", NAME, &[][..], ""),
         ("named", "debian-12", &["debian-12.0.20261101"], ""),
-        ("named", "debian-12.0.20261102", &[], "is signed as debian-12.0.20261101, and debian-12.0.20261102 is to be"),
+        ("named", "debian-12.0.20261102", &[], "signed as debian-12.0.20261101, but debian-12.0.20261102 is requested"),
         ("named", NAME, &["debian-12.0.20261102"], "is older than debian-12.0.20261102"),
         ("unnamed", NAME, &[], ""),
-        ("unnamed", NAME, &["debian-12"], "what is signed names no image"),
+        ("unnamed", NAME, &["debian-12"], "the signature names no image"),
     ] {
         let source = Source { id: Some(id.to_owned()), minimum: minimum(oldest), ..with_keys(keys(&[ONE])) };
         match reach_signed(signed(how), source) {
@@ -187,26 +187,30 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
     large.manifest(&tag(), &json!({"layers": [layer]}));
     let many = vec![(good.clone(), ours.sign(&good)); 17];
     let cases = [
-        (unsigned(), format!("is not signed: there is no {} beside it", tag()), true),
+        (unsigned(), format!("is not signed: it has no {} in its repository", tag()), true),
         (unsigned(), "cosign sign --key cosign.key 127.0.0.1:".to_owned(), true),
-        (by(&good, other.sign(&good)), format!("1 signed, and none is by a key that is trusted here: {id}"), true),
-        (signed("named"), "none is by a key that is trusted here".to_owned(), true),
-        (by(&good, ours.sign(&elsewhere)), "none is by a key that is trusted here".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "it is for sha256:".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "which is another image".to_owned(), true),
         (
-            by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),
-            "no image but `attestation`".to_owned(),
+            by(&good, other.sign(&good)),
+            format!("signatures found: 1, but none by a trusted key; trusted keys: {id}"),
             true,
         ),
-        (by(b"{}", ours.sign(b"{}")), "what is signed cannot be read".to_owned(), true),
-        (by(&good, "?".to_owned()), "it has no signature as `cosign sign --key`".to_owned(), true),
-        (empty, "it has no signature as `cosign sign --key`".to_owned(), true),
-        (large, "it has no signature as `cosign sign --key`".to_owned(), true),
-        (broken, "its manifest cannot be read".to_owned(), true),
-        (beside(&many), "it has 17 signatures, more than 16".to_owned(), true),
+        (signed("named"), "none by a trusted key".to_owned(), true),
+        (by(&good, ours.sign(&elsewhere)), "none by a trusted key".to_owned(), true),
+        (by(&elsewhere, ours.sign(&elsewhere)), "it is for another image, sha256:".to_owned(), true),
+        (by(&elsewhere, ours.sign(&elsewhere)), "it is for another image".to_owned(), true),
+        (
+            by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),
+            "not for an image but for `attestation`".to_owned(),
+            true,
+        ),
+        (by(b"{}", ours.sign(b"{}")), "cannot parse the signed payload".to_owned(), true),
+        (by(&good, "?".to_owned()), "no signature made by `cosign sign --key`".to_owned(), true),
+        (empty, "no signature made by `cosign sign --key`".to_owned(), true),
+        (large, "no signature made by `cosign sign --key`".to_owned(), true),
+        (broken, "cannot parse the manifest".to_owned(), true),
+        (beside(&many), "17 signatures found; at most 16".to_owned(), true),
         (forged, "has the digest sha256:".to_owned(), false),
-        (gone, "cannot be had: the registry answers 404".to_owned(), false),
+        (gone, "cannot be fetched: the registry answers 404".to_owned(), false),
     ];
     for (contents, says, is_refusal) in cases {
         let server = contents.serve();
@@ -240,5 +244,5 @@ fn a_signature_of_an_index_is_one_of_what_it_has_for_this_machine() {
     // Under the tag of one, and about the other that nobody has asked for.
     let text = payload(&sha256(b"x"), KIND);
     let contents = beside_of(contents, &index, &[(text.clone(), ours.sign(&text))]);
-    assert!(reach_signed(contents, source()).unwrap_err().to_string().contains("which is another image"));
+    assert!(reach_signed(contents, source()).unwrap_err().to_string().contains("it is for another image"));
 }

@@ -19,7 +19,7 @@ fn sda(sector_bytes: u32) -> Disk {
 #[test]
 fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
-    let refused = Some("it is a raw disk image: that needs a layout with image: true");
+    let refused = Some("it is a raw disk image; use a layout with image: true");
     for (bytes, says) in [
         (compress("zstd", &tar), None),
         (compress("gzip", b""), None),
@@ -47,17 +47,22 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
     let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow, ..Expected::default() };
     let cases = [
-        (&tar, 512, expected(&[1], None), "the image is a tar archive, and the layout says image: true for /dev/sda"),
+        (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
         (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
-        (&small, 4096, expected(&[1], None), "is for disks with sectors of 512 bytes, those of /dev/sda have 4096"),
-        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, those of /dev/sda have 512"),
+        (
+            &small,
+            4096,
+            expected(&[1], None),
+            "is for disks with sectors of 512 bytes, but /dev/sda has sectors of 4096",
+        ),
+        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, but /dev/sda has sectors of 512"),
         (
             &image(9 * MIB),
             512,
             expected(&[1], None),
-            "(its partition table is for one of 9437184): /dev/sda has 8388608",
+            "(its partition table is for a disk of 9437184 bytes): /dev/sda has 8388608",
         ),
-        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "says that it has a GPT, and there is none: it is damaged"),
+        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
         (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
         (
             &changed(large.clone(), 2 * 4096 + 7, b"x"),
@@ -69,7 +74,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &small,
             512,
             expected(&[128, 129], None),
-            "a filesystem on /dev/sda129, and the image no partition 129: it has 1, 2,",
+            "a filesystem on /dev/sda129, but partition 129 is missing in the image, which has only 1, 2,",
         ),
         (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: the image does not contain it"),
         (
@@ -83,10 +88,15 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &image(3 * MIB),
             512,
             expected(&[2], None),
-            "a filesystem on /dev/sda2, and the image no partition 2: it has 1",
+            "a filesystem on /dev/sda2, but partition 2 is missing in the image, which has only 1",
         ),
-        (&image(3 * MIB), 512, expected(&[5], None), "the image no partition 5: it has 1"),
-        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "the image no partition 2: it has 1"),
+        (&image(3 * MIB), 512, expected(&[5], None), "partition 5 is missing in the image, which has only 1"),
+        (
+            &changed(image(3 * MIB), 450, &[5]),
+            512,
+            expected(&[2, 5], None),
+            "partition 2 is missing in the image, which has only 1",
+        ),
     ];
     for (image, sector, expected, says) in cases {
         let server = Server::start(compress("zstd", image), |_| Act::default());
@@ -108,7 +118,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &Expected::default()).unwrap_err().to_string();
-    assert!(error.contains("has 2 layers of files and is no raw disk image"), "{error}");
+    assert!(error.contains("has 2 layers of files and is not a raw disk image"), "{error}");
 }
 
 #[test]
@@ -122,8 +132,11 @@ fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
     };
     let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
     let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
-    let says =
-        format!("{} of /dev/sda is that of /dev/sdb, {} of /dev/sda1 is that of /dev/sdc9; ", uuid(0xf7), uuid(0x22));
+    let says = format!(
+        "{} of /dev/sda is also used by /dev/sdb, {} of /dev/sda1 is also used by /dev/sdc9; ",
+        uuid(0xf7),
+        uuid(0x22)
+    );
     assert!(error.contains(&says), "{error}");
     arriving(&server).require_disk(&sda(512), &taken(&[(0x21, "/dev/sdb")])).unwrap();
 }
@@ -142,7 +155,7 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
         |uuid: &str| unique::check(&table, &"/dev/nvme0n1".into(), &[(uuid.to_owned(), "/dev/sdb1".into())].into());
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
-        assert!(error.contains(&format!("{uuid} of {device} is that of /dev/sdb1; detach that disk")), "{error}");
+        assert!(error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach that disk")), "{error}");
     }
     check("e5-f7").unwrap();
 }
