@@ -32,8 +32,19 @@ const KIND: &str = "machine";
 /// An allocation may have user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// All that a machine's file may have, in the order in which it is written.
-pub const FIELDS: [&str; 10] =
-    ["id", "name", "macs", "smbios_uuid", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
+pub const FIELDS: [&str; 11] = [
+    "id",
+    "name",
+    "macs",
+    "smbios_uuid",
+    "size",
+    "consoles",
+    "ramdisk_network",
+    "locked",
+    "bmc",
+    "traits",
+    "allocation",
+];
 /// What a search looks at.
 const SEARCHED: [&str; 12] = [
     "id",
