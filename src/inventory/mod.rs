@@ -11,6 +11,7 @@ mod identifiers;
 mod impossible;
 mod limits;
 pub mod lldp;
+mod markers;
 mod opaque;
 mod part;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use firmware::{
 pub use group::{FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
 pub use hardware::{Cpu, Firmware, Nic, System};
 pub use identifiers::{ComparableDisks, OwnIdentifiers};
+pub use markers::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};
 pub use unclear::{Failed, Tried, Unknown};

@@ -8,7 +8,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use reqwest::StatusCode;
 use reqwest::blocking::Client;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
@@ -19,6 +19,9 @@ const STALL: Duration = Duration::from_secs(30);
 /// Download attempts. If all fail, this system continues to run.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// Largest kernel or ramdisk. Downloads are stored in memory, and the server may be an impostor.
+const DOWNLOAD_BYTES: u64 = 512 << 20;
 
 /// Client of the control plane. The boot information is requested without a token, from a privileged source port.
 #[derive(Debug)]
@@ -121,8 +124,13 @@ impl Server {
             ));
         }
         let length = response.content_length();
+        if let Some(length) = length.filter(|length| *length > DOWNLOAD_BYTES) {
+            let message =
+                format!("download {url}: {length} bytes were promised; at most {DOWNLOAD_BYTES} are supported");
+            return Err(Error::new(Phase::Control, message));
+        }
         let mut file = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Control, what)?);
-        let got = io::copy(&mut response, &mut file).context(Phase::Control, what)?;
+        let got = io::copy(&mut response.by_ref().take(DOWNLOAD_BYTES + 1), &mut file).context(Phase::Control, what)?;
         if length != Some(got) || got == 0 {
             let promised = length.map_or("an unknown number".to_owned(), |length| length.to_string());
             return Err(Error::new(
@@ -154,7 +162,7 @@ fn refusal(server: &str, status: StatusCode, body: &str) -> Result<Answer> {
 mod tests {
     use super::*;
     use crate::testing::http::{Act, Server as Fake};
-    use std::io::{Read, Write};
+    use std::io::Write;
 
     /// Answers each request by its path: the first that is part of it.
     fn serve(replies: Vec<(&'static str, Act)>) -> Fake {
@@ -237,11 +245,13 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_whole_is_none() {
+        let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 536870913\r\n\r\nx";
         for (act, says) in [
             (Act::status(404), "404 Not Found"),
             (Act { cut: Some(5), ..Act::body("short file") }, "download http://"),
             (Act { length: false, ..Act::body("no length") }, "received 9 bytes, expected an unknown number"),
             (Act::body(""), "received 0 bytes, expected 0"),
+            (Act { wire: Some(huge.to_vec()), ..Act::default() }, "at most 536870912 are supported"),
         ] {
             let files = serve(vec![("/vmlinuz", act)]);
             let server = Server::new(&files.url("")).unwrap();

@@ -54,6 +54,7 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
             }
         }
     }
+    inventory.limit_markers();
     Ok(notes)
 }
 

@@ -2,7 +2,7 @@
 
 use super::holders::Users;
 use crate::device::DevicePath;
-use crate::inventory::{Filesystem, Inventory, SparseFile, Use};
+use crate::inventory::{Filesystem, Inventory, MARKER_BYTES, SparseFile, Use};
 use crate::jail::{self, Way};
 use crate::marker::{self, Marker};
 use crate::topology;
@@ -16,8 +16,6 @@ use std::io::{self, Read};
 use std::path::Path;
 use uuid::Uuid;
 
-/// Maximum size of a marker, which may record thousands of Kubernetes volumes.
-const MARKER_LIMIT_BYTES: u64 = 4 << 20;
 /// Maximum number of entries read from a directory; a node has only a few volumes.
 const MOST_ENTRIES: usize = 4096;
 
@@ -104,9 +102,9 @@ fn marker(root: &File) -> io::Result<Option<Marker>> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = Vec::new();
-    file.take(MARKER_LIMIT_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MARKER_LIMIT_BYTES {
-        return Err(io::Error::other("it is larger than 4 MiB"));
+    file.take(MARKER_BYTES as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > MARKER_BYTES {
+        return Err(io::Error::other("it is larger than 2 MiB"));
     }
     Ok(Some(serde_json::from_slice(&text)?))
 }
@@ -150,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_no_marker_is_none() {
         let whole = serde_json::to_vec(&written()).unwrap();
-        let long = [whole.clone(), vec![b' '; MARKER_LIMIT_BYTES as usize]].concat();
+        let long = [whole.clone(), vec![b' '; MARKER_BYTES]].concat();
         for content in [&b""[..], b"{}", b"no JSON", b"\xff\xfe", b"[]", &whole[..whole.len() - 1], &long] {
             let inside = inside(&tree(content));
             let text = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();

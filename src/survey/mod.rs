@@ -106,6 +106,7 @@ pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
     inventory.unknown = [unexamined, unlisted].concat();
     inventory.parts = parts::read(roots, &inventory);
     inventory.filesystems = inside::read(&users, &inventory);
+    inventory.limit_markers();
     Ok(inventory)
 }
 

@@ -87,9 +87,11 @@ fn next_line(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
-/// Formats a new document with these fields, in this order.
+/// Returns the text of a new document with all fields of `document`: those in `order` first, then the others.
 pub fn written(document: &Value, order: &[&str]) -> String {
-    let fields = order.iter().filter_map(|name| Some((name, document.get(*name)?)));
+    let first = order.iter().filter_map(|name| Some((*name, document.get(*name)?)));
+    let others = document.as_object().into_iter().flatten().filter(|(name, _)| !order.contains(&name.as_str()));
+    let fields = first.chain(others.map(|(name, value)| (name.as_str(), value)));
     fields.map(|(name, value)| format!("{}:{}\n", scalar(name), block(value, 0, 1, "\n"))).collect()
 }
 

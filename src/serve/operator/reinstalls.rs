@@ -6,6 +6,8 @@ use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::layout;
 use crate::serve::api::bodies::{EVENT_BYTES, read};
 use crate::serve::api_error::ApiError;
+use crate::serve::definitions::Settled;
+use crate::serve::directory::Directory;
 use crate::serve::input::{Machine, nearest};
 use crate::serve::peers::Peer;
 use crate::serve::promise::{contradiction, remedy};
@@ -19,6 +21,10 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest time that an order waits for `verify` of an OS definition.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// metal-api's `v1.MachineReinstallRequest`, with additional fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -88,8 +94,9 @@ pub struct Orderable {
 /// # Errors
 /// The reason why it cannot be ordered.
 pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiError> {
-    let directory = app.directory();
     let id = asked.id.to_lowercase();
+    await_definition(app, &id).await?;
+    let directory = app.directory();
     let (machine, allocation) = with_allocation(app, &id)?;
     if let Some(reason) = &machine.locked {
         return Err(invalid(format!("machine {id} is locked: {reason}")));
@@ -138,6 +145,28 @@ pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiErr
     }
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
     Ok(Orderable { machine, allocation, standing, words })
+}
+
+/// Waits until the `verify` of the OS definition that a machine's allocation names has ended. It runs after each start of the server
+/// and each change of the definition or its parameters.
+///
+/// # Errors
+/// `verify` takes too long, or has refused the definition.
+async fn await_definition(app: &App, id: &str) -> Result<(), ApiError> {
+    let definition = |directory: &Directory| {
+        directory.machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())
+    };
+    let mut directory = app.directory.clone();
+    let is_verified = |directory: &Directory| !matches!(definition(directory), Some(Settled::Waits));
+    let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
+    let Ok(Ok(verified)) = verified else {
+        let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    match definition(&verified) {
+        Some(Settled::Bad(why)) => Err(invalid(why)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether a word is a placeholder, and neither a unique serial number nor a unique WWN.

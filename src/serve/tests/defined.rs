@@ -96,3 +96,31 @@ async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
     assert!(given.reinstall && given.image.id == "web" && given.image.url.is_empty());
     assert!(given.definition.unwrap().creates());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_waits_for_the_verify_of_its_definition() {
+    let dir = with_definition("track=testing");
+    fs::remove_file(dir.path().join("os/web/image")).unwrap();
+    for program in ["create", "import", "export", "rename"] {
+        write(dir.path(), program, "#!/bin/sh\n");
+    }
+    write(dir.path(), "needs", "sfdisk\n");
+    let server = Running::start_in(dir).await;
+    server.installed().await;
+    write(server.dir.path(), "verify", "#!/bin/sh\nsleep 1\n");
+    let path = format!("/v1/machine/{ONE}/reinstall");
+    for _ in 0..8 {
+        let ordered = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
+        assert_eq!(ordered.status, 200, "{}", ordered.text());
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    write(server.dir.path(), "verify", "#!/bin/sh\necho no sid >&2\nexit 1\n");
+    server.heard("machines/one.yaml:").await;
+    if server.heard.text().contains("was not run here") {
+        assert!(!nix::unistd::geteuid().is_root(), "root can make a sandbox: {}", server.heard.text());
+        return;
+    }
+    server.heard("verify of web refuses these parameters: ").await;
+    let refused = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
+    assert!(refused.status == 400 && refused.text().contains("no sid"), "{}", refused.text());
+}

@@ -32,8 +32,19 @@ const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// Fields of a machine's file, in the order in which they are written.
-pub const FIELDS: [&str; 10] =
-    ["id", "name", "macs", "smbios_uuid", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
+pub const FIELDS: [&str; 11] = [
+    "id",
+    "name",
+    "macs",
+    "smbios_uuid",
+    "size",
+    "consoles",
+    "ramdisk_network",
+    "locked",
+    "bmc",
+    "traits",
+    "allocation",
+];
 /// Criteria of a search.
 const SEARCHED: [&str; 12] = [
     "id",

@@ -136,3 +136,11 @@ fn what_cannot_be_done_in_place_is_not_done() {
     assert_eq!(edit(&deep, &json!([]), &json!([1])), None);
     assert!(has_comments("a: 1 # x\n") && !has_comments("a: '#'\nb: x#y\n"));
 }
+
+#[test]
+fn a_new_document_has_all_fields_whether_or_not_they_have_an_order() {
+    let document = json!({"bmc": {"address": "10.0.0.9"}, "name": "web-1", "id": "m1"});
+    let text = written(&document, &["id", "missing", "name"]);
+    assert_eq!(read(&text), document);
+    assert_eq!(text, "id: m1\nname: web-1\nbmc:\n  address: 10.0.0.9\n");
+}
