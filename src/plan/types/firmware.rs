@@ -1,4 +1,4 @@
-//! Boot variables of a UEFI firmware, and what the plan does with them.
+//! Boot variables of a UEFI firmware, and their treatment by the plan.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -36,7 +36,7 @@ pub struct PlannedVariable {
     pub origin: VariableOrigin,
     /// Reason for the origin.
     pub reason: String,
-    /// Whether drophammer has made it, by its name.
+    /// Whether drophammer created it, judged by its name.
     #[serde(skip)]
     pub own: bool,
     pub removed: bool,
@@ -55,11 +55,11 @@ pub enum VariableOrigin {
     Preserved,
     /// Starts a system on a partition that this plan destroys.
     Destroyed,
-    /// Made by an operating system or an operator. Nothing on the machine's disks explains it.
+    /// Created by an operating system or an operator; unrelated to any disk of the machine.
     Foreign,
 }
 
-/// Variables to remove. Afterwards none of them exists with the value that the plan has seen, and no order lists a removed number.
+/// Variables to remove. Afterwards none of them exists with the value that the plan was made for, and no boot order lists a removed number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
@@ -71,7 +71,7 @@ pub struct RemoveVariables {
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the value, in hexadecimal. A variable with another value stays. None removes any value.
+    /// SHA-256 of the value, in hexadecimal. A variable with a different value is not removed. `None` removes any value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
