@@ -9,8 +9,7 @@ use crate::problem::{Problem, lines};
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str =
-    "only the machine can tell whether the data that must be kept are intact: its agent checks them, and refuses otherwise";
+pub const NOBODY_LOOKED: &str = "only the machine can tell whether the data that must be kept are intact: its agent checks them, and refuses otherwise";
 
 /// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,9 +74,12 @@ pub fn planned(
             let (disks, verdicts) = (of_plan(&plan, &inventory), plan.verdicts.clone());
             Ok(Planned { disks, verdicts, plan: Some(Box::new(plan)), foreseen: None })
         }
-        Err(_) if request.mode == Mode::Reinstall && is_at_rest(&inventory) => {
-            foreseen(&parsed.layout, &inventory, &request, "its arrays and volume groups were not active when it registered")
-        }
+        Err(_) if request.mode == Mode::Reinstall && is_at_rest(&inventory) => foreseen(
+            &parsed.layout,
+            &inventory,
+            &request,
+            "its arrays and volume groups were not active when it registered",
+        ),
         Err(refusal) => Err(Refused { printed: refusal.to_string(), problems: refusal.problems }),
     }
 }

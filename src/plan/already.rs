@@ -183,7 +183,7 @@ fn cannot(request: &Request, why: &str) -> String {
 fn look(inventory: &Inventory, device: &DevicePath, path: &str) -> Result<(MountFilesystem, String), String> {
     let filesystem = match signatures(inventory, device) {
         [one] => one,
-        [] => return Err(format!("{path} is on {device}, which has no filesystem signature")),
+        [] => return Err(format!("{path} is on {device}, which lacks a filesystem signature")),
         _ => return Err(format!("{path} is on {device}, which has several signatures")),
     };
     let format = Format::ALL.into_iter().find(|format| format.name() == filesystem.kind);

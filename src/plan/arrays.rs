@@ -96,7 +96,8 @@ impl<'a> Deciding<'a> {
     fn keep_array(&mut self, place: &str, raid: &Raid, below: &Below) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         if let Some(why) = self.inventory.failure(&Tried::Array(array.uuid)) {
-            let message = format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, in_words(array));
+            let message =
+                format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, in_words(array));
             return self.refuse(place, message);
         }
         self.warn_degraded(raid, array);

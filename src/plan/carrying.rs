@@ -291,7 +291,7 @@ impl Carrying<'_> {
             return;
         }
         let message = format!(
-            "{name} has no filesystem in the layout, but contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase it",
+            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase it",
             in_short(unit)
         );
         self.refuse(place, message);
@@ -311,9 +311,7 @@ fn content(wanted: &Filesystem, unit: Unit) -> Result<String, String> {
             Err(format!("has {format} without a UUID, which the migrated system needs to find it; set one"))
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
-        [_, _, ..] => {
-            Err(format!("has several signatures, {}; wipe the wrong one with wipefs", in_short(unit)))
-        }
+        [_, _, ..] => Err(format!("has several signatures, {}; wipe the wrong one with wipefs", in_short(unit))),
         _ => Err(format!(
             "must contain {format} according to the layout, but contains {}; correct the layout that is stored for the machine",
             in_short(unit)

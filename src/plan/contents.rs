@@ -69,7 +69,9 @@ impl Needs {
         };
         let mut judgement = Judgement::default();
         let mut refuse = |why: &str, what_to_do: &str| {
-            judgement.refused.push(Problem::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
+            judgement
+                .refused
+                .push(Problem::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
         };
         if self.way == Finish::Image && contents.installer.is_none() {
             refuse("no installer, which `finish: image` requires", "set finish: builtin or auto");
@@ -94,9 +96,7 @@ impl Needs {
         }
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
-                &format!(
-                    "neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"
-                ),
+                &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
                 "install one into the tree and pack it again, or add nofail to its mountoptions",
             );
         }
@@ -106,7 +106,9 @@ impl Needs {
             && !has_systemds(openers)
         {
             refuse(
-                &format!("no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"),
+                &format!(
+                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
+                ),
                 "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or add nofail to its mountoptions",
             );
         }

@@ -231,7 +231,7 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
     let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && !has_gpt {
         let message = format!(
-            "{} must be kept with {} partitions, but has no GPT: found {}",
+            "{} must be kept with {} partitions, but lacks a GPT: found {}",
             found.device,
             disk.partitions.len(),
             display::contents(found)
@@ -266,7 +266,7 @@ fn keep_partition(
 ) -> Option<String> {
     let device = disk.device.partition(wanted.number);
     let Some(found) = found else {
-        return Some(format!("{device} must be kept, but {} has no partition {}", disk.device, wanted.number));
+        return Some(format!("{device} must be kept, but {} lacks partition {}", disk.device, wanted.number));
     };
     let found_mib = found.size_bytes / sectors::MIB;
     if let Some(mib) = wanted.size.mib().filter(|mib| *mib != found_mib) {

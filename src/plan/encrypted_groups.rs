@@ -206,7 +206,9 @@ impl<'a> Deciding<'a> {
             Source::Discover(_) | Source::Sparse { .. } => None,
         };
         match group.filter(|group| self.hidden.contains_key(group)) {
-            Some(group) => Err(Some(format!("is in vg:{group}, which is encrypted and was not opened; provide its key"))),
+            Some(group) => {
+                Err(Some(format!("is in vg:{group}, which is encrypted and was not opened; provide its key")))
+            }
             None => Ok(()),
         }
     }

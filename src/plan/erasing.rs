@@ -34,7 +34,7 @@ pub fn erase(
     };
     let mut decided = decide(&layout, inventory, &request, skipped);
     if disks().count() == 0 && skipped.is_empty() {
-        decided.problems.push(Problem::new("disks", "the machine has no disk that could be erased"));
+        decided.problems.push(Problem::new("disks", "no erasable disk was found"));
     }
     Ok(arrange(&layout, inventory, request, decided)?.part(&["deploy.apply_layout"]))
 }

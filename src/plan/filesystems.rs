@@ -129,10 +129,8 @@ impl Deciding<'_> {
         }
         let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
-        let message = format!(
-            "{}, mounted at {path}, but it cannot be mounted even read-only: {why}",
-            wish(filesystem, device)
-        );
+        let message =
+            format!("{}, mounted at {path}, but it cannot be mounted even read-only: {why}", wish(filesystem, device));
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
         let may_help = filesystem.options().any(names_more);
         match may_help || waiver == Some(Waiver::Begun) {
@@ -173,7 +171,8 @@ fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
 /// Keeps the present filesystem if it matches the layout.
 fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
-        let message = "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
+        let message =
+            "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == Format::None {
@@ -185,13 +184,15 @@ fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFat
             let size = crate::text::bytes(device.size_bytes.unwrap_or_default());
             Err(format!("{wish}, but it contains {size} of unrecognized data"))
         }
-        [one] if one.kind != wanted.format.name() => Err(format!("{wish}, but it contains {}", display::signature(one))),
+        [one] if one.kind != wanted.format.name() => {
+            Err(format!("{wish}, but it contains {}", display::signature(one)))
+        }
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
             Err(format!("{wish}, but it contains {}", display::signature(one)))
         }
-        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => Err(format!(
-            "{wish}, but it has no UUID, which /etc/fstab needs; set one in the installed system"
-        )),
+        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => {
+            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
+        }
         [one] => {
             let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
             Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })

@@ -80,7 +80,10 @@ fn wrong_words(allocation: &Allocation) -> Vec<Problem> {
     let hostname = hostname.map(|why| Problem::new("allocation.hostname", why));
     let keys = ssh_pub_keys.iter().enumerate().filter(|(_, key)| key.trim().chars().any(char::is_control));
     let keys = keys.map(|(index, _)| {
-        Problem::new(format!("allocation.ssh_pub_keys[{index}]"), "a public key must be a single line; list several keys separately")
+        Problem::new(
+            format!("allocation.ssh_pub_keys[{index}]"),
+            "a public key must be a single line; list several keys separately",
+        )
     });
     let arguments = kernel_arguments.iter().enumerate().filter_map(|(index, word)| {
         Some(Problem::new(format!("allocation.kernel_arguments[{index}]"), wrong_argument(word)?))

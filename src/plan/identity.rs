@@ -230,7 +230,7 @@ impl<'a> Deciding<'a> {
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
             None | Some(Some(Waiver::Unseen)) if self.inventory.filesystems.is_empty() => {
-                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall if there is no marker of this installation on";
+                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
             Some(Some(Waiver::Operator)) => {

@@ -76,9 +76,7 @@ fn find(inventory: &Inventory, wanted: &DevicePath) -> Result<Found, String> {
     // A partition within an array or a volume cannot be activated.
     let unit = unit.filter(|unit| !matches!(unit, Unit::Partition(_)) || of_a_disk(inventory, &there));
     let Some(unit) = unit else {
-        return Err(format!(
-            "{wanted} is not a disk, disk partition, array or logical volume of this machine"
-        ));
+        return Err(format!("{wanted} is not a disk, disk partition, array or logical volume of this machine"));
     };
     if !unit.uses().is_empty() {
         return Err(format!("{wanted} is in use"));
@@ -113,7 +111,7 @@ fn format(device: &DevicePath, signatures: &[Signature]) -> Result<Format, Strin
         [one] => {
             mounts(one).ok_or_else(|| format!("{device} contains {}, which cannot be mounted", display::signature(one)))
         }
-        [] => Err(format!("{device} has no filesystem")),
+        [] => Err(format!("{device} does not contain a filesystem")),
         _ => Err(format!("{device} has several signatures")),
     }
 }

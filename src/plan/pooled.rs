@@ -54,9 +54,11 @@ pub fn empty(
     let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).chain(unseen).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
         Ok(mut plan) if against.is_empty() => {
-            plan.warnings.extend(missing.iter().map(|disk| {
-                format!("{disk} was present at an earlier boot but is absent now: it is not erased")
-            }));
+            plan.warnings.extend(
+                missing
+                    .iter()
+                    .map(|disk| format!("{disk} was present at an earlier boot but is absent now: it is not erased")),
+            );
             Ok(Some(announced(plan, owner)))
         }
         Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {

@@ -155,7 +155,8 @@ impl Deciding<'_> {
                     self.refuse(place.clone(), message);
                 }
                 None if !moving.disks.is_empty() => {
-                    let message = format!("the migration does not specify which disk of this machine is {}", listed.device);
+                    let message =
+                        format!("the migration does not specify which disk of this machine is {}", listed.device);
                     self.refuse(place.clone(), message);
                 }
                 Some(_) | None => {}

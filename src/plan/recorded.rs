@@ -141,10 +141,7 @@ impl Deciding<'_> {
                 format!("if its data are lost, order the reinstall again with --give-up {name}")
             }
         };
-        self.refuse(
-            place,
-            format!("{said}. Check whether it was erased or its controller is failing; {remedy}"),
-        );
+        self.refuse(place, format!("{said}. Check whether it was erased or its controller is failing; {remedy}"));
     }
 
     /// Decides on a listed disk that the installation did not have.
@@ -280,9 +277,7 @@ fn not_it(listed: &layout::Disk, record: &MarkedDisk, found: &inventory::Disk, l
     let (is, was) = (is_now(listed, found), record_in_words(record));
     match likeness {
         Likeness::TooLittle => {
-            format!(
-                "{is}, and was {was} when the machine was installed: no identifier is known of both"
-            )
+            format!("{is}, and was {was} when the machine was installed: no identifier is known of both")
         }
         _ if disk_in_words(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")

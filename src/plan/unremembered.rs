@@ -55,8 +55,12 @@ impl Deciding<'_> {
 
     fn remedy_of_unremembered(&self, found: &Disk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
-            (true, _) => format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial),
-            (false, true) => format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn),
+            (true, _) => {
+                format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial)
+            }
+            (false, true) => {
+                format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn)
+            }
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
         };
         match self.give_up_name(found) {

@@ -23,9 +23,9 @@ fn seed(finishing: &Finishing) -> Option<String> {
 
 fn by_way(finishing: &Finishing) -> Said {
     match finishing.way {
-        Finish::Auto => Said::after(
-            "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher",
-        ),
+        Finish::Auto => {
+            Said::after("/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher")
+        }
         Finish::Image => Said::after("/install-go or /install.sh of the image, in a chroot"),
         Finish::Builtin => Said::after("the built-in finisher").with(built_in(finishing)),
         Finish::None => Said::after("nothing: the image boots unmodified"),
@@ -41,8 +41,7 @@ pub fn moved(finishing: &Finishing) -> Said {
             format!("GRUB for BIOS on {}", disks.join(", "))
         }
     };
-    Said::after("adapted to this hardware: initramfs if needed, MAC addresses, disk names in fstab")
-        .with(vec![loader])
+    Said::after("adapted to this hardware: initramfs if needed, MAC addresses, disk names in fstab").with(vec![loader])
 }
 
 /// Describes the finishing of a raw image, which was built for any machine.
@@ -79,7 +78,9 @@ fn built_in(finishing: &Finishing) -> Vec<String> {
         arguments => format!(" with {arguments}"),
     };
     vec![
-        format!("hostname {name}; SSH keys of the owner: {keys}; without the machine-id and SSH host keys of the image"),
+        format!(
+            "hostname {name}; SSH keys of the owner: {keys}; without the machine-id and SSH host keys of the image"
+        ),
         format!("boot loader for {firmware} on {places}; the kernel of the image{arguments}"),
     ]
 }

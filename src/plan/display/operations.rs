@@ -113,7 +113,9 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
     match operation {
         OfRun::ReachImage { url, .. } => alone(format!("query {url} for size and digest")),
         OfRun::VerifyDefinition { os, parameters, .. } => alone(verify(os, parameters)),
-        OfRun::FindPrograms { os, programs } => alone(format!("check for programs of create of {os}: {}", programs.join(", "))),
+        OfRun::FindPrograms { os, programs } => {
+            alone(format!("check for programs of create of {os}: {}", programs.join(", ")))
+        }
         OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
         OfRun::CheckContainers(containers) => alone(containers::checked(containers)),
         OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),

@@ -76,7 +76,10 @@ impl<'a> Deciding<'a> {
         }
         let was = was_prepared(record);
         if self.are_given_up(&record.disks) {
-            self.warn(format!("volume {} {was}: the operator discards those data, and it is prepared again", volume.name));
+            self.warn(format!(
+                "volume {} {was}: the operator discards those data, and it is prepared again",
+                volume.name
+            ));
             return Ok(());
         }
         let serials: Vec<&str> = record.disks.iter().map(|disk| disk.serial.as_str()).collect();

@@ -35,10 +35,7 @@ impl<'a> Deciding<'a> {
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is a tmpfs"))),
             FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
-                self.warn(format!(
-                    "volume {}: the machine checks for its file when it opens {path}",
-                    volume.name
-                ));
+                self.warn(format!("volume {}: the machine checks for its file when it opens {path}", volume.name));
                 PersistentVerdict::Extend
             }
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
@@ -130,10 +127,7 @@ impl<'a> Deciding<'a> {
         let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
         match failure {
             None if is_preview => {
-                self.warn(format!(
-                    "volume {}: the machine checks for its file when it mounts {path}",
-                    volume.name
-                ));
+                self.warn(format!("volume {}: the machine checks for its file when it mounts {path}", volume.name));
                 Ok(PersistentVerdict::Extend)
             }
             why => Err(Some(format!(
