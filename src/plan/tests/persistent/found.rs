@@ -59,7 +59,7 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         machine.groups[0].volumes.push(other);
         let said = reasons(reinstall(&machine, &web, known));
         assert!(
-            said[0].contains("is to be /dev/csi/web, the UUID of the volume is on /dev/mapper/csi-old"),
+            said[0].contains("cannot be /dev/csi/web: the UUID of the volume is on /dev/mapper/csi-old"),
             "{said:?}"
         );
     }
