@@ -11,7 +11,7 @@ pub(super) struct Face {
     /// Device, group or mount point; usually one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
-    /// For a disk, whether a reinstall erases it.
+    /// Whether a reinstall erases the disk; `None` for other nodes.
     pub wipe: Option<bool>,
     /// Summary in one sentence, with the full path of the device.
     pub tooltip: String,

@@ -45,7 +45,7 @@ impl<'a> Deciding<'a> {
         let cut_off = if is_filled { self.was_cut_off(device) } else { None };
         let is_cut_off = cut_off.is_some();
         let fill = is_filled && (device.blank || is_cut_off);
-        // The root filesystem is not created on a blank disk of the layout that is preserved: from now on it would be preserved as well.
+        // A blank disk that the layout preserves cannot take the root filesystem, which would then be preserved by later reinstalls.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = if refused || keep && !fill {
             keep_filesystem(filesystem, device)

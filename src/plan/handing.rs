@@ -30,7 +30,7 @@ pub fn announce(request: &Request, disks: Vec<MarkedDisk>, secret_digest: Option
     OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved, secret_digest }
 }
 
-/// Copies the extents of the plan into the announcement of the point of no return. They are only known when all stages are.
+/// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
 pub fn extents(stages: &mut [Stage], all: &[Extents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(OfRun::TellPointOfNoReturn { extents, .. }) = operation {

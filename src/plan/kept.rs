@@ -197,7 +197,7 @@ pub struct Keeping<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,
     pub stack: Stack<'a>,
-    /// For each device, whether disks below it are preserved ([`KEPT`]), and whether others are not ([`OTHER`]).
+    /// Flags of each device: whether disks below it are preserved ([`KEPT`]), and whether others are not ([`OTHER`]).
     below: Combined,
     kept: BTreeSet<&'a KernelName>,
 }

@@ -129,7 +129,7 @@ impl Deciding<'_> {
             return;
         }
         let said = format!(
-            "{}, the disk that the machine was installed with, which must be kept, but it reads as blank",
+            "{}, with which the machine was installed; it must be kept, but reads as blank",
             is_now(listed, found)
         );
         if self.is_given_up(&found.name) {

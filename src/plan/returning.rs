@@ -30,7 +30,7 @@ pub struct Returning<'a> {
     filesystems: &'a [Placed<'a>],
     /// Paths of the disks, arrays and open containers, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
-    /// For each disk, the numbers of its partitions that the layout does not list.
+    /// Numbers of the partitions of each disk that the layout does not list.
     others: BTreeMap<DevicePath, Vec<u32>>,
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// They share an identifier, and nothing contradicts.
+    /// Both have an identifier in common, and no property differs.
     Equal,
     /// A property that both have differs: the disk is a different one, or it has changed.
     Contradicting,

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// The whole run: a verdict for each disk, then the stages in order.
+/// A plan: the verdict on each disk, and the stages of the run in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub mode: Mode,

@@ -146,7 +146,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
-        // Without extents the plan may write nothing after this.
+        // Without extents, nothing may be written after this operation.
         OfRun::TellPointOfNoReturn { extents, .. } if extents.is_empty() => {
             alone("the control plane confirms the run, and records that this boot has received everything".to_owned())
         }

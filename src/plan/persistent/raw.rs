@@ -280,7 +280,7 @@ impl<'a> Deciding<'a> {
                 "it is blank: on a kept disk a volume is added only in the free space of a group (lvmLogicalVolume)"
                     .to_owned()
             }
-            Ok([]) => "there are data of no known kind".to_owned(),
+            Ok([]) => "there are unrecognized data".to_owned(),
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(display::signature).collect();
                 format!("there is {}", found.join(" and "))

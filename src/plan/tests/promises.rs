@@ -78,7 +78,7 @@ fn the_promise_is_not_changed_to_kept_by_an_edit_either() {
     let (mut inventory, mut wiped) = (installed_now(), layout());
     inventory.filesystems[0].marker.as_mut().unwrap().disks[1].promise = Some(Promise::Wiped);
     let reasons = reasons(reinstall(&wiped, &inventory, claim()));
-    assert!(reasons[0].contains("/dev/sdb must be kept by the layout"), "{reasons:?}");
+    assert!(reasons[0].contains("/dev/sdb would be kept according to the layout"), "{reasons:?}");
     wiped.disks[1].wipeonreinstall = true;
     reinstall(&wiped, &inventory, claim()).unwrap();
 }
@@ -136,7 +136,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
         super::identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
-    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), the disk that the machine was installed with, which must be kept, but it reads as blank. Check whether it was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; it must be kept, but reads as blank. Check whether it was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";
     assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
     let given = Claim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();

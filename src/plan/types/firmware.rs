@@ -24,7 +24,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// One variable, with its origin and fate.
+/// A variable, with its origin and fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedVariable {
     /// `Boot0003`, `BootNext`.

@@ -75,7 +75,7 @@ pub enum Filling {
     Partition {
         guid: Uuid,
     },
-    /// Nothing: an LVM block volume is identified by its LVM UUID.
+    /// No content: an LVM block volume is identified by its LVM UUID.
     Nothing,
 }
 

@@ -76,9 +76,9 @@ stages! {
 /// State that a failure in a stage leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
-    /// Nothing was written.
+    /// No disk was written.
     Untouched,
-    /// Nothing was written, but the control plane may have recorded the start of this attempt.
+    /// No disk was written, but the control plane may have recorded the start of this attempt.
     Announced,
     /// The system is incomplete, and must not boot until another attempt has completed it.
     HalfMade,

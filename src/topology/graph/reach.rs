@@ -244,7 +244,8 @@ pub struct Met {
 }
 
 impl Met {
-    /// Adds a node. Returns whether it shares no node above with previous ones, and neither is an end of the other.
+    /// Returns whether the node is distinct from previous ones: they have no node above in common, and none is an end of another. A distinct
+    /// node is added.
     pub fn is_apart(&mut self, below: &Reach, above: &Reach, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));
