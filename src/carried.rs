@@ -34,6 +34,7 @@ pub struct Moving {
     pub disks: Vec<MarkedDisk>,
 }
 
+/// Role of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -186,12 +187,14 @@ pub struct CarriedFilesystem {
     pub sector_bytes: u32,
 }
 
+/// An array of the migrated system, by its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedArray {
     pub device: LayoutPath,
     pub uuid: Uuid,
 }
 
+/// A partition of the migrated system, by its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedPartition {
     pub device: LayoutPath,
@@ -199,6 +202,7 @@ pub struct CarriedPartition {
     pub guid: Uuid,
 }
 
+/// A network interface of the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedNic {
     pub name: String,

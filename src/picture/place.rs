@@ -13,6 +13,7 @@ const BEND: f64 = 6.0;
 const BETWEEN: f64 = 72.0;
 const SWEEPS: usize = 12;
 
+/// Position and size of a box, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rect {
     pub x: f64,
@@ -30,6 +31,7 @@ pub(crate) struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Positions of all boxes and lines of the diagram.
 #[derive(Debug, Clone)]
 pub(crate) struct Placed {
     /// Rectangle of each node.

@@ -61,7 +61,7 @@ impl Deciding<'_> {
                 message = format!("{message}; {}", why.join("; "));
                 self.decided.problems.push(Problem::new(format!("disks[{index}].device"), message));
             } else {
-                self.warn(format!("{message}: its arrays and volume groups continue WITHOUT it"));
+                self.warn(format!("{message}; arrays and volume groups on it continue WITHOUT it"));
             }
         }
     }

@@ -66,6 +66,7 @@ pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Mar
     found.into_iter().nth(newest)
 }
 
+/// An installation that is already on the disks, found by its marker.
 pub struct Marked<'a> {
     /// Current path of the filesystem with the marker.
     pub device: &'a DevicePath,

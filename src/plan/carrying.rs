@@ -61,6 +61,7 @@ pub fn carry(
     }
 }
 
+/// State of the check of a source machine.
 struct Carrying<'a> {
     meant: &'a Match<'a>,
     stack: &'a Stack<'a>,

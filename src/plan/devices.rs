@@ -94,6 +94,7 @@ impl<'a> Below<'a> {
     }
 }
 
+/// Devices that the layout provides, by their path in the layout.
 #[derive(Default)]
 pub struct Devices<'a> {
     devices: BTreeMap<LayoutPath, Device<'a>>,

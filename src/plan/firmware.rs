@@ -75,6 +75,7 @@ pub fn plan(inventory: &Inventory, decided: Option<&Decided>, policy: RemovalPol
     })
 }
 
+/// Classifies boot variables by origin, and decides which are removed.
 struct Judge<'a> {
     found: &'a FirmwareVariables,
     policy: RemovalPolicy,

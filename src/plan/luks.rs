@@ -44,6 +44,7 @@ pub struct Luks {
     strange_tpm: bool,
 }
 
+/// Fate of a LUKS container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LuksFate {
     Made,

@@ -24,6 +24,7 @@ enum When {
     AfterTheImage,
 }
 
+/// Preserved objects, with the time at which each is activated.
 pub struct Returning<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,

@@ -5,6 +5,7 @@ use crate::device::DevicePath;
 use crate::topology::graph::Graph;
 use std::collections::BTreeSet;
 
+/// Graph of the devices that operations assemble, and of their members.
 #[derive(Default)]
 pub struct Together(Graph<DevicePath, ()>);
 

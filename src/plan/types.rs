@@ -101,6 +101,7 @@ impl Plan {
     }
 }
 
+/// Fate of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -155,6 +156,7 @@ pub struct Kept {
     pub identity: BTreeMap<String, String>,
 }
 
+/// A preserved object, identified by a property that is stable while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptObject {
@@ -198,6 +200,7 @@ pub enum LiesOn {
     },
 }
 
+/// A range of a device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
     pub start: u64,
@@ -238,6 +241,7 @@ pub struct WipeDisk {
     pub zero: Vec<ByteRange>,
 }
 
+/// An array to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateArray {
     /// `/dev/md1`, `/dev/md/root`.
@@ -254,6 +258,7 @@ pub struct CreateArray {
     pub createoptions: Vec<String>,
 }
 
+/// A volume group to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateGroup {
     pub name: String,
@@ -261,6 +266,7 @@ pub struct CreateGroup {
     pub tags: Vec<String>,
 }
 
+/// A logical volume to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateVolume {
     pub name: String,
@@ -329,6 +335,7 @@ pub struct PartitionTable {
     pub partitions: Vec<NewPartition>,
 }
 
+/// A partition to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NewPartition {
     pub number: u32,
@@ -342,6 +349,7 @@ pub struct NewPartition {
     pub name: String,
 }
 
+/// A filesystem to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MakeFilesystem {
     pub device: DevicePath,
@@ -352,6 +360,7 @@ pub struct MakeFilesystem {
     pub createoptions: Vec<String>,
 }
 
+/// A trial of an array in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
     /// The array to create, with a distinct name and UUID so that it cannot be mistaken for the real one.
@@ -364,6 +373,7 @@ pub struct TryArray {
     pub sector_bytes: u32,
 }
 
+/// A trial of a filesystem in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
     /// The filesystem to create, with a distinct UUID: two filesystems with the same UUID are not mounted, or are confused.
@@ -377,6 +387,7 @@ pub struct TryFilesystem {
     pub mount: Option<Vec<String>>,
 }
 
+/// A filesystem to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
     /// Device; `tmpfs` for a tmpfs, the source that mount(2) requires.
@@ -390,6 +401,7 @@ pub struct MountFilesystem {
     pub others: Vec<DevicePath>,
 }
 
+/// A line of fstab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FstabEntry {
     /// `UUID=…` or `tmpfs`.

@@ -72,11 +72,13 @@ pub struct Decided {
     pub problems: Vec<Problem>,
 }
 
+/// Fate of an array.
 pub enum ArrayFate {
     Made(CreateArray),
     Kept { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
 }
 
+/// Fate of a volume group.
 pub enum GroupFate {
     Made(CreateGroup),
     /// A preserved group. `volumes` are those that the layout lists.

@@ -53,6 +53,7 @@ pub struct Thing {
     pub on: Vec<String>,
 }
 
+/// Fate of an array, group, volume or filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -181,6 +182,7 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
 /// Returns the fate of a thing, by its index in the layout and the disks below it; `None` if it lies on no disk.
 type FateOf<'a> = &'a dyn Fn(usize, &[&DiskVerdict]) -> Option<Kind>;
 
+/// Functions that return the fate of each type of object.
 struct Fates<'a> {
     array: FateOf<'a>,
     group: FateOf<'a>,
@@ -188,6 +190,7 @@ struct Fates<'a> {
     filesystem: FateOf<'a>,
 }
 
+/// Layout, request and disk verdicts from which a summary is built.
 struct Head<'a> {
     layout: &'a Layout,
     request: &'a Request,

@@ -5,6 +5,7 @@ pub mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A node of a [`Graph`].
 #[derive(Debug, Clone)]
 pub struct Node<N, T> {
     /// Name of the item in the source of the graph.
@@ -16,6 +17,7 @@ pub struct Node<N, T> {
     pub above: Vec<usize>,
 }
 
+/// A directed graph of items that lie on each other. Every link is stored on both nodes.
 #[derive(Debug, Clone)]
 pub struct Graph<N, T> {
     pub nodes: Vec<Node<N, T>>,

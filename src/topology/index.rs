@@ -5,6 +5,7 @@ use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, Inventory, LogicalVolume, VolumeGroup};
 use std::collections::BTreeMap;
 
+/// Devices, arrays and volumes of an inventory, by name or path.
 #[derive(Default)]
 pub struct Index<'a> {
     stacked: BTreeMap<&'a DevicePath, &'a KernelName>,

@@ -8,6 +8,7 @@ use crate::layout::{self, Layout};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
+/// A layout and an inventory, with the disks of the one matched to those of the other.
 pub struct Match<'a> {
     pub graph: Graph<'a>,
     pub inventory: &'a Inventory,

@@ -76,6 +76,7 @@ pub fn units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, Unit<'
     })
 }
 
+/// The block devices of a machine, and which of them lie on which.
 pub struct Stack<'a> {
     index: Index<'a>,
     graph: Graph<KernelName, Unit<'a>>,

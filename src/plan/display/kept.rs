@@ -61,6 +61,7 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
     }
 }
 
+/// Draws the trees of preserved disks. An object that spans several disks is drawn once.
 struct Tree<'a> {
     meant: &'a Match<'a>,
     stack: Stack<'a>,

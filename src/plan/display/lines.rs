@@ -7,6 +7,7 @@ const MAXIMUM_ALL_LINES: usize = 20_000;
 /// Maximum depth of a tree. It also bounds the recursion of callers.
 const MAXIMUM_DEPTH: usize = 64;
 
+/// Lines of the present tree, and the number of earlier ones.
 #[derive(Debug, Default)]
 pub struct Lines {
     lines: Vec<String>,

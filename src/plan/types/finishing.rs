@@ -99,6 +99,7 @@ pub struct RootVolume {
     pub kind: LvmType,
 }
 
+/// An array of the layout, as the installed system refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FinishedArray {
     pub device: DevicePath,

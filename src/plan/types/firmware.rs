@@ -44,6 +44,7 @@ pub struct PlannedVariable {
     pub digest: Option<String>,
 }
 
+/// Origin of a boot variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableOrigin {
@@ -67,6 +68,7 @@ pub struct RemoveVariables {
     pub required: bool,
 }
 
+/// A boot variable to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VariableRemoval {
     pub name: String,

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+/// A file that is written into an existing filesystem, or deleted from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InjectedFile {
     /// Absolute path in the filesystem.

@@ -5,6 +5,7 @@ use crate::device::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
+/// Slot of an array: a device, or none in a degraded array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
     Device(DevicePath),

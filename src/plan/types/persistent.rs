@@ -27,6 +27,7 @@ pub struct PersistentVolume {
     pub size_bytes: Option<u64>,
 }
 
+/// Fate of a Kubernetes volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PersistentVerdict {

@@ -102,6 +102,7 @@ impl Leaves {
     }
 }
 
+/// Properties of a stage.
 #[derive(Debug, Clone, Copy)]
 struct Nature {
     /// Whether the stage destroys existing data.
