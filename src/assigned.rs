@@ -1,4 +1,4 @@
-//! Turns what the control plane has assigned into the request for a plan, for the agent or on a desk.
+//! The request for a plan, from the allocation of the control plane; used by the agent and for offline plans.
 
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub mod preview;
@@ -13,7 +13,7 @@ use crate::plan::{self, Assigned, Claim, Memory, Mode, Request, Subject, Waiver}
 use crate::steps::Steps;
 use crate::text;
 
-/// The request for a plan of the machine with this id. `consoles` are those of its kernel command line.
+/// Returns the request for a plan of the machine with this id. `consoles` are those on its kernel command line.
 pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &[String]) -> Request {
     let subject = Subject {
         machine: id.to_owned(),
@@ -43,7 +43,7 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
     Request { mode, steps: steps(allocation), subject, assigned, claim: Some(claim) }
 }
 
-/// The merged list of templates, where there are any, has its word about erasing in it.
+/// Returns the steps of the merged templates, which include the erase method; without templates, the default steps.
 fn steps(allocation: &Allocation) -> Steps {
     match allocation.steps.is_empty() {
         true => Steps::erasing(allocation.erase),
@@ -51,7 +51,7 @@ fn steps(allocation: &Allocation) -> Steps {
     }
 }
 
-/// The disks of the last attempt that has passed the point of no return, be it a reinstall or the first installation.
+/// Returns the disks of the last attempt that passed the point of no return, whether reinstall or first installation.
 fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
     match &allocation.order {
         Some(order) if order.begun => order.disks.clone(),
@@ -69,7 +69,8 @@ fn attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     }
 }
 
-/// Returns the disks whose data the operator gives up. Those of a machine's file do not apply to reinstalls, because the file stays.
+/// Returns the disks whose data the operator discards. Those in the machine's file do not apply to reinstalls, because the file is
+/// permanent.
 fn give_up(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {
         (Some(order), _) => order.give_up.clone(),
@@ -78,8 +79,8 @@ fn give_up(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// Clears `begun` where the old installation is still whole, and returns true then. An earlier attempt has announced that it
-/// begins, but perhaps never received the answer: then it has written nothing.
+/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt has announced its start, but may not have
+/// received the response: then it has written nothing.
 pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) -> bool {
     let (machine, id) = (machine.to_owned(), allocation.id.clone());
     let former_machines = allocation.former_machines.clone();
@@ -91,7 +92,7 @@ pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout
     is_whole
 }
 
-/// Why the plan may do without the marker. A begun attempt comes first: the operator has not seen what it left.
+/// Returns why the plan may proceed without the marker. A started attempt takes precedence, because the operator has not seen its results.
 pub fn waiver(order: &Order) -> Option<Waiver> {
     match order {
         Order { begun: true, .. } => Some(Waiver::Begun),
@@ -100,11 +101,11 @@ pub fn waiver(order: &Order) -> Option<Waiver> {
     }
 }
 
-/// Returns a marker of this very allocation, the newest if that is proven, if the control plane does not know the installation. Either the control plane
-/// has forgotten it, or an earlier owner of the disk has written the marker. Only an operator can tell which.
+/// Returns a marker of this very allocation if the control plane does not know of the installation: the newest one, if that is proven.
+/// Either the control plane has lost its record, or an earlier owner of the disk has written the marker. Only an operator can decide which.
 #[cfg(feature = "agent")]
 pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {
-    // What is received brings the marker of the machine that sends it.
+    // A received system contains the marker of the source machine.
     let is_first = request.mode == Mode::Install && request.receiving().is_none();
     let claim = request.claim.as_ref().filter(|claim| is_first && !claim.is_installed())?;
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

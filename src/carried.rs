@@ -1,5 +1,5 @@
-//! What goes with a machine that is moved to another one's hardware: which filesystems, and the ids by which the system knows its
-//! partitions and arrays. The machine that has them says it, the control plane hands it on, and the other machine's plan takes it.
+//! Description of a migrated machine: its filesystems, and the ids by which the system refers to its partitions and arrays. The source
+//! machine reports it, the control plane passes it on, and the plan of the target machine uses it.
 
 use crate::device::LayoutPath;
 use crate::layout::Format;
@@ -8,43 +8,43 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// A machine's part in a move, as the control plane tells it.
+/// Role of a machine in a migration, as sent by the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Moving {
     /// Id of the order.
     pub order: String,
     pub part: Part,
-    /// The receiving machine has passed its point of no return: bytes may travel.
+    /// Whether the target machine has passed its point of no return, so that data may be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// The certificate of at least one of the two machines is not released yet: neither by the operator, nor by a secret that the peer has.
-    /// The receiving machine must not begin.
+    /// Whether the certificate of at least one of the two machines is not approved yet: neither by the operator, nor by a secret that the
+    /// peer has. The target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
-    /// The other machine, as it stands in its ramdisk now. It has another certificate after each boot.
+    /// The other machine, as it is running in its ramdisk now. It has a new certificate after each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
-    /// What comes; for the receiving machine alone.
+    /// Description of the migrated data; only sent to the target machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<Carried>,
-    /// Which disk of the receiving machine each name of the layout means; for that machine alone.
+    /// Disk of the target machine for each name in the layout; only sent to that machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
 }
 
+/// Role of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// Its disks are read, and no byte of them changes.
+    /// The source machine, whose disks are only read.
     Send,
     Receive,
 }
 
-/// The newest move of which a machine is part, and how far it is. That nothing is told of a machine's part is no end of the move; this
-/// says it.
+/// The latest migration of a machine, and its state. The absence of a role does not mean that a migration has ended; this does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Newest {
@@ -54,22 +54,23 @@ pub struct Newest {
     pub state: String,
 }
 
-/// What an answer of the control plane says to a machine that stands in its ramdisk for a move.
+/// State of a migration for a machine that waits in its ramdisk, as derived from a response of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said<'m> {
-    /// It goes on, and that is the machine's part.
+    /// The migration continues, and this is the role of the machine.
     Part(&'m Moving),
-    /// It is in this state, and the machine has nothing to do in it now.
+    /// The migration is in this state, and the machine has nothing to do now.
     Waits(&'m str),
-    /// The system runs on the other machine.
+    /// The system runs on the target machine.
     Done,
-    /// It was taken back or refused, or another move has come after it.
+    /// The migration was cancelled or refused, or is followed by another one.
     Over,
-    /// Nothing: a control plane of an earlier version, or one that has lost the order. That is no end.
+    /// The response does not mention the migration: the control plane has an earlier version, or has lost the order. The migration has not
+    /// ended.
     Nothing,
 }
 
-/// What those say of the move with that id. An end goes before all else: it stays one.
+/// Derives the state of the migration with that id. The end of a migration takes precedence, because it is final.
 pub fn said<'m>(order: &str, part: Option<&'m Moving>, newest: Option<&'m Newest>) -> Said<'m> {
     let part = part.filter(|part| part.order == order);
     match (newest, part) {
@@ -82,35 +83,36 @@ pub fn said<'m>(order: &str, part: Option<&'m Moving>, newest: Option<&'m Newest
     }
 }
 
-/// The other end of the wire.
+/// The other machine of a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Peer {
-    /// PEM, with a signature before it where both ramdisks have a secret.
+    /// Certificate in PEM, preceded by a signature if both ramdisks have a secret.
     pub certificate: String,
-    /// `HOST:PORT` where it listens; empty for the one that sends.
+    /// `HOST:PORT` on which the machine listens; empty for the source machine.
     #[serde(default)]
     pub address: String,
-    /// The operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no other.
+    /// Whether the operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no
+    /// other.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
 }
 
 impl Peer {
-    /// Names that boot of the machine.
+    /// Returns the digest of the certificate, which identifies this boot of the machine.
     pub fn digest(&self) -> String {
         digest(&self.certificate)
     }
 }
 
-/// `sha256:HEX` of a certificate, as it is handed on.
+/// Returns `sha256:HEX` of a certificate as it is passed on.
 pub fn digest(certificate: &str) -> String {
     let hex: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{}", hex.concat())
 }
 
-/// Fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl x509 -fingerprint -sha256` computes
-/// it. `None` if the text contains no certificate.
+/// Returns the fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl x509 -fingerprint
+/// -sha256` computes it. `None` if the text contains no certificate.
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub fn fingerprint(certificate: &str) -> Option<String> {
     use rustls::pki_types::pem::PemObject;
@@ -119,45 +121,45 @@ pub fn fingerprint(certificate: &str) -> Option<String> {
     Some(format!("sha256:{}", hex.concat()))
 }
 
-/// What a machine in a move tells of itself, after each boot.
+/// Report of a machine in a migration, sent after each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Standing {
     /// Id of the order.
     pub order: String,
     pub certificate: String,
-    /// Where the receiving machine listens; its address is the one that it calls from.
+    /// Port on which the target machine listens; its address is that from which it sends the report.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Of the sending machine.
+    /// Description of the migrated data, from the source machine.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<Carried>,
-    /// What went wrong, while all goes on as far as it can; empty when that is over.
+    /// Problem that does not stop the migration; empty when it is resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
-    /// The ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
+    /// Whether the ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_secret: bool,
 }
 
-/// All that the sending machine's layout has, as it is on its disks.
+/// All data of the source machine's layout, as found on its disks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Of the installed system.
+    /// Install marker of the installed system.
     pub marker: Marker,
     pub filesystems: Vec<CarriedFilesystem>,
     #[serde(default)]
     pub arrays: Vec<CarriedArray>,
     #[serde(default)]
     pub partitions: Vec<CarriedPartition>,
-    /// Network cards, in the order of the inventory.
+    /// Network interfaces, in the order of the inventory.
     #[serde(default)]
     pub nics: Vec<CarriedNic>,
 }
 
 impl Carried {
-    /// Have those the same filesystems, arrays and partitions, by their ids and sizes? A plan that was made for one fits the other then.
+    /// Returns whether both have the same filesystems, arrays and partitions, by ids and sizes, so that a plan for one fits the other.
     pub fn fits_as(&self, other: &Carried) -> bool {
         same(&self.filesystems, &other.filesystems)
             && same(&self.arrays, &other.arrays)
@@ -165,39 +167,42 @@ impl Carried {
     }
 }
 
-/// In whatever order.
+/// Compares two lists regardless of order.
 fn same<T: PartialEq>(some: &[T], others: &[T]) -> bool {
     some.len() == others.len() && some.iter().all(|one| others.contains(one))
 }
 
-/// What is in one device of the layout.
+/// Content of a device of the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedFilesystem {
-    /// As the layout calls it.
+    /// Name of the device in the layout.
     pub device: LayoutPath,
     pub format: Format,
-    /// As blkid writes it; empty where it has none.
+    /// UUID in the notation of blkid; empty if there is none.
     #[serde(default)]
     pub uuid: String,
-    /// Of the device that it lies on.
+    /// Size of the device in bytes.
     pub size_bytes: u64,
-    /// Logical sector of that device.
+    /// Logical sector size of the device, in bytes.
     pub sector_bytes: u32,
 }
 
+/// An array of the migrated system, by its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedArray {
     pub device: LayoutPath,
     pub uuid: Uuid,
 }
 
+/// A partition of the migrated system, by its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedPartition {
     pub device: LayoutPath,
-    /// PARTUUID.
+    /// Unique partition GUID (PARTUUID).
     pub guid: Uuid,
 }
 
+/// A network interface of the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedNic {
     pub name: String,

@@ -1,18 +1,18 @@
-//! How a command ends, for its exit status.
+//! Result of a command, for its exit status.
 
 use crate::error::Result;
 use crate::stdout;
 
-/// Was the input good?
+/// Outcome of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Good,
     Refused,
-    /// Of a plan for many machines: none is refused, and some lose data.
+    /// Result for plans of several machines: none is refused, and some lose data.
     Erases,
-    /// Of the agent: the machine is to boot again at once.
+    /// Result of the agent: the machine reboots immediately.
     BootAgain,
-    /// Of the agent: the machine is to offer logins, and waits for its power to be cut.
+    /// Result of the agent: the machine offers logins, and waits to be powered off.
     Rescue,
 }
 
@@ -22,7 +22,7 @@ impl Exit {
     }
 }
 
-/// A refusal is said as a failure is, and has an exit status of its own.
+/// Prints a refusal like a failure, and gives it an exit status of its own.
 pub fn or_refused(result: Result<Exit>) -> Result<Exit> {
     match result {
         Err(error) if error.is_refusal() => {

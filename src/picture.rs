@@ -1,4 +1,4 @@
-//! The picture of a layout: for `drophammer tree --svg`, and for the server's page.
+//! Diagram of a layout, for `drophammer tree --svg` and the web page of the server.
 
 mod faces;
 pub(crate) mod place;

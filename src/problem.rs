@@ -1,21 +1,21 @@
-//! A finding about an input: what is wrong, and where. Collected, so that a person sees all of them at once.
+//! A finding about an input, with its location. Findings are collected, so that all of them are reported at once.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One thing that is wrong with an input, or worth a note.
+/// A finding about an input: an error or a note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// Place in the document, as `disks[0].partitions[1].size`; empty for the document as a whole.
     pub place: String,
-    /// Line in the file, from 1, where the document came from a file.
+    /// Line in the file, from 1, if the document was read from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     /// Column in the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// What is wrong and what to do, in one sentence.
+    /// Problem and remedy, in one sentence.
     pub message: String,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Problems as lines, for an error text.
+/// Joins problems as lines, for an error message.
 pub fn lines(problems: &[Problem]) -> String {
     problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")
 }

@@ -124,7 +124,7 @@ def first(target, directory):
             shell(PUT, machine.disk("vdb"))
             before = shell(BYTES, machine.disk("vdb"))
             machine.on()
-            machine.says("is installed here already")
+            machine.says("is already installed here")
             has(machine.is_up(), "/srv/data-proof/random ")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
             check(not rack.heard("Report"), "an accidental boot reports again")
@@ -235,7 +235,7 @@ def second(target, directory):
             # Somebody switches it off and on.
             rack.begin()
             machine.on()
-            machine.says("is installed here already")
+            machine.says("is already installed here")
             facts = machine.is_up()
             has(facts, "/dev/vda2 / ext4", "/dev/vdb1 /srv ext4")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
@@ -261,7 +261,7 @@ def second_accident(rack, machine):
     rack.begin()
     rack.steer("set", {"phase": None})
     machine.on()
-    machine.says("is installed here already")
+    machine.says("is already installed here")
     machine.is_up()
     check(not rack.heard("InstallationSucceeded"), "an accidental boot reports again")
     return f"an accidental boot: {', '.join(rack.calls())}"

@@ -1,4 +1,4 @@
-//! The plan of a machine that is not asked: made of the inventory that it has registered, on a desk or in the server.
+//! Plan of a machine from the inventory that it has registered, without contacting it; used offline and in the server.
 
 use super::{correct_begun, request};
 use crate::allocation::{Allocation, Machine};
@@ -9,36 +9,35 @@ use crate::problem::{Problem, lines};
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str =
-    "only the machine can tell whether what is to be kept is in order: its agent looks, and refuses otherwise";
+pub const NOBODY_LOOKED: &str = "only the machine can tell whether the data that must be kept are intact: its agent checks them, and refuses otherwise";
 
-/// A disk that the layout names, and what becomes of it.
+/// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedDisk {
     pub serial: String,
     pub wwn: String,
-    /// As the kernel called it when the inventory was read.
+    /// Kernel path of the disk when the inventory was read.
     pub device: String,
     pub size_bytes: u64,
     pub verdict: Verdict,
     pub lost_bytes: u64,
 }
 
-/// What would be done.
+/// A plan that would be carried out.
 pub struct Planned {
     pub disks: Vec<PlannedDisk>,
-    /// All of it, where the inventory tells enough.
+    /// The whole plan, if the inventory is sufficient for it.
     pub plan: Option<Box<Plan>>,
-    /// `None`: nothing is written.
+    /// Verdicts to approve; `None` if nothing is written.
     pub verdicts: Option<Verdicts>,
-    /// Why this is not the whole truth.
+    /// Reason why the verdicts are only a prediction.
     pub foreseen: Option<&'static str>,
 }
 
-/// Why nothing would be done.
+/// A plan that would be refused.
 pub struct Refused {
     pub problems: Vec<Problem>,
-    /// As `drophammer plan` prints it.
+    /// Refusal as printed by `drophammer plan`.
     pub printed: String,
 }
 
@@ -48,10 +47,9 @@ impl From<Vec<Problem>> for Refused {
     }
 }
 
-/// As the agent does it, as far as the inventory goes.
+/// Makes the plan as the agent would, as far as the inventory permits.
 ///
-/// # Errors
-/// The plan is refused.
+/// # Errors The plan is refused.
 pub fn planned(
     machine: &Machine,
     mut allocation: Allocation,
@@ -76,14 +74,17 @@ pub fn planned(
             let (disks, verdicts) = (of_plan(&plan, &inventory), plan.verdicts.clone());
             Ok(Planned { disks, verdicts, plan: Some(Box::new(plan)), foreseen: None })
         }
-        Err(_) if request.mode == Mode::Reinstall && is_at_rest(&inventory) => {
-            foreseen(&parsed.layout, &inventory, &request, "its arrays and groups did not run when it registered")
-        }
+        Err(_) if request.mode == Mode::Reinstall && is_at_rest(&inventory) => foreseen(
+            &parsed.layout,
+            &inventory,
+            &request,
+            "its arrays and volume groups were not active when it registered",
+        ),
         Err(refusal) => Err(Refused { printed: refusal.to_string(), problems: refusal.problems }),
     }
 }
 
-/// There is something on the disks that the agent assembles before it looks.
+/// Returns whether the disks contain inactive arrays or volumes, which the agent assembles for inspection.
 fn is_at_rest(inventory: &Inventory) -> bool {
     let is_inactive = |group: &VolumeGroup| group.volumes.iter().any(|volume| volume.running.is_none());
     inventory.arrays.iter().any(|array| array.running.is_none()) || inventory.groups.iter().any(is_inactive)
@@ -121,8 +122,8 @@ fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request, why: &'st
     Ok(Planned { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
 }
 
-/// What a plan makes has UUIDs that nobody knows before it is carried out. These stand for them, the same in every run,
-/// and are evidently drawn by nobody.
+/// Returns UUIDs for new objects, whose real UUIDs are unknown before the plan is carried out. They are the same in every run, and
+/// recognizable as placeholders.
 pub fn placeholders() -> impl FnMut() -> Uuid {
     let mut next = 0;
     move || {
@@ -131,7 +132,7 @@ pub fn placeholders() -> impl FnMut() -> Uuid {
     }
 }
 
-/// As the agent will find the disks: what the installed system has mounted, and its swap, end with it.
+/// Removes uses that end with the installed system, its mounts and swap, so that the disks appear as the agent will find them.
 pub fn stop_using(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

@@ -1,19 +1,19 @@
-//! What stands in the boxes of the picture, line by line.
+//! Text in the boxes of the diagram, line by line.
 
 use super::words;
 use crate::layout::tree::{Graph, Item};
 
-/// Characters in a line of a box; longer text goes on in the next.
+/// Maximum number of characters in a line of a box; longer text is wrapped.
 const LINE: usize = 30;
 
-/// A box before it has a place.
+/// A box before its placement.
 pub(super) struct Face {
     /// Device, group or mount point; usually one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
-    /// Of a disk: may a reinstall erase it?
+    /// Whether a reinstall erases the disk; `None` for other nodes.
     pub wipe: Option<bool>,
-    /// All of it in one sentence, with the device's full path.
+    /// Summary in one sentence, with the full path of the device.
     pub tooltip: String,
 }
 
@@ -53,14 +53,14 @@ fn name(graph: &Graph, node: usize) -> String {
 
 fn kind(item: Item) -> String {
     match item {
-        // The column says it.
+        // The heading of the column shows the type.
         Item::Disk(_) | Item::Group(_) => String::new(),
         Item::Partition(_) | Item::Volume(_) => format!("{} · {}", words::node_size(item), words::kind(item)),
         _ => words::kind(item),
     }
 }
 
-/// Short details side by side.
+/// Joins short details on one line.
 fn joined(details: Vec<String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for detail in details {
@@ -75,7 +75,7 @@ fn joined(details: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Lines of at most [`LINE`] characters, broken at a blank, else behind a part of a path or list, else anywhere.
+/// Splits text into lines of at most [`LINE`] characters, at a blank, else after a component of a path or list, else anywhere.
 fn folded(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = text.chars().collect();
@@ -90,7 +90,7 @@ fn folded(text: &str) -> Vec<String> {
     lines
 }
 
-/// XML has no place for control characters, not even escaped (XML 1.0, 2.2).
+/// Replaces control characters, which XML does not allow, not even escaped (XML 1.0, 2.2).
 pub(super) fn plain(text: &str) -> String {
     let known = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
     text.chars().map(|c| if known(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

@@ -1,18 +1,19 @@
-//! Where boxes and lines of the picture go: columns from left to right, few crossings, lines as straight as they can be.
+//! Placement of the boxes and lines of the diagram: columns from left to right, few crossings, lines as straight as possible.
 //!
-//! The usual layered drawing (Sugiyama): a line that passes a column gets a place of its own there, each column is
-//! ordered by the mean of its neighbours, and heights are the least squares that keep the boxes apart.
+//! A layered drawing (Sugiyama): a line that passes a column gets a cell there, each column is ordered by the mean of its neighbours, and
+//! vertical positions are the least squares solution that keeps the boxes apart.
 
 use crate::layout::tree::{Graph, Item};
 
-/// Between two boxes of one column.
+/// Vertical distance between two boxes of one column.
 const GAP: f64 = 14.0;
-/// Room that a line takes where it passes a column.
+/// Height of a line where it passes a column.
 const BEND: f64 = 6.0;
-/// Between two columns.
+/// Horizontal distance between two columns.
 const BETWEEN: f64 = 72.0;
 const SWEEPS: usize = 12;
 
+/// Position and size of a box, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rect {
     pub x: f64,
@@ -21,18 +22,19 @@ pub(crate) struct Rect {
     pub height: f64,
 }
 
-/// A line from a node to what is made of it.
+/// A line from a node to one that lies on it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Line {
     pub from: usize,
     pub to: usize,
-    /// Ends and bends, from left to right: between two columns a curve, through a column straight.
+    /// Ends and bends, from left to right: a curve between two columns, straight through a column.
     pub points: Vec<(f64, f64)>,
 }
 
+/// Positions of all boxes and lines of the diagram.
 #[derive(Debug, Clone)]
 pub(crate) struct Placed {
-    /// By node.
+    /// Rectangle of each node.
     pub boxes: Vec<Rect>,
     pub lines: Vec<Line>,
     /// Left edge and width of each column, and one of its nodes.
@@ -41,7 +43,7 @@ pub(crate) struct Placed {
     pub height: f64,
 }
 
-/// What has a place in a column: a node, or a line on its way.
+/// An item of a column: a node, or a line that passes it.
 struct Cell {
     node: Option<usize>,
     column: usize,
@@ -51,7 +53,7 @@ struct Cell {
     right: Vec<usize>,
 }
 
-/// Gives every node of a size (width, height) its place.
+/// Places the nodes, which have these sizes (width, height).
 pub(crate) fn place(graph: &Graph, sizes: &[(f64, f64)]) -> Placed {
     let (columns_of, count) = columns(graph);
     let mut cells: Vec<Cell> = (0..graph.nodes.len())
@@ -85,7 +87,7 @@ pub(crate) fn place(graph: &Graph, sizes: &[(f64, f64)]) -> Placed {
     Placed { boxes, lines, columns, width: (x - BETWEEN).max(0.0), height }
 }
 
-/// The column of each node, and how many there are: by kind, arrays on arrays one further right, none empty.
+/// Returns the column of each node, and the number of columns: by type, with an array on arrays one further right, without empty columns.
 fn columns(graph: &Graph) -> (Vec<usize>, usize) {
     let arrays = graph.layout.raid.len();
     let mut ranks: Vec<usize> = graph
@@ -100,7 +102,7 @@ fn columns(graph: &Graph) -> (Vec<usize>, usize) {
             Item::Filesystem(_) => arrays + 5,
         })
         .collect();
-    // Arrays may be listed in any order: as many rounds as the longest chain has links.
+    // Arrays may be listed in any order: the number of rounds covers the longest possible chain.
     for _ in 0..arrays {
         for node in 0..ranks.len() {
             if matches!(graph.nodes[node].item, Item::Array(_)) {
@@ -116,7 +118,7 @@ fn columns(graph: &Graph) -> (Vec<usize>, usize) {
     (ranks.iter().map(column).collect(), used.len())
 }
 
-/// Joins the cells along each line, with new cells in the columns that it passes; the cells of each line.
+/// Joins the cells along each line, with new cells in the columns that it passes. Returns the cells of each line.
 fn connect(graph: &Graph, cells: &mut Vec<Cell>) -> Vec<Vec<usize>> {
     let mut paths = Vec::new();
     for from in 0..graph.nodes.len() {
@@ -137,7 +139,7 @@ fn connect(graph: &Graph, cells: &mut Vec<Cell>) -> Vec<Vec<usize>> {
     paths
 }
 
-/// Cells by column, in the order in which the layout's disks lead to them.
+/// Returns the cells by column, in the order in which they are reached from the disks of the layout.
 fn first_order(cells: &[Cell], columns: usize) -> Vec<Vec<usize>> {
     let mut order = vec![Vec::new(); columns];
     let mut seen = vec![false; cells.len()];
@@ -153,7 +155,7 @@ fn first_order(cells: &[Cell], columns: usize) -> Vec<Vec<usize>> {
     order
 }
 
-/// Orders each column by the mean place of its neighbours, and keeps the order with the fewest crossings.
+/// Orders each column by the mean position of its neighbours, and keeps the order with the fewest crossings.
 fn ordered(cells: &[Cell], first: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
     let mut best = (crossings(cells, &first), first.clone());
     let mut order = first;
@@ -182,7 +184,7 @@ fn mean(cells: &[usize], places: &[f64]) -> Option<f64> {
     (!cells.is_empty()).then(|| sum / cells.len() as f64)
 }
 
-/// How many pairs of lines between neighbouring columns cross.
+/// Returns the number of pairs of lines between adjacent columns that cross.
 fn crossings(cells: &[Cell], order: &[Vec<usize>]) -> usize {
     let mut places = vec![0; cells.len()];
     for (place, cell) in order.iter().flat_map(|column| column.iter().enumerate()) {
@@ -201,7 +203,7 @@ fn crossings(cells: &[Cell], order: &[Vec<usize>]) -> usize {
     crossings
 }
 
-/// Heights: each cell as near to the middle of its neighbours as the others in its column let it.
+/// Sets the vertical positions: each cell as near to the middle of its neighbours as the other cells of its column permit.
 fn centre(cells: &mut [Cell], order: &[Vec<usize>]) {
     for column in order {
         spread(cells, column, &vec![0.0; column.len()]);
@@ -217,7 +219,7 @@ fn centre(cells: &mut [Cell], order: &[Vec<usize>]) {
             spread(cells, column, &wanted);
         }
     }
-    // Boxes stay, lines on their way go straight on.
+    // Straightens passing lines; boxes keep their positions.
     for column in order {
         let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
         let straight = |cell: &usize| mean(&cells[*cell].left, &places).filter(|_| cells[*cell].node.is_none());
@@ -228,7 +230,7 @@ fn centre(cells: &mut [Cell], order: &[Vec<usize>]) {
     cells.iter_mut().for_each(|cell| cell.centre -= top);
 }
 
-/// The centres nearest to the wanted ones (by squares) that keep the order and the gaps: pool adjacent violators.
+/// Sets the centres that are nearest to the wanted ones (by squares) and keep order and gaps: pool adjacent violators.
 fn spread(cells: &mut [Cell], column: &[usize], wanted: &[f64]) {
     let mut offset = 0.0;
     let mut offsets = Vec::new();
@@ -239,7 +241,7 @@ fn spread(cells: &mut [Cell], column: &[usize], wanted: &[f64]) {
         }
         offsets.push(offset);
     }
-    // Runs that touch: their common place, and how many cells they have.
+    // Runs of adjacent cells: common position, and number of cells.
     let mut runs: Vec<(f64, usize)> = Vec::new();
     for (wanted, offset) in wanted.iter().zip(&offsets) {
         let mut run = (wanted - offset, 1);
@@ -277,14 +279,14 @@ fn lines(cells: &[Cell], columns: &[(f64, f64, usize)], boxes: &[Rect], paths: &
     lines
 }
 
-/// A step of a pixel or two looks like a mistake: the only line on its side of a box can end beside the middle.
+/// Aligns a line with the box at its end if the difference is only a few pixels, which would look like a mistake.
 fn level(points: &mut [(f64, f64)], end: usize, next: usize) {
     if (points[end].1 - points[next].1).abs() <= 3.0 {
         points[end].1 = points[next].1;
     }
 }
 
-/// Where on its side a box is joined to `other`: lines side by side in the order of their other ends.
+/// Returns the vertical position on the side of a box at which it is joined to `other`. Lines are sorted by their other ends.
 fn port(cells: &[Cell], cell: usize, other: usize, right: bool) -> f64 {
     let mut ends = if right { cells[cell].right.clone() } else { cells[cell].left.clone() };
     ends.sort_by(|a, b| cells[*a].centre.total_cmp(&cells[*b].centre));

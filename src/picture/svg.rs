@@ -1,7 +1,7 @@
-//! The picture of a layout: columns from the disks on the left to the mount points on the right.
+//! The diagram as SVG: columns from the disks on the left to the mount points on the right.
 //!
-//! Colours are those of Okabe and Ito, which colour-blind people tell apart; nothing is said by colour alone.
-//! Text of the layout goes into text nodes only: the crate does not escape quotes in attributes.
+//! The colours are those of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone. Text
+//! of the layout is only written to text nodes, because the crate does not escape quotes in attributes.
 
 use super::faces::{Face, face, plain};
 use super::place::{Line, Rect, place};
@@ -18,15 +18,15 @@ const INK: &str = "#1a1a1a";
 const FAINT: &str = "#595959";
 const MARGIN: f64 = 36.0;
 const LEAST_WIDTH: f64 = 620.0;
-/// Of a line of text in a box.
+/// Height of a line of text in a box.
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
 const BADGE_HEIGHT: f64 = 18.0;
-/// Widths of a character: DejaVu's, which are wider than those of the other fonts.
+/// Widths of a character of DejaVu, which are larger than those of the other fonts.
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 
-/// Heading, edge and fill of a kind of box.
+/// Heading, edge and fill of a type of box.
 struct Look {
     heading: &'static str,
     edge: &'static str,
@@ -48,7 +48,7 @@ fn look(item: Item) -> Look {
     Look { heading, edge, fill }
 }
 
-/// The whole picture, as a file has it.
+/// Returns the whole diagram as the content of an SVG file.
 pub fn draw(graph: &Graph) -> String {
     let faces: Vec<Face> = (0..graph.nodes.len()).map(|node| face(graph, node)).collect();
     let sizes: Vec<(f64, f64)> = faces.iter().map(size).collect();
@@ -99,7 +99,7 @@ fn size(face: &Face) -> (f64, f64) {
     (width.max(96.0 + badge * 2.0).round(), (lines * LINE_HEIGHT + badge + PADDING * 1.5).round())
 }
 
-/// Title, description and purpose, and how much room they and the headings take.
+/// Returns title, description and purpose, and the height of these and the headings.
 fn head(graph: &Graph) -> (Group, f64) {
     let mut group = Group::new().set("transform", format!("translate({MARGIN} {MARGIN})"));
     let mut y = 16.0;
@@ -152,7 +152,7 @@ fn filled_box(face: &Face, rect: &Rect, look: &Look) -> Group {
     }
 }
 
-/// What a reinstall erases has a dashed frame, what it keeps a double one.
+/// Returns the frame of a box: dashed for a disk that a reinstall erases, double for one that it keeps.
 fn frame(rect: &Rect, look: &Look, wipe: Option<bool>) -> Group {
     let outline = |inset: f64| {
         Rectangle::new()
@@ -172,7 +172,7 @@ fn frame(rect: &Rect, look: &Look, wipe: Option<bool>) -> Group {
     }
 }
 
-/// `WIPE on reinstall`, white on dark, or `keep on reinstall`, dark on white.
+/// Returns the badge `WIPE on reinstall`, white on dark, or `keep on reinstall`, dark on white.
 fn verdict(x: f64, y: f64, wipe: bool) -> Group {
     let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
     let pill = Rectangle::new()
@@ -237,7 +237,7 @@ fn legend(graph: &Graph) -> Group {
     group.add(text(0.0, 26.0, 12.0, "A fresh install erases every disk of the layout.").set("fill", FAINT))
 }
 
-/// The picture in words, for who cannot see it.
+/// Describes the diagram as text, for people who cannot see it.
 fn description(graph: &Graph) -> String {
     let count = |is: fn(&Item) -> bool| graph.nodes.iter().filter(|node| is(&node.item)).count();
     let mut parts = vec![counted(count(|item| matches!(item, Item::Disk(_))), "disk", "disks")];

@@ -1,15 +1,15 @@
-//! What the drawings say about a node, in the words of a person.
+//! Text about the nodes of a layout, for its drawings.
 
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Encrypted, Filesystem, Format, OnReinstall, PartitionKind, Raid, Size};
 use crate::text::counted;
 
-/// Without the `/dev/` that every device has.
+/// Returns the device without `/dev/`.
 pub fn short(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
-/// MiB as the layout means them; whole GiB as such.
+/// Describes a size in MiB, or GiB if it is a multiple.
 pub fn size(size: Size) -> String {
     match size.mib() {
         None => "the rest".to_owned(),
@@ -26,7 +26,7 @@ pub fn node_size(item: Item) -> String {
     }
 }
 
-/// Level, type code or type of volume, with the name that stands in the partition table.
+/// Describes the type of a node: level, type code or type of volume, with the label in the partition table.
 pub fn kind(item: Item) -> String {
     match item {
         Item::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
@@ -46,7 +46,7 @@ fn quoted(label: Option<&str>) -> String {
     label.map(|label| format!(" \"{label}\"")).unwrap_or_default()
 }
 
-/// Format and label.
+/// Describes format and label.
 pub fn content(filesystem: &Filesystem) -> String {
     match filesystem.format {
         Format::None => "no filesystem".to_owned(),
@@ -54,7 +54,7 @@ pub fn content(filesystem: &Filesystem) -> String {
     }
 }
 
-/// Where it is mounted, or what it is instead.
+/// Returns the mount point, or a description if there is none.
 pub fn mount_point(filesystem: &Filesystem) -> String {
     match (&filesystem.path, filesystem.format) {
         (_, Format::Swap) => "swap".to_owned(),
@@ -64,7 +64,7 @@ pub fn mount_point(filesystem: &Filesystem) -> String {
     }
 }
 
-/// What else a person may want to know of a node, most important first.
+/// Returns further details of a node, most important first.
 pub fn details(graph: &Graph, node: usize) -> Vec<String> {
     match graph.nodes[node].item {
         Item::Disk(disk) => {
@@ -81,7 +81,7 @@ pub fn details(graph: &Graph, node: usize) -> Vec<String> {
             std::iter::once(volumes).chain(encrypted).chain(group.tags.iter().map(|tag| format!("tag {tag}"))).collect()
         }
         Item::Filesystem(filesystem) => options(filesystem),
-        Item::Missing => vec!["nothing in the layout brings it about".to_owned()],
+        Item::Missing => vec!["not defined in the layout".to_owned()],
         Item::Partition(_) | Item::Volume(_) => Vec::new(),
     }
 }
@@ -104,13 +104,13 @@ fn array(graph: &Graph, raid: &Raid) -> Vec<String> {
     details
 }
 
-/// Arguments of mkfs and mount, and what a reinstall does.
+/// Returns the options of mkfs and mount, and the behaviour in a reinstall.
 pub fn options(filesystem: &Filesystem) -> Vec<String> {
     let tool = if filesystem.format == Format::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
-    let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "a reinstall merges".to_owned());
-    let grown = filesystem.grow.then(|| "grows to the rest of the disk".to_owned());
+    let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "merged by a reinstall".to_owned());
+    let grown = filesystem.grow.then(|| "grows to the end of the disk".to_owned());
     let encrypted = filesystem.encrypted.map(in_luks);
     made.into_iter().chain(encrypted).chain(mounted).chain(grown).chain(merged).collect()
 }
@@ -119,10 +119,10 @@ fn in_luks(encrypted: Encrypted) -> String {
     format!("in LUKS2, key: {}", encrypted.key)
 }
 
-/// Whom the layout is for.
+/// Describes which allocations the layout is for.
 pub fn purpose(graph: &Graph) -> String {
     let constraints = &graph.layout.constraints;
-    // Chosen by size and image, both of them.
+    // A layout is selected by size and image together.
     if constraints.sizes.is_empty() || constraints.images.is_empty() {
         return "for allocations that name it".to_owned();
     }

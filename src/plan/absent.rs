@@ -1,5 +1,5 @@
-//! Disks of the layout that are not in the machine. A reinstall goes on without one where everything that lies on it has
-//! copies elsewhere, and says so.
+//! Disks of the layout that are absent from the machine. A reinstall continues without such a disk, with a warning, if everything on it has
+//! a copy elsewhere.
 
 use super::devices::{Device, Fate};
 use super::verdict::Deciding;
@@ -7,11 +7,11 @@ use crate::device::LayoutPath;
 use crate::layout::{self, RaidLevel};
 use crate::problem::Problem;
 
-/// A disk that is not there.
+/// A disk of the layout that is absent.
 pub struct Absent {
-    /// Which one, and what is there instead.
+    /// Name of the disk, and what is present instead.
     message: String,
-    /// Who cannot do without it.
+    /// Reasons why objects need the disk.
     needed: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ impl Absent {
 }
 
 impl Deciding<'_> {
-    /// What the layout puts on the disk is known, so that others can be asked whether they do without it.
+    /// Registers the devices that the layout has on the absent disk, so that its dependents can check whether they survive without them.
     pub fn note_absent(&mut self, index: usize, disk: &layout::Disk) {
         for path in devices(disk) {
             let device = Device {
@@ -35,20 +35,20 @@ impl Deciding<'_> {
                 most_bytes: 0,
                 sector_bytes: 512,
                 stripe_bytes: 0,
-                content: Err("it is not there".to_owned()),
+                content: Err("it is absent".to_owned()),
             };
             self.devices.insert(path, device);
         }
     }
 
-    /// The disk of that device is needed after all.
+    /// Adds a reason why the disk of that device is needed.
     pub fn refuse_absent(&mut self, device: &Device, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);
         }
     }
 
-    /// Refuses what is needed, or has nothing on it that could stand in; warns about the others.
+    /// Refuses a disk that is needed or whose content has no copy elsewhere; warns about the others.
     pub fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
@@ -61,19 +61,19 @@ impl Deciding<'_> {
                 message = format!("{message}; {}", why.join("; "));
                 self.decided.problems.push(Problem::new(format!("disks[{index}].device"), message));
             } else {
-                self.warn(format!("{message}: what lies on it goes on WITHOUT it"));
+                self.warn(format!("{message}; arrays and volume groups on it continue WITHOUT it"));
             }
         }
     }
 }
 
-/// The disk and its partitions.
+/// Returns the disk and its partitions.
 fn devices(disk: &layout::Disk) -> impl Iterator<Item = LayoutPath> {
     let partitions = disk.partitions.iter().map(|partition| disk.device.partition(partition.number));
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 
-/// Are all data of an array there when these of its active members are not? Two copies of a RAID 10 lie on neighbours.
+/// Returns whether an array still has all data without these active members. RAID 10 stores the two copies on adjacent members.
 pub fn survives(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),

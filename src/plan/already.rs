@@ -1,4 +1,4 @@
-//! The plan for a machine that is installed already. It destroys nothing and boots the installed system.
+//! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
 
 use super::display::{self, Running};
 use super::harmless::Harmless;
@@ -20,19 +20,17 @@ use crate::problem::Problem;
 use crate::topology::{Match, Stack, find};
 use std::collections::BTreeSet;
 
-/// Finds the marker of an installation that must not be made again.
+/// Finds the marker of an installation that must not be repeated.
 ///
-/// | mode | marker of this machine and allocation | why it is there |
-/// |---|---|---|
-/// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
-/// | install | of the attempt that has begun | a power cut between marker and report |
-/// | install, migration | of the attempt that has begun, written by this machine, received from the current boot of the other machine, if it is in any | a power cut between marker and report |
-/// | install | any other: not found here, and refused (`identity`) | a previous owner of the disk may have written it |
-/// | reinstall | of this order, and of the attempt that has begun | a power cut between marker and report |
-/// | reinstall | any other: not found here; the order is carried out | the previous installation, or a forgery by its root |
+/// | mode | marker of this machine and allocation | reason | |---|---|---| | install | any, and the control plane declares that the
+/// allocation is installed | an accidental boot over PXE | | install | of the started attempt | a power cut between marker and report | |
+/// install, migration | of the started attempt, written by this machine, received from the current boot of the source machine, if it is
+/// running | a power cut between marker and report | | install | any other: ignored here, and refused (`identity`) | a previous owner of
+/// the disk may have written it | | reinstall | of this order, and of the started attempt | a power cut between marker and report | |
+/// reinstall | any other: ignored here; the order is carried out | the previous installation, or a forgery by its root user |
 ///
-/// A marker is of the attempt that has begun if the control plane declares that attempt, and secret, image and new partition tables agree
-/// with the marker, and these tables are on the disks.
+/// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
+/// marker, and these tables are on the disks.
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
     let is_believed = |marker: &Marker| match (request.mode, request.receiving()) {
@@ -43,8 +41,8 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
     latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns a matching marker: the one where the layout has its root, else the newest, else the first that was found. The choice is
-/// only used to boot and to read.
+/// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. The choice only
+/// matters for booting and reading.
 pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Marker) -> bool) -> Option<Marked<'a>> {
     let is_it = |marker: &&Marker| is_it(marker);
     let found = inventory.filesystems.iter().filter_map(|filesystem| {
@@ -68,37 +66,37 @@ pub fn latest<'a>(layout: &Layout, inventory: &'a Inventory, is_it: impl Fn(&Mar
     found.into_iter().nth(newest)
 }
 
+/// An installation that is already on the disks, found by its marker.
 pub struct Marked<'a> {
     /// Current path of the filesystem with the marker.
     pub device: &'a DevicePath,
     pub marker: &'a Marker,
 }
 
-/// Returns whether the attempt that has begun wrote the marker, and left the disks as they are. Without a declared attempt no marker
-/// proves anything.
+/// Returns whether the started attempt wrote the marker, and the disks still have its partition tables. Without a declared attempt a marker
+/// proves nothing.
 fn is_of_attempt(inventory: &Inventory, claim: &Claim, marker: &Marker) -> bool {
     let Some(attempt) = &claim.attempt else { return false };
     let is_on_a_disk = |new: &MarkedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
     marker.check_attempt(attempt, &claim.begun_on).is_ok() && created_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// Returns whether the order was carried out, and this marker is of the attempt that did it.
+/// Returns whether the order was carried out, and this marker was written by the attempt that did so.
 pub fn is_carried_out(inventory: &Inventory, claim: &Claim, marker: &Marker) -> bool {
     let is_of_order = claim.order.is_some() && claim.order == marker.order;
     is_of_order && claim.is_ours(marker) && is_of_attempt(inventory, claim, marker)
 }
 
 /// Returns whether this machine wrote the marker after it had received everything. A received root filesystem contains the marker of the
-/// sending machine, which does not count. If that machine has booted since, its own system may have written data that is not here.
+/// source machine, which is ignored. If that machine has booted since, its own system may have written data that is missing here.
 fn is_received(inventory: &Inventory, claim: &Claim, moving: &Moving, marker: &Marker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_of_attempt(inventory, claim, marker) && is_present
 }
 
-/// The plan mounts root and /boot without writing, and boots.
+/// Returns a plan that mounts root and /boot without writing, and boots.
 ///
-/// # Errors
-/// Root or /boot cannot be mounted without writing.
+/// # Errors Root or /boot cannot be mounted without writing.
 pub fn arrange(
     layout: &Layout,
     inventory: &Inventory,
@@ -142,15 +140,16 @@ pub fn arrange(
     }
 }
 
-/// Announces a received installation again, with the tables and the digest of the attempt that has received it. The control plane accepts
-/// its success only from a boot that has announced it: the sending machine may run its system again by now.
+/// Announces a received installation again, with the tables and the digest of the attempt that received it. The control plane accepts
+/// success only from a boot that has announced it, because the source machine may run its system again by now.
 fn begin(request: &Request) -> Option<OfRun> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);
     request.receiving().map(|_| handing::announce(request, begun_on, secret_digest))
 }
 
-/// Root is the filesystem with the marker. A separate /boot is where the layout has it.
+/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; a separate /boot is located by the
+/// layout.
 fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Vec<MountFilesystem>, String), String> {
     let (root, root_uuid) = look(inventory, marked.device, "/")?;
     let mut mounts = vec![root];
@@ -158,36 +157,40 @@ fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Ve
         let Some(device) =
             by_marker(layout, inventory, &ComparableDisks::new(&inventory.disks), marked.marker).now(&boot.device)
         else {
-            return Err(format!("/boot is on {}, which is not there or does not run", boot.device));
+            return Err(format!("/boot is on {}, which is absent or inactive", boot.device));
         };
         mounts.push(look(inventory, &device, "/boot")?.0);
     }
     Ok((mounts, root_uuid))
 }
 
-/// Once the control plane knows the installation, an erased disk is refused too: only an order makes it anew.
+/// Explains why the installed system cannot be booted. If the control plane knows of the installation, erasing the disk does not help: only
+/// an order reinstalls it.
 fn cannot(request: &Request, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(Claim::is_installed);
     let anew = match request.mode {
         Mode::Install if is_known => "order a reinstall",
-        Mode::Install | Mode::Reinstall => "erase the disk that carries /",
+        Mode::Install | Mode::Reinstall => "erase the disk that contains /",
     };
     format!(
-        "this allocation is installed already, so it is not installed again. But it cannot be booted from here: {why}. Boot it from its disk. To install it anew, {anew}"
+        "this allocation is already installed, so it is not installed again, but its system cannot be booted from the ramdisk: \
+         {why}. Boot it from its disk. To install it again, {anew}"
     )
 }
 
-/// A mount that neither writes nor replays a journal, and the UUID of the filesystem; or why there is none.
+/// Returns a mount that neither writes nor replays a journal, and the UUID of the filesystem.
+///
+/// # Errors Returns the reason why the device cannot be mounted in this way.
 fn look(inventory: &Inventory, device: &DevicePath, path: &str) -> Result<(MountFilesystem, String), String> {
     let filesystem = match signatures(inventory, device) {
         [one] => one,
-        [] => return Err(format!("{path} is on {device}, which has no signature of a filesystem")),
-        _ => return Err(format!("{path} is on {device}, which has several signatures at once")),
+        [] => return Err(format!("{path} is on {device}, which lacks a filesystem signature")),
+        _ => return Err(format!("{path} is on {device}, which has several signatures")),
     };
     let format = Format::ALL.into_iter().find(|format| format.name() == filesystem.kind);
     let Some((format, option)) = format.and_then(|format| Some((format, without_replay(format)?))) else {
         let held = display::signature(filesystem);
-        return Err(format!("{path} is on {device}, which holds {held}, and that cannot be mounted without a write"));
+        return Err(format!("{path} is on {device}, which contains {held} and cannot be mounted without writing"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
     let mount = MountFilesystem { device: device.clone(), path: path.to_owned(), format, options, others: Vec::new() };
@@ -199,7 +202,7 @@ fn signatures<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Signatu
     stack.unit(&stack.name(device)).signatures()
 }
 
-/// A disk is the one that the marker records, whatever the kernel calls it today.
+/// Matches disks by the serial numbers and WWNs in the marker, whatever their present kernel names are.
 pub fn by_marker<'a>(
     layout: &'a Layout,
     inventory: &'a Inventory,
@@ -223,7 +226,7 @@ fn disk_now<'a>(
     comparable.find(serial.as_ref(), wwn.as_ref())
 }
 
-/// The disks of the plan. None of them is wiped or made.
+/// Returns the disks of the plan, none of which is wiped or recreated.
 fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
     let stack = Stack::new(inventory);
     let comparable = ComparableDisks::new(&inventory.disks);

@@ -1,4 +1,4 @@
-//! Compares a plan with the one that the operator has approved. What differs is refused before the first write, by name.
+//! Comparison of a plan with the plan that the operator approved. Differences are refused before the first write, by name.
 
 mod disks;
 
@@ -9,17 +9,17 @@ use crate::text::counted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// So many differences are named; a person needs no more to see that it is another plan.
+/// Maximum number of differences that are listed.
 const NAMED: usize = 20;
 
 const PLACE: &str = "approved";
 
-/// Why the plan is not the approved one. A request without an approval has nothing to compare with.
+/// Returns the reasons why the plan differs from the approved one; none if the request has no approval.
 pub fn refused(request: &Request, found: &Verdicts) -> Vec<Problem> {
     let Some(approved) = &request.assigned.allocation.approved else { return Vec::new() };
     let verdicts = match read(&approved.verdicts, &approved.sha256) {
         Ok(verdicts) => verdicts,
-        Err(why) => return vec![Problem::new(PLACE, format!("{why}: approve this plan anew"))],
+        Err(why) => return vec![Problem::new(PLACE, format!("{why}; approve this plan again"))],
     };
     let differences = differences(&verdicts, found, has_begun(request));
     if differences.is_empty() {
@@ -27,7 +27,7 @@ pub fn refused(request: &Request, found: &Verdicts) -> Vec<Problem> {
     }
     let more = differences.len().saturating_sub(NAMED);
     let head = format!(
-        "this is not the plan that was approved ({}): put back what has changed, or look at it and approve it anew \
+        "the plan differs from the approved plan ({}): revert the changes, or review the new plan and approve it \
          (`drophammer rack plan DIR --approve`)",
         approved.sha256
     );
@@ -39,34 +39,33 @@ pub fn refused(request: &Request, found: &Verdicts) -> Vec<Problem> {
         .collect()
 }
 
-/// The verdicts of an approval, when they are those that the hash is of.
+/// Parses the verdicts of an approval.
 ///
-/// # Errors
-/// They are not, or are of a later version.
+/// # Errors The verdicts do not match the hash, or have another version.
 pub fn read(verdicts: &Value, sha256: &str) -> Result<Verdicts, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
         let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
         return Err(format!(
-            "the approval has {version}, which does not cover all that version {VERSION} of this drophammer compares"
+            "the approval has {version}, which lacks data that version {VERSION} of this drophammer compares"
         ));
     }
     let read: Verdicts =
-        serde_json::from_value(verdicts.clone()).map_err(|error| format!("the approval is not understood: {error}"))?;
+        serde_json::from_value(verdicts.clone()).map_err(|error| format!("cannot parse the approval: {error}"))?;
     let digest = read.digest();
     match digest == sha256 {
         true => Ok(read),
-        false => Err(format!("the approval is not whole: it says {sha256}, and its verdicts are {digest}")),
+        false => Err(format!("the approval is corrupt: its hash is {sha256}, but that of its verdicts is {digest}")),
     }
 }
 
-/// An earlier attempt with this approval has passed the point of no return. What it has made, this one may find.
+/// Returns whether an earlier attempt with this approval passed the point of no return. This one may then find objects that it created.
 fn has_begun(request: &Request) -> bool {
     let claim = request.claim.as_ref();
     claim.is_some_and(|claim| claim.waiver == Some(Waiver::Begun) || !claim.begun_on.is_empty())
 }
 
-/// A line each, both sides named.
+/// Returns a line for each difference, with both sides.
 fn differences(approved: &Verdicts, found: &Verdicts, has_begun: bool) -> Vec<String> {
     let heads = [
         ("machine", &approved.machine, &found.machine),
@@ -92,18 +91,18 @@ fn differences(approved: &Verdicts, found: &Verdicts, has_begun: bool) -> Vec<St
     lines
 }
 
-/// What was shown as taken apart may be so already when an attempt has begun; nothing else ever is.
+/// Compares objects that lose members. After a started attempt they may have lost them already; otherwise any difference counts.
 fn of_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more.map(|torn| format!("approved nothing of it, found that it is taken apart: {torn}"));
+    let more = more.map(|torn| format!("object that loses members: approved none, found {torn}"));
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(less.map(|torn| format!("approved that it is taken apart, found nothing of it: {torn}"))).collect()
+    more.chain(less.map(|torn| format!("object that loses members: approved {torn}, found none"))).collect()
 }
 
 fn of_things(approved: &[Thing], found: &[Thing], has_begun: bool) -> Vec<String> {
     let key = |thing: &Thing| (thing.name.clone(), thing.on.clone());
     let word = |things: &[&Thing]| match things {
-        [] => "not there".to_owned(),
+        [] => "absent".to_owned(),
         several => several.iter().map(|thing| fate(thing.fate)).collect::<Vec<_>>().join(" and "),
     };
     let is_same = |then: &[&Thing], now: &[&Thing]| {
@@ -125,7 +124,7 @@ fn of_things(approved: &[Thing], found: &[Thing], has_begun: bool) -> Vec<String
 
 type Pair<'a, T> = (Vec<&'a T>, Vec<&'a T>);
 
-/// What is there under one key on both sides, each in its order.
+/// Groups the items of both sides by key, each side in order.
 fn paired<'a, T, K: Ord>(approved: &'a [T], found: &'a [T], key: impl Fn(&T) -> K) -> BTreeMap<K, Pair<'a, T>> {
     let mut pairs: BTreeMap<K, Pair<T>> = BTreeMap::new();
     approved.iter().for_each(|item| pairs.entry(key(item)).or_default().0.push(item));

@@ -1,4 +1,4 @@
-//! Decides the arrays: made on devices that are made, or kept when they are found as the layout says.
+//! Decision on the arrays of the layout: created on recreated devices, or kept if the found array matches the layout.
 
 use super::absent::survives;
 use super::capacity::{array_bytes, changes_size, most_array_bytes, stripe_bytes};
@@ -13,7 +13,7 @@ use crate::layout::Raid;
 use crate::order;
 use crate::topology::arrays_on;
 
-/// Versions of metadata that lie behind the data of a member.
+/// Metadata versions with the superblock at the end of a member.
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
 
 impl<'a> Deciding<'a> {
@@ -39,7 +39,7 @@ impl<'a> Deciding<'a> {
         if devices.len() < raid.devices.len() || !missing.is_empty() {
             let absent: Vec<&str> = below.absent().map(|(_, device)| device.path.as_str()).collect();
             let how = if missing.is_empty() { "with fewer spares" } else { "DEGRADED" };
-            self.warn(format!("{} is made {how}, without {}", raid.arrayname, absent.join(", ")));
+            self.warn(format!("{} is created {how}, without {}", raid.arrayname, absent.join(", ")));
         }
         let metadata = self.layout.metadata(raid);
         let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
@@ -85,10 +85,10 @@ impl<'a> Deciding<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// Refuses every absent device of the array: the array cannot do without it.
+    /// Adds a problem for every absent device of the array, because the array cannot work without them.
     fn refuse_without(&mut self, raid: &Raid, below: &Below) {
         for (_, device) in below.absent() {
-            let why = format!("{} ({}) cannot do without {}", raid.arrayname, raid.level, device.path);
+            let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);
             self.refuse_absent(device, why);
         }
     }
@@ -96,13 +96,14 @@ impl<'a> Deciding<'a> {
     fn keep_array(&mut self, place: &str, raid: &Raid, below: &Below) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         if let Some(why) = self.inventory.failure(&Tried::Array(array.uuid)) {
-            let message = format!("{} is to be kept, but {} does not start: {why}", raid.arrayname, in_words(array));
+            let message =
+                format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, in_words(array));
             return self.refuse(place, message);
         }
         self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_ref());
         let running = array.running.as_ref().and_then(|name| self.stack.stacked(name));
-        let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
+        let not_running = || format!("{} is not running, so its content is unknown", in_words(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
         let device = Device {
             path: raid.arrayname.as_device(),
@@ -125,7 +126,7 @@ impl<'a> Deciding<'a> {
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
     }
 
-    /// The array that is found as the layout says. `None`: refused.
+    /// Returns the found array if it matches the layout; otherwise adds a problem and returns `None`.
     fn array_to_keep(&mut self, place: &str, raid: &Raid, below: &Below) -> Option<&'a inventory::Array> {
         let members = below.now();
         let found = arrays_on(self.inventory, &members);
@@ -133,7 +134,7 @@ impl<'a> Deciding<'a> {
             [one] if is_same(raid, one, &members) && !self.is_ambiguous(below, &found) => return Some(*one),
             [one] if is_same_but_broken(raid, one, &members) && !self.is_ambiguous(below, &found) => {
                 self.refuse_without(raid, below);
-                format!("is degraded beyond use: there is {}", in_words(one))
+                format!("has lost too many members: found {}", in_words(one))
             }
             [] if members.is_empty() => {
                 self.refuse_without(raid, below);
@@ -143,17 +144,17 @@ impl<'a> Deciding<'a> {
             several => {
                 let all = several.iter().map(|array| in_words(array)).collect::<Vec<_>>().join(" and ");
                 let ambiguous =
-                    if self.is_ambiguous(below, &found) { "are several signatures on one member, and" } else { "is" };
-                format!("there {ambiguous} {all}")
+                    if self.is_ambiguous(below, &found) { "one member has several signatures:" } else { "there is" };
+                format!("{ambiguous} {all}")
             }
         };
         let wish = wish(raid, &members);
-        self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
+        self.refuse(place, format!("{} must be kept as {wish}, but {there}", raid.arrayname));
         None
     }
 
-    /// Returns whether two arrays or groups claim one member. A physical volume that is the content of an array whose metadata is
-    /// at the end shows on the members too, and is not a second claim. Nor is any other signature.
+    /// Returns whether two arrays or groups claim one member. A physical volume inside an array whose metadata is at the end is also
+    /// visible on the members; it is not a second claim, nor is any other signature.
     fn is_ambiguous(&self, below: &Below, found: &[&inventory::Array]) -> bool {
         let contents: Vec<&Signature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
@@ -175,25 +176,25 @@ impl<'a> Deciding<'a> {
         let spares = array.members.iter().filter(|member| member.role == MemberRole::Spare).count();
         let how = match missing(array).as_slice() {
             [] if spares == raid.spares as usize => return,
-            [] => "with other spares than the layout says",
+            [] => "with a different number of spares than in the layout",
             _ => "DEGRADED",
         };
-        self.warn(format!("{} is kept {how}: there is {}", raid.arrayname, in_words(array)));
+        self.warn(format!("{} is kept {how}: found {}", raid.arrayname, in_words(array)));
     }
 
-    /// mdadm cannot give an array the number of another array that goes on running.
+    /// Refuses an array name that another array uses which is not released: mdadm cannot assign its number again.
     fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
         if let Some(running) = running {
-            // What the agent has put over a member to look inside has a name of the kernel alone.
+            // An overlay of the agent has only a kernel name; the device below it is printed instead.
             let member = |name: &KernelName| match self.stack.stacked(name).filter(|below| below.is_overlay()) {
                 Some(overlay) => overlay.below.join(", "),
                 None => name.to_string(),
             };
             let members: Vec<String> = running.below.iter().map(member).collect();
             let message = format!(
-                "array:{} is the name of another array, which runs on {} and stays: choose another name",
+                "array:{} is the name of another array, which is active on {} and is not released; choose another name",
                 raid.arrayname,
                 members.join(", ")
             );
@@ -202,10 +203,10 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Largest member of an array with a superblock 0.90; mdadm refuses a larger one.
+/// Maximum size of a member with a 0.90 superblock, in bytes; mdadm refuses larger members.
 const MAX_MEMBER_BYTES_0_90: u64 = 4 << 40;
 
-/// Why a member is too large for the metadata version. An array whose options choose a size is tried in memory instead.
+/// Returns why a member is too large for the metadata version. An array whose options set its size is tried in memory instead.
 fn too_large_for_metadata(raid: &Raid, metadata: &str, below: &Below) -> Option<String> {
     if metadata != "0.90" || changes_size(raid) {
         return None;
@@ -213,14 +214,14 @@ fn too_large_for_metadata(raid: &Raid, metadata: &str, below: &Below) -> Option<
     let is_large = |device: &&Device| device.size_bytes.is_some_and(|bytes| bytes > MAX_MEMBER_BYTES_0_90);
     let large = below.present().find(is_large)?;
     Some(format!(
-        "{} cannot be made of {}: it has {}, and metadata 0.90 takes members up to {MAX_MEMBER_BYTES_0_90} bytes; use 1.0 or 1.2",
+        "{} cannot be created on {}: the device has {}, and metadata 0.90 supports members up to {MAX_MEMBER_BYTES_0_90} bytes; use metadata 1.0 or 1.2",
         raid.arrayname,
         large.path,
         crate::text::bytes(large.size_bytes.unwrap_or_default())
     ))
 }
 
-/// The devices for mdadm, and how many of them are spares. An absent spare has no place among them.
+/// Returns the devices for mdadm, and the number of spares among them. Absent spares are omitted.
 fn with_missing(raid: &Raid, below: &Below) -> (Vec<Member>, u32) {
     let active = raid.devices.len().saturating_sub(raid.spares as usize);
     let device = |(place, device): (usize, &Device)| match device.absent {
@@ -233,7 +234,7 @@ fn with_missing(raid: &Raid, below: &Below) -> (Vec<Member>, u32) {
     (devices, spares as u32)
 }
 
-/// Is this the array of the layout, and are all of its data there?
+/// Returns whether this is the array of the layout, with all of its data available.
 fn is_same(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
     is_meant(raid, array, members) && survives(raid.level, array.raid_devices as usize, &missing(array))
 }
@@ -242,8 +243,8 @@ fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[DevicePa
     is_meant(raid, array, members) && !survives(raid.level, array.raid_devices as usize, &missing(array))
 }
 
-/// Is this the array of the layout, with the members that are in the machine? Which of them are spares does not count: that
-/// changes when a disk fails. Members that claim the same place were written at different times.
+/// Returns whether this is the array of the layout, with the members that are present in the machine. Roles of spares are not compared,
+/// because they change when a disk fails. Members that claim the same slot were written at different times.
 fn is_meant(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     order::sort(&mut found);
@@ -263,7 +264,7 @@ fn active_places(array: &inventory::Array) -> Vec<usize> {
     array.members.iter().filter_map(place).collect()
 }
 
-/// The places of active devices that no member has.
+/// Returns the slots of active devices that have no member.
 fn missing(array: &inventory::Array) -> Vec<usize> {
     let there = active_places(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()
@@ -274,7 +275,7 @@ fn wish(raid: &Raid, members: &[DevicePath]) -> String {
     format!("{} of {}{spares}", raid.level, members.join(", "))
 }
 
-/// `raid1 "root" of /dev/sda2, /dev/sdb2 (spare)`.
+/// Describes an array: `raid1 "root" of /dev/sda2, /dev/sdb2 (spare)`.
 pub fn in_words(array: &inventory::Array) -> String {
     let member = |member: &ArrayMember| match member.role {
         MemberRole::Active(_) => member.device.to_string(),

@@ -1,5 +1,4 @@
-//! Record of an attempt that passed its point of no return: which devices it was making, and whether a device found now
-//! is one of them.
+//! Record of an attempt that passed the point of no return: the devices that it was creating, and the comparison with present devices.
 
 use super::Request;
 use super::making::DISK;
@@ -12,7 +11,7 @@ use crate::order::Gather;
 use crate::topology::{Stack, Unit, units};
 use std::collections::BTreeSet;
 
-/// Disks of an attempt that was cut off, as the control plane remembers them.
+/// Disks of an interrupted attempt, from the records of the control plane.
 pub struct BegunAttempt<'a> {
     inventory: &'a Inventory,
     records: &'a [MarkedDisk],
@@ -24,16 +23,16 @@ impl<'a> BegunAttempt<'a> {
         BegunAttempt { inventory, records }
     }
 
-    /// Returns the record of a listed disk that the attempt was making anew as a whole, if `found` is provably that disk.
+    /// Returns the record of a listed disk that the attempt recreated as a whole, if `found` is provably that disk.
     pub fn remade_disk(&self, listed: &LayoutPath, found: &Disk) -> Option<&'a Making> {
         let record = self.records.iter().find(|record| record.device == *listed && self.is_same_disk(record, found))?;
         let is_whole = |making: &&Making| making.on == DISK && making.uuid.is_none();
         record.making.iter().find(is_whole)
     }
 
-    /// Returns the UUID of the filesystem that the attempt was making on this device, if the device still holds nothing
-    /// else. An unrecognized content is an unfinished filesystem only if the record proves that the device was empty
-    /// when the attempt started. A filesystem with that UUID is unfinished only if it cannot be mounted.
+    /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains nothing else. Unrecognized
+    /// content is an unfinished filesystem only if the record proves that the device was empty when the attempt started. A filesystem with
+    /// that UUID is unfinished only if it cannot be mounted.
     pub fn unfinished_filesystem(
         &self,
         stack: &Stack,
@@ -53,7 +52,7 @@ impl<'a> BegunAttempt<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Returns what was recorded for exactly this device: by its unique id, and on disks that nothing contradicts.
+    /// Returns the record for exactly this device, matched by its unique id, on disks that do not contradict it.
     fn filling(&self, stack: &Stack, device: &DevicePath) -> Option<&'a Making> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_beneath(stack, device);
@@ -65,7 +64,7 @@ impl<'a> BegunAttempt<'a> {
         makings.filter(|making| making.on == on).find(|making| making.uuid.is_some())
     }
 
-    /// Disks of a device; of a logical volume those of its whole group, because the record names only some of them.
+    /// Returns the disks below a device; for a logical volume those of its whole group, because the record names only some of them.
     fn disks_beneath(&self, stack: &Stack, device: &DevicePath) -> Vec<&'a Disk> {
         let running = Some(stack.name(device));
         let mut groups = self.inventory.groups.iter();
@@ -76,15 +75,15 @@ impl<'a> BegunAttempt<'a> {
         self.inventory.disks.iter().filter(|disk| names.contains(&disk.name)).collect()
     }
 
-    /// Returns whether nothing is known to be on the device: no signature, no partition table, no user, no read error.
+    /// Returns whether nothing is recognized on the device: no signature, partition table or user, and no read error.
     fn is_unrecognized(&self, device: &DevicePath) -> bool {
         let Some((_, unit)) = units(self.inventory).find(|(found, _)| *found == device) else { return false };
         let is_readable = !matches!(unit, Unit::Disk(disk) if disk.unreadable.is_some());
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether this is the recorded disk, with no table, its old table, or the one that it was about to get. An
-    /// identifier must prove it, because somebody may have put another disk in its place that only looks the same.
+    /// Returns whether this is the recorded disk, with no table, its old table, or the table that it was about to get. An identifier must
+    /// prove it, because a different disk that only looks the same may have been inserted.
     fn is_same_disk(&self, record: &MarkedDisk, disk: &Disk) -> bool {
         let guids = table_guids(record);
         let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));
@@ -100,8 +99,7 @@ fn table_guids(record: &MarkedDisk) -> Vec<&str> {
     [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect()
 }
 
-/// Names a block device by something unique: the GUID of a partition, the UUID of an array or a group. An id that
-/// several devices share is not a name.
+/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several devices share it.
 pub fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());

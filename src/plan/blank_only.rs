@@ -1,4 +1,4 @@
-//! Disks of a machine that is not proven to be the one of its file: they are erased only if there is nothing on them.
+//! Protection for a machine that is not proven to be the one in its file: its disks are erased only if they are blank.
 
 use super::{DiskPlan, Request, Verdict, Waiver};
 use crate::inventory::{Disk, Inventory};
@@ -6,8 +6,8 @@ use crate::problem::Problem;
 
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
-/// A marker of this machine proves that the disks are its own. An attempt that has begun was planned by this rule, and goes on with the
-/// same disks ([`super::identity`]).
+/// A marker of this machine proves that the disks belong to it. A started attempt has passed this check before, and continues on the same
+/// disks ([`super::identity`]).
 pub fn refused(request: &Request, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Problem> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();
@@ -21,7 +21,7 @@ pub fn refused(request: &Request, inventory: &Inventory, disks: &[DiskPlan]) -> 
     let written = wiped.filter(|disk| !inventory.disks.iter().any(|found| found.name == disk.name && is_blank(found)));
     written
         .map(|disk| {
-            let text = format!("{} is not blank ({}), and is not erased: {why}", disk.device, disk.now);
+            let text = format!("{} is not blank ({}) and will not be erased: {why}", disk.device, disk.now);
             Problem::new("blank_only", text)
         })
         .collect()

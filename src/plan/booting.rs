@@ -1,16 +1,16 @@
-//! What the firmware is to know of the installed system.
+//! Boot entries for the firmware.
 
 use super::{BootEntries, Finishing, OfRun, Operation};
 use crate::allocation::Finish;
 use crate::inventory::Firmware;
 
-/// Only where the agent makes the boot loader, or may have to: an installer of the image writes its own entries.
+/// Returns the boot entries if the agent installs the boot loader, or may have to; an installer of the image writes its own entries.
 pub fn entries(finishing: &Finishing) -> Option<Operation> {
     let made_here = matches!(finishing.way, Finish::Auto | Finish::Builtin);
     if made_here { to(finishing, finishing.way == Finish::Auto) } else { None }
 }
 
-/// The firmware of this machine knows nothing of a system that was received, whoever has finished it.
+/// Returns the boot entries for a received system, which the firmware of this machine does not have yet, whatever finished it.
 pub fn entries_of_moved(finishing: &Finishing) -> Option<Operation> {
     to(finishing, false)
 }
@@ -20,7 +20,7 @@ fn to(finishing: &Finishing, unless_installer: bool) -> Option<Operation> {
         return None;
     }
     let allocation = &finishing.files.assigned.allocation;
-    // On a desk there may be no name.
+    // An offline plan may have no hostname.
     let name = if allocation.hostname.is_empty() { &finishing.files.machine } else { &allocation.hostname };
     Some(Operation::Run(OfRun::WriteBootEntries(BootEntries {
         label: format!("drophammer: {name}"),

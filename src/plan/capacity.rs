@@ -1,23 +1,23 @@
-//! How much room stacked devices have, before they exist. Where a tool decides by itself, this is the least it leaves.
+//! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
 
 use super::sectors::MIB;
 use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
 use crate::order;
 
-/// LVM's default.
+/// Default extent size of LVM, in bytes.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
-/// LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
+/// Size of LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
 const LVM_METADATA_BYTES: u64 = MIB;
-/// mdadm's default.
+/// Default chunk size of mdadm, in bytes.
 const CHUNK_BYTES: u64 = 512 << 10;
-/// The FAT specification: fewer clusters make it a FAT16, whatever its header says.
+/// Minimum number of clusters of a FAT32. According to the FAT specification, fewer make it a FAT16, whatever its header contains.
 const FAT32_CLUSTERS: u64 = 65525;
-/// mkfs.xfs of xfsprogs 5.19 and later.
+/// Minimum size for mkfs.xfs of xfsprogs 5.19 and later, in MiB.
 pub const XFS_MIB: u64 = 300;
-/// FAT32 with clusters of 4096 bytes, both tables included. Smaller ones did not boot in OVMF.
+/// Minimum size of a FAT32 with clusters of 4096 bytes, both tables included, in MiB. Smaller ones did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
-/// Bytes of an array of these members, spares included; `None` when its create options change the arithmetic.
+/// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
 pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
     if changes_size(raid) {
@@ -31,21 +31,21 @@ pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option
     })
 }
 
-/// An array of these members is not larger, whatever its create options are.
+/// Returns an upper bound for the size of an array with these members, whatever its create options are.
 pub fn most_array_bytes(raid: &Raid, most_of_members: impl Iterator<Item = u64>) -> u64 {
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
-        // It uses all of unequal members.
+        // RAID 0 uses all of unequal members.
         RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-        // Its layout says how many copies there are.
+        // The number of copies depends on the layout of the array.
         RaidLevel::Raid10 => least.saturating_mul(active(raid)),
         _ => least.saturating_mul(data_members(raid)),
     }
 }
 
-/// What one member contributes. Metadata 1.1 and 1.2 leave room in front for a reshape: a 1024th of the member, at most
-/// 128 MiB, and superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
+/// Returns the size that one member contributes. Metadata 1.1 and 1.2 reserve space at the start for a reshape: a 1024th of the member, at
+/// most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
 fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
     let reserved = match metadata {
         "0.90" | "1.0" => MIB,
@@ -61,7 +61,7 @@ pub fn changes_size(raid: &Raid) -> bool {
     raid.other_options().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
-/// LVM puts its data at a multiple of this (lvm.conf(5), `data_alignment_detection`).
+/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 without stripes.
 pub fn stripe_bytes(raid: &Raid) -> u64 {
     match raid.level {
         RaidLevel::Raid1 => 0,
@@ -83,7 +83,7 @@ fn data_members(raid: &Raid) -> u64 {
     }
 }
 
-/// Extents of a physical volume.
+/// Returns the number of extents of a physical volume.
 pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
     let start = match stripe_bytes {
         0 => LVM_METADATA_BYTES,
@@ -92,14 +92,14 @@ pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
     size_bytes.saturating_sub(start) / EXTENT_BYTES
 }
 
-/// A volume does not fit into its group.
+/// A volume that does not fit into its group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoRoom {
     pub required_mib: u64,
     pub existing_mib: u64,
 }
 
-/// Bytes of a volume that says its size, in a group of so many physical volumes of which nobody knows how large they are.
+/// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
 pub fn asked_for(kind: LvmType, size: Size, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
@@ -108,10 +108,9 @@ pub fn asked_for(kind: LvmType, size: Size, physical: usize) -> Option<u64> {
     size.mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
-/// Takes a volume's extents out of `free`, the free extents of each physical volume; returns its bytes.
+/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
 ///
-/// # Errors
-/// There are not enough, or not where the type needs them.
+/// # Errors There are not enough free extents, or they are not distributed as the type requires.
 pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRoom> {
     let wanted = size.mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {
@@ -141,7 +140,7 @@ pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRo
     }
 }
 
-/// LVM fills the largest free areas first.
+/// Takes extents from the largest free areas first, as LVM does.
 fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
     enough(extents, free.iter().sum())?;
     let mut left = extents;
@@ -167,17 +166,17 @@ fn enough(required: u64, existing: u64) -> Result<(), NoRoom> {
     Err(NoRoom { required_mib: mib(required), existing_mib: mib(existing) })
 }
 
-/// The least MiB that the filesystem can be made in, and why; `None` where anything will do.
+/// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
 pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         // xfsprogs 5.19 and later.
-        Format::Xfs => Some((XFS_MIB, "mkfs.xfs refuses less")),
-        Format::Btrfs => Some((128, "mkfs.btrfs refuses less")),
+        Format::Xfs => Some((XFS_MIB, "mkfs.xfs refuses smaller devices")),
+        Format::Btrfs => Some((128, "mkfs.btrfs refuses smaller devices")),
         Format::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
             Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
         }
         Format::Vfat if is_fat32(filesystem) => {
-            // A cluster is at least a sector, and each has four bytes in both tables.
+            // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
             let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
             Some((bytes.div_ceil(MIB), "a FAT32 has at least 65525 clusters"))
         }
@@ -185,7 +184,7 @@ pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'s
     }
 }
 
-/// Do the create options ask mkfs.vfat for `-F 32`?
+/// Returns whether the create options contain `-F 32` for mkfs.vfat.
 fn is_fat32(filesystem: &Filesystem) -> bool {
     filesystem.create_option('F') == Some("32")
 }

@@ -1,13 +1,9 @@
-//! What an installed machine has that goes with it to other hardware, or why it cannot be moved. Nothing is written for it.
+//! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why it cannot be. Nothing is written.
 //!
-//! | on the disks that the layout names | |
-//! |---|---|
-//! | a filesystem of the layout, as it says there | goes |
-//! | swap | is made anew, with its UUID |
-//! | `format: none` | goes whole |
-//! | a filesystem that is not there or another one, several signatures at once, anything encrypted | refused |
-//! | an array or a group that does not run | refused |
-//! | a partition, array, group or volume that the layout does not list; data where it has no filesystem | refused: it would stay behind |
+//! | on the disks of the layout | | |---|---| | a filesystem that matches the layout | migrated | | swap | recreated, with its UUID | |
+//! `format: none` | migrated as a whole | | a filesystem that is absent or differs, several signatures, anything encrypted | refused | | an
+//! inactive array or group | refused | | a partition, array, group or volume that the layout does not list; data on a device without a
+//! filesystem in the layout | refused: it would not be migrated |
 
 use super::already::{self, Marked};
 use super::{Claim, FromDevice, arrays, display, identity::whose};
@@ -23,12 +19,11 @@ use std::collections::BTreeSet;
 
 const LUKS: &str = "crypto_LUKS";
 
-const ENCRYPTED: &str = "is encrypted (LUKS), and its key would not come along: decrypt it first";
+const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt it first";
 
-/// What goes, and the devices that are read for it.
+/// Returns the description of the migrated data, and the devices that are read for it.
 ///
-/// # Errors
-/// Why the machine cannot be moved as it is: all reasons at once.
+/// # Errors Returns all reasons why the machine cannot be migrated.
 pub fn carry(
     layout: &Layout,
     inventory: &Inventory,
@@ -66,10 +61,11 @@ pub fn carry(
     }
 }
 
+/// State of the check of a source machine.
 struct Carrying<'a> {
     meant: &'a Match<'a>,
     stack: &'a Stack<'a>,
-    /// Those of the layout.
+    /// Disks of the layout.
     disks: BTreeSet<KernelName>,
     problems: Vec<Problem>,
     all: Carried,
@@ -85,11 +81,11 @@ impl Carrying<'_> {
         let (layout, inventory) = (self.meant.graph.layout, self.meant.inventory);
         let Some(found) = found else {
             let there = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
-            let there = there.map(|(device, marker)| format!("{device} has that of {}", in_words(marker)));
+            let there = there.map(|(device, marker)| format!("{device} has the marker of {}", in_words(marker)));
             let there: Vec<String> = there.collect();
-            let there = if there.is_empty() { "no filesystem has one".to_owned() } else { there.join("; ") };
+            let there = if there.is_empty() { "no filesystem has a marker".to_owned() } else { there.join("; ") };
             let message = format!(
-                "no filesystem of this machine has the marker of {} ({}), so that nobody can tell that this is the system to be moved: {there}. Put its disks back",
+                "no filesystem of this machine has the marker of {} ({}), so the system cannot be identified: {there}; attach the disks of that installation",
                 whose(&claim.machine, &claim.allocation),
                 marker::PATH
             );
@@ -99,7 +95,7 @@ impl Carrying<'_> {
         let now = root.and_then(|root| self.meant.now(&root.device));
         if let Some(now) = now.filter(|now| now != found.device) {
             let message = format!(
-                "the layout has / on {now}, and the marker of the installed system is on {}: put the disks back in their places",
+                "the layout has / on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
                 found.device
             );
             self.refuse("filesystems", message);
@@ -110,13 +106,14 @@ impl Carrying<'_> {
         let layout = self.meant.graph.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             if listed.image {
-                let message = "a raw image is on this disk, with partitions that the layout does not list: machines of raw images are not moved. Copy the disk as it is (drophammer move)";
+                let message = "a raw image is on this disk, whose partitions the layout does not list, so the machine cannot be migrated; \
+                               copy the disk with `drophammer move`";
                 self.refuse(&format!("disks[{index}]"), message);
                 continue;
             }
             let Some(disk) = self.meant.disk(index) else { continue };
             if let Some(why) = &disk.unreadable {
-                self.refuse(&format!("disks[{index}]"), format!("not all of {} can be read: {why}", disk.device));
+                self.refuse(&format!("disks[{index}]"), format!("{} is partly unreadable: {why}", disk.device));
             }
             for part in disk.table.iter().flat_map(|table| &table.partitions) {
                 let is_listed = listed.partitions.iter().any(|listed| listed.number == part.number);
@@ -133,12 +130,12 @@ impl Carrying<'_> {
         let members: Vec<DevicePath> = raid.devices.iter().filter_map(|device| self.meant.now(device)).collect();
         let name = &raid.arrayname;
         match arrays_on(inventory, &members).as_slice() {
-            [] => self.refuse(place, format!("{name} is not there: none of its members is a member of an array")),
+            [] => self.refuse(place, format!("{name} is absent: none of its devices is a member of an array")),
             [one] => {
                 if one.running.is_none() {
                     let why = inventory.failure(&Tried::Array(one.uuid)).map(|why| format!(": {why}"));
                     let message = format!(
-                        "{name} ({}) does not run{}. Repair it in the installed system, and move the machine then",
+                        "{name} ({}) is not running{}; repair it in the installed system, then migrate the machine",
                         arrays::in_words(one),
                         why.unwrap_or_default()
                     );
@@ -150,22 +147,22 @@ impl Carrying<'_> {
             }
             several => {
                 let all: Vec<String> = several.iter().map(|array| arrays::in_words(array)).collect();
-                self.refuse(place, format!("{name} is not one array: there is {}", all.join(" and ")));
+                self.refuse(place, format!("{name} is ambiguous: found {}", all.join(" and ")));
             }
         }
     }
 
     fn group(&mut self, place: &str, group: &VolumeGroup) {
         if group.encrypted.is_some() {
-            return self.refuse(place, format!("the group {} {ENCRYPTED}", group.name));
+            return self.refuse(place, format!("volume group {} {ENCRYPTED}", group.name));
         }
         let physical: Vec<DevicePath> = group.devices.iter().filter_map(|device| self.meant.now(device)).collect();
         let found = groups_on(self.meant.inventory, &physical).into_iter().find(|found| found.name == group.name);
         let Some(found) = found else {
-            return self.refuse(place, format!("the group {} is not there, or does not run", group.name));
+            return self.refuse(place, format!("volume group {} is absent or inactive", group.name));
         };
         if let Some(why) = &found.closed {
-            self.refuse(place, format!("the group {} {why}", group.name));
+            self.refuse(place, format!("volume group {} {why}", group.name));
         }
         self.refuse_others(place, &group.name, found.devices().filter(|device| !physical.contains(device)));
         let layout = self.meant.graph.layout;
@@ -174,7 +171,7 @@ impl Carrying<'_> {
         };
         for volume in found.volumes.iter().filter(|volume| !is_listed(volume)) {
             let message = format!(
-                "the volume {}/{} ({}, {}) is not in the layout, and would stay behind: remove it, or move what is in it yourself",
+                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
                 group.name,
                 volume.name,
                 volume.kind,
@@ -184,12 +181,12 @@ impl Carrying<'_> {
         }
     }
 
-    /// Members of what goes that the layout does not name.
+    /// Refuses members of migrated objects that the layout does not list.
     fn refuse_others<'b>(&mut self, place: &str, what: &str, others: impl Iterator<Item = &'b DevicePath>) {
         let others: Vec<&str> = others.map(DevicePath::as_str).collect();
         if !others.is_empty() {
             let message = format!(
-                "{what} lies on {} as well, which the layout does not list for it: take that out of it first",
+                "{what} also uses {}, which the layout does not list for it; remove that from it first",
                 others.join(", ")
             );
             self.refuse(place, message);
@@ -203,7 +200,7 @@ impl Carrying<'_> {
         }
         let place_of = wanted.path.as_deref().map(|path| format!(" ({path})")).unwrap_or_default();
         let Some(device) = self.meant.now(name) else {
-            return self.refuse(place, format!("{name}{place_of} is not there, or does not run"));
+            return self.refuse(place, format!("{name}{place_of} is absent or inactive"));
         };
         let now = self.stack.name(&device);
         let unit = self.stack.unit(&now);
@@ -211,7 +208,7 @@ impl Carrying<'_> {
             Unit::Disk(disk) => disk.size_bytes,
             Unit::Partition(part) => part.size_bytes,
             Unit::Stacked(stacked) => stacked.size_bytes,
-            Unit::Unknown => return self.refuse(place, format!("{name}{place_of} is not there: there is no {device}")),
+            Unit::Unknown => return self.refuse(place, format!("{name}{place_of} is absent: {device} does not exist")),
         };
         let inventory = self.meant.inventory;
         let uuid = match content(wanted, unit) {
@@ -220,7 +217,7 @@ impl Carrying<'_> {
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
             let message =
-                format!("{device}{place_of} is a part of {} on several devices, which does not go", part.whole);
+                format!("{device}{place_of} is a part of {} on several devices, which cannot be migrated", part.whole);
             return self.refuse(place, message);
         }
         let below = self.stack.disks(&now);
@@ -236,13 +233,13 @@ impl Carrying<'_> {
         self.meant.graph.layout.disks.iter().any(|disk| disk.image_partition(device).is_some())
     }
 
-    /// What lies on the layout's disks and is not in it.
+    /// Refuses data on the disks of the layout that the layout does not list.
     fn refuse_unlisted(&mut self) {
         let layout = self.meant.graph.layout;
         for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| !listed.image) {
             let place = format!("disks[{index}]");
             let Some(disk) = self.meant.disk(index) else { continue };
-            // A member shows the table inside of its array.
+            // A member shows the partition table inside its array.
             let is_member = self.meant.graph.is_member(&listed.device);
             if listed.partitions.is_empty() {
                 self.refuse_data(&place, &listed.device, Unit::Disk(disk));
@@ -253,7 +250,7 @@ impl Carrying<'_> {
                     true => self.refuse_data(&place, &name, Unit::Partition(part)),
                     false => {
                         let message = format!(
-                            "{} ({}, {}) is not in the layout, and would stay behind: remove it, or move what is in it yourself",
+                            "{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
                             part.device,
                             bytes(part.size_bytes),
                             in_short(Unit::Partition(part))
@@ -273,15 +270,15 @@ impl Carrying<'_> {
             let is_listed = layout.volumegroups.iter().any(|listed| listed.name == group.name);
             !is_listed && group.devices().any(is_ours)
         });
-        let arrays = of_arrays.map(|array| ("raid", format!("the array {}", arrays::in_words(array))));
-        let groups = of_groups.map(|group| ("volumegroups", format!("the group {}", group.name)));
+        let arrays = of_arrays.map(|array| ("raid", format!("array {}", arrays::in_words(array))));
+        let groups = of_groups.map(|group| ("volumegroups", format!("volume group {}", group.name)));
         let unlisted: Vec<(&str, String)> = arrays.chain(groups).collect();
         for (place, what) in unlisted {
-            self.refuse(place, format!("{what} is not in the layout, and would stay behind: remove it first"));
+            self.refuse(place, format!("{what} is not in the layout and would not be migrated; remove it first"));
         }
     }
 
-    /// A device of the layout that is no member of anything and has no filesystem by the layout.
+    /// Refuses data on a device of the layout that is neither a member nor has a filesystem in the layout.
     fn refuse_data(&mut self, place: &str, name: &LayoutPath, unit: Unit) {
         let graph = &self.meant.graph;
         let has_filesystem = graph.device(name).is_some_and(|node| graph.content(node).is_some());
@@ -291,18 +288,18 @@ impl Carrying<'_> {
         if let Unit::Disk(disk) = unit
             && disk.table.is_some()
         {
-            // Its partitions are named one by one.
+            // Its partitions are reported individually.
             return;
         }
         let message = format!(
-            "{name} has no filesystem by the layout, and there is {}, which would stay behind: give it `format: none` to move it whole, or erase it",
+            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase it",
             in_short(unit)
         );
         self.refuse(place, message);
     }
 }
 
-/// The UUID of what is there, if it is what the layout says; or why it does not go.
+/// Returns the UUID of the content if it matches the layout; otherwise the reason why it cannot be migrated.
 fn content(wanted: &Filesystem, unit: Unit) -> Result<String, String> {
     let found = unit.signatures();
     if found.iter().any(|is| is.kind == LUKS) {
@@ -312,14 +309,12 @@ fn content(wanted: &Filesystem, unit: Unit) -> Result<String, String> {
     match found {
         _ if format == Format::None => Ok(String::new()),
         [one] if one.kind == format.name() && one.uuid.is_empty() => {
-            Err(format!("has {format} without a UUID, by which the moved system would find it: give it one"))
+            Err(format!("has {format} without a UUID, which the migrated system needs to find it; set one"))
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
-        [_, _, ..] => {
-            Err(format!("has several signatures at once, {}: wipe the one that is wrong (wipefs)", in_short(unit)))
-        }
+        [_, _, ..] => Err(format!("has several signatures, {}; wipe the wrong one with wipefs", in_short(unit))),
         _ => Err(format!(
-            "is to have {format} by the layout, and there is {}: correct the layout that is stored for the machine",
+            "must contain {format} according to the layout, but contains {}; correct the layout that is stored for the machine",
             in_short(unit)
         )),
     }

@@ -1,12 +1,10 @@
-//! Devices that a kept filesystem needs in addition to its own: logs, journals, realtime devices and other members.
+//! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
 //!
-//! | a kept filesystem, and | |
-//! |---|---|
-//! | a mount option names a device of a wiped disk | refused |
-//! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
-//! | such an option names a device that is not found | refused: it may lie on a wiped disk |
-//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | its log or realtime device is neither found nor named, and a wiped disk holds data of no known kind | refused, unless given up |
+//! | a preserved filesystem, if | | |---|---| | a mount option names a device of a wiped disk | refused | | an option for a log, journal,
+//! realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it | | such
+//! an option names a device that is not found | refused: it may lie on a wiped disk | | another member of it lies on an unlisted disk |
+//! refused, unless it is mounted with `ro` | | its log or realtime device is neither found nor named, and a wiped disk contains
+//! unrecognized data | refused, unless discarded |
 
 use super::devices::Device;
 use super::filesystems::wish;
@@ -22,14 +20,14 @@ use crate::text::few;
 use crate::topology::{self, names};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Filesystems that are named because they miss a device.
+/// Maximum number of filesystems with a missing device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
 /// Mount options whose value is a device that the filesystem writes to.
 const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> Deciding<'a> {
-    /// Refuses a kept filesystem whose further devices are wiped, unlisted or unknown.
+    /// Refuses a preserved filesystem whose further devices are wiped, unlisted or unknown.
     pub fn refuse_companions(&mut self, place: &str, filesystem: &Filesystem, device: &Device<'a>) {
         if self.request.mode == Mode::Install {
             return;
@@ -42,7 +40,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Returns why a mount option of a kept filesystem is refused.
+    /// Returns why a mount option of a preserved filesystem is refused.
     fn refused_option(&self, filesystem: &Filesystem, option: &str) -> Option<String> {
         let (key, value) = option.split_once('=')?;
         let is_device = WRITTEN.contains(&key.trim()) && mountable(filesystem).is_some();
@@ -77,7 +75,7 @@ impl<'a> Deciding<'a> {
         Some(format!("its mount option {option} names {device}, {}", unlisted(&disk)))
     }
 
-    /// Returns the devices of the machine that answer to the value of a mount option.
+    /// Returns the devices of the machine that match the value of a mount option.
     fn named_devices(&self, value: &str) -> Vec<DevicePath> {
         let Some(wanted) = names::device_name(value) else { return Vec::new() };
         let units = topology::units(self.inventory);
@@ -85,7 +83,7 @@ impl<'a> Deciding<'a> {
         found.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns an array or volume that the plan makes, if the value names it as the layout does.
+    /// Returns the array or volume that the plan creates, if the value is its name in the layout.
     fn made_by_layout(&self, value: &str) -> Option<DevicePath> {
         let name = LayoutPath::from(names::device_name(value)?);
         let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
@@ -99,7 +97,7 @@ impl<'a> Deciding<'a> {
         disks.iter().any(is_made).then(|| name.as_device())
     }
 
-    /// Returns why a mounted filesystem is refused whose other members lie on unlisted disks.
+    /// Returns why a mounted filesystem with members on unlisted disks is refused.
     fn unlisted_members(&self, filesystem: &Filesystem, device: &Device<'a>) -> Vec<String> {
         if mountable(filesystem).is_none() || filesystem.is_read_only() {
             return Vec::new();
@@ -114,7 +112,7 @@ impl<'a> Deciding<'a> {
         messages
     }
 
-    /// Returns devices that belong to the same filesystem as this one, by the ids in their superblocks.
+    /// Returns the devices that belong to the same filesystem as this one, according to the ids in their superblocks.
     fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
         let parts = || self.inventory.parts.iter();
         let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole).gather();
@@ -129,8 +127,7 @@ impl<'a> Deciding<'a> {
         all.filter(|other| *other != device && !self.is_one_thing(device, other)).cloned().gather()
     }
 
-    /// Refuses to wipe data of no known kind while a kept xfs misses its log or its realtime device. A realtime device has no
-    /// signature.
+    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or its realtime device, which has no signature.
     pub fn refuse_nameless_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(Waiver::Begun);
         if self.request.mode == Mode::Install || begun {
@@ -144,7 +141,7 @@ impl<'a> Deciding<'a> {
             return;
         }
         let nameless = self.nameless();
-        // Each of them is decided alike, so that some are enough for the operator.
+        // All of them are treated alike, so a few are enough for the operator.
         for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
             for disk in
                 inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe).collect::<Vec<_>>()
@@ -159,21 +156,21 @@ impl<'a> Deciding<'a> {
     fn decide_nameless(&mut self, part: &Part, option: &str, disk: &Disk, nameless: &str) {
         let Part { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} is to be kept and misses a device ({whole}), which may be the {} on {nameless}, and {} is wiped",
+            "{kind} on {device} must be kept but lacks a device ({whole}), which may be the {} on {nameless}, and {} will be wiped",
             display::NO_KNOWN_KIND,
             disk.device
         );
         if self.is_given_up(&disk.name) {
-            return self.warn(format!("{said}: the operator gives up what is there"));
+            return self.warn(format!("{said}: the operator discards that data"));
         }
         let remedy = match disk.serial.as_str() {
-            "" => format!("erase {nameless} by hand if nobody needs it"),
-            serial => format!("give the disk up with --give-up {serial}"),
+            "" => format!("erase {nameless} by hand if it is not needed"),
+            serial => format!("discard the disk with --give-up {serial}"),
         };
         self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
     }
 
-    /// Returns a part of a kept xfs that misses the device of this mount option.
+    /// Returns a part of a preserved xfs that lacks the device of this mount option.
     fn missed(&self, part: &'a Part, served: &BTreeSet<(&str, &str)>) -> Option<(&'a Part, &'static str)> {
         let option = match part.whole.as_str() {
             XFS_LOG => "logdev=",
@@ -185,13 +182,13 @@ impl<'a> Deciding<'a> {
             self.devices.path(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
         let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
-        // What the option names was judged with the filesystem.
+        // A named device was judged together with the filesystem.
         let is_named = filesystems.any(|filesystem| filesystem.options().any(|is| is.starts_with(option)));
         let is_missed = part.role == Role::NeedsAnother && is_kept && !is_named;
         (is_missed && !served.contains(&whole(part))).then_some((part, option))
     }
 
-    /// Returns devices that hold data of no known kind, by their disks.
+    /// Returns the devices with unrecognized data, by disk.
     fn nameless(&self) -> BTreeMap<KernelName, Vec<String>> {
         let is_nameless = |(device, unit): &(&DevicePath, topology::Unit)| {
             unit.signatures().is_empty()
@@ -210,7 +207,7 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Key that the parts of one whole share.
+/// Key shared by all parts of one filesystem.
 fn whole(part: &Part) -> (&str, &str) {
     (&part.whole, &part.id)
 }
@@ -218,6 +215,6 @@ fn whole(part: &Part) -> (&str, &str) {
 fn unlisted(disk: &KernelName) -> String {
     let disk = disk.path();
     format!(
-        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or take it out of the filesystem"
+        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or remove it from the filesystem"
     )
 }

@@ -1,5 +1,5 @@
-//! Whether an image can be finished on this machine by what its manifest tells of it. It is judged when the plan is made, where the
-//! control plane knows it, and once more by the same rules when the image has answered.
+//! Requirements for an image on this machine, checked against the contents in its manifest: while planning, if the control plane knows
+//! them, and by the same rules again when the server of the image has responded.
 
 use super::luks::may_be_missing;
 use super::returning::mountable;
@@ -10,34 +10,34 @@ use crate::inventory::{Firmware, Inventory};
 use crate::layout::{KeySource, Layout};
 use crate::problem::Problem;
 
-/// What a tree has to have for this machine.
+/// Requirements for a root tree on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
     way: Finish,
     firmware: Firmware,
-    /// The kernel may lie on what stays.
+    /// Whether the kernel may be on a preserved filesystem.
     keeps_kernels: bool,
     has_user_data: bool,
-    /// Where something encrypted is mounted that the system cannot do without, and the same of what a TPM opens.
+    /// Mount point of an encrypted filesystem that the system requires; `opens_by_tpm` is the same for a key in the TPM.
     opens: Option<String>,
     opens_by_tpm: Option<String>,
 }
 
-/// What is wrong with the contents of an image.
+/// Deficiencies of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
-    /// With these the machine would not boot.
+    /// Deficiencies because of which the machine would not boot.
     pub refused: Vec<Problem>,
     pub warnings: Vec<String>,
 }
 
-/// Where kernels and the first process lie, beside `/`.
+/// Mount points that may contain kernels and init, in addition to `/`.
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
 const PLACE: &str = "allocation.image";
 
 impl Needs {
-    /// None of a raw image: it boots as it was made.
+    /// Returns the requirements; `None` for a raw image, which boots as it was built.
     pub fn of(layout: &Layout, inventory: &Inventory, request: &Request) -> Option<Needs> {
         if layout.disks.iter().any(|disk| disk.image) {
             return None;
@@ -69,35 +69,35 @@ impl Needs {
         };
         let mut judgement = Judgement::default();
         let mut refuse = |why: &str, what_to_do: &str| {
-            judgement.refused.push(Problem::new(PLACE, format!("by its manifest the image has {why}: {what_to_do}")));
+            judgement
+                .refused
+                .push(Problem::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
         };
         if self.way == Finish::Image && contents.installer.is_none() {
-            refuse("no installer, and `finish: image` wants one to be run", "say finish: builtin or auto");
+            refuse("no installer, which `finish: image` requires", "set finish: builtin or auto");
         }
         if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
             refuse(
-                "no kernel in /boot and none in /usr/lib/modules, so that it cannot boot",
+                "no kernel in /boot or /usr/lib/modules, so it cannot boot",
                 "install a kernel into the tree and pack it again",
             );
         }
         if is_built_in && contents.init.is_none() && !self.keeps_kernels {
             refuse(
-                "no init such as /sbin/init, so that it cannot start",
+                "no init such as /sbin/init, so it cannot start",
                 "install systemd or another init into the tree and pack it again",
             );
         }
         if is_built_in && self.firmware == Firmware::Bios && contents.grub_bios.is_none() {
             refuse(
-                "no GRUB for BIOS, by which this machine boots",
+                "no GRUB for BIOS, which this machine needs to boot",
                 "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
             );
         }
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
-                &format!(
-                    "no cryptsetup and no systemd-cryptsetup, so that it could not mount {path}, which is encrypted"
-                ),
-                "install one into the tree and pack it again, or say nofail in its mountoptions",
+                &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
+                "install one into the tree and pack it again, or add nofail to its mountoptions",
             );
         }
         let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
@@ -106,14 +106,16 @@ impl Needs {
             && !has_systemds(openers)
         {
             refuse(
-                &format!("no systemd-cryptsetup, which alone asks a TPM 2, so that it could not mount {path}"),
-                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or say nofail in its mountoptions",
+                &format!(
+                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
+                ),
+                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or add nofail to its mountoptions",
             );
         }
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {
             judgement.warnings.push(
-                "user data is given, and by its manifest the image has neither cloud-init nor Ignition: it comes to lie in /etc/metal/userdata, \
-                 and nothing in the installed system reads it"
+                "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
+                 written to /etc/metal/userdata, and nothing in the installed system reads it"
                     .to_owned(),
             );
         }
@@ -121,7 +123,7 @@ impl Needs {
     }
 }
 
-/// By what the control plane knows of the image.
+/// Checks the contents that the control plane has recorded for the image.
 pub fn judged(layout: &Layout, inventory: &Inventory, request: &Request) -> Judgement {
     let contents = request.assigned.allocation.image.contents.as_ref();
     let judged = contents.and_then(|contents| Some(Needs::of(layout, inventory, request)?.judge(contents)));

@@ -1,11 +1,9 @@
-//! Two things with one UUID, of which one is to be kept: somebody has copied a disk (`dd`) and left the copy plugged in. Whoever
-//! looks for the UUID finds one of both, and writes to it.
+//! Preserved devices whose UUID another device has as well: a disk was copied (`dd`), and the copy is still attached. A lookup by UUID
+//! finds either of them, and writes to it.
 //!
-//! | one is on a kept disk, the other on | |
-//! |---|---|
-//! | a kept disk, or one that is not ours | refused: nobody can tell which one will be used |
-//! | a disk to be wiped | refused: nobody can tell which one was used, and has the data of today; unless the disk is given up |
-//! | the inside of a volume, as a virtual machine's disk | allowed: nobody finds it there |
+//! | one is on a preserved disk, the other on | | |---|---| | a preserved disk, or one that is not ours | refused: it is undefined which
+//! one will be used | | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the
+//! current data | | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
 
 use super::reaching::{SPANNING, signatures};
 use super::verdict::Deciding;
@@ -15,12 +13,12 @@ use crate::inventory::{Array, ArrayMember, MemberRole, Signature};
 use crate::order::Gather;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pairs of a kept device and another one that are compared for one UUID, and copies that are listed for the machine. What has more is
-/// refused without being compared.
+/// Maximum number of pairs of a preserved device and another one that are compared for one UUID, and maximum number of copies that are
+/// listed for the machine. Larger numbers are refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
 const MAXIMUM_COPIES: usize = 1000;
 
-/// A device, and what is on it.
+/// A device and a signature on it.
 type Content<'a> = (&'a DevicePath, &'a Signature);
 
 impl<'a> Deciding<'a> {
@@ -35,7 +33,7 @@ impl<'a> Deciding<'a> {
         members.into_iter().for_each(|message| self.refuse("disks", message));
     }
 
-    /// Filesystems, swap areas, physical volumes, LUKS containers: what is kept, and what has its UUID.
+    /// Returns pairs of a preserved device and another one with its UUID: filesystems, swap areas, physical volumes, LUKS containers.
     fn copied_contents(&mut self) -> Vec<(Content<'a>, Content<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<Content>> = BTreeMap::new();
         let (inside, members) = (self.inventory.inside_devices(), self.members());
@@ -55,7 +53,7 @@ impl<'a> Deciding<'a> {
         copies
     }
 
-    /// Pairs of which one is kept. `None`: there are too many to compare.
+    /// Returns the pairs of which one is preserved. `None` if there are too many to compare.
     fn copies_of(&self, found: &[Content<'a>]) -> Option<Vec<(Content<'a>, Content<'a>)>> {
         let kept: Vec<bool> = found.iter().map(|(device, _)| self.is_kept(device)).collect();
         if kept.iter().filter(|kept| **kept).count() * found.len() > MAXIMUM_COMPARED {
@@ -82,7 +80,7 @@ impl<'a> Deciding<'a> {
         );
     }
 
-    /// Devices with a signature of a RAID member, and members of known arrays.
+    /// Returns devices with a signature of a RAID member, and members of known arrays.
     fn members(&self) -> BTreeSet<&'a DevicePath> {
         let is_member = |found: &Signature| found.usage == "raid" && found.kind != "LVM2_member";
         let signed = signatures(self.inventory).filter(|(_, found)| is_member(found)).map(|(device, _)| device);
@@ -92,7 +90,7 @@ impl<'a> Deciding<'a> {
 
     fn decide_copy(&mut self, (kept, signature): Content, (copy, other): Content) {
         let said = format!(
-            "{} ({}) and {} ({}) have one UUID, {}, and {kept} is to be kept",
+            "{} ({}) and {} ({}) have the same UUID, {}, and {kept} must be kept",
             self.with_disks(kept),
             display::signature(signature),
             self.with_disks(copy),
@@ -101,13 +99,13 @@ impl<'a> Deciding<'a> {
         );
         if !self.is_wiped(copy) {
             let message = format!(
-                "{said}: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or give it a UUID of its own"
+                "{said}: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
             );
             return self.refuse("disks", message);
         }
         let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_given_up(disk)) {
-            return self.warn(format!("{said}, and {copy} to be wiped: the operator gives up what is there"));
+            return self.warn(format!("{said}, and {copy} will be wiped: the operator discards its data"));
         }
         let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         let give_up: Option<Vec<&str>> = below.map(|disk| self.give_up_name(disk)).collect();
@@ -116,12 +114,12 @@ impl<'a> Deciding<'a> {
             Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
         };
         let message = format!(
-            "{said}, and {copy} to be wiped: one of them is a copy, and nobody can tell which one was used until now. Look into both; if nobody needs what is on {copy}, {road}"
+            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both; if {copy} is not needed, {road}"
         );
         self.refuse("disks", message);
     }
 
-    /// Two members of a kept array that say to have one place in it.
+    /// Returns messages about two members of a preserved array that claim the same slot.
     fn copied_members(&self, array: &Array) -> Vec<String> {
         let is_active = |member: &&ArrayMember| matches!(member.role, MemberRole::Active(_));
         let members: Vec<&ArrayMember> = array.members.iter().filter(is_active).collect();
@@ -139,7 +137,7 @@ impl<'a> Deciding<'a> {
             let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
             if let Some(copy) = copy.filter(is_kept) {
                 messages.push(format!(
-                    "{} and {} both say to be member {place} of the array {} \"{}\", which is to be kept: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or erase it",
+                    "{} and {} both claim to be member {place} of array {} \"{}\", which must be kept: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy",
                     self.with_disks(&member.device),
                     self.with_disks(&copy.device),
                     array.uuid,
@@ -150,7 +148,7 @@ impl<'a> Deciding<'a> {
         messages
     }
 
-    /// Does one of them lie on the other, or something on both?
+    /// Returns whether one of them lies on the other, or an object lies on both.
     pub fn is_one_thing(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_thing(&self.stack.name(device), &self.stack.name(other))
     }
@@ -164,7 +162,7 @@ impl<'a> Deciding<'a> {
         self.verdicts_on(device).contains(&Verdict::Keep)
     }
 
-    /// `/dev/sdb1 on sdb`.
+    /// Returns the device with its disks: `/dev/sdb1 on sdb`.
     fn with_disks(&self, device: &DevicePath) -> String {
         let disks: Vec<KernelName> = self.disks_below(device).into_iter().collect();
         format!("{device} on {}", disks.join(", "))

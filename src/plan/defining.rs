@@ -1,4 +1,4 @@
-//! The image's OS definition: who is asked before anything is destroyed, and what the image's installer is told.
+//! The OS definition of the image: its `verify` and `create` programs, and the environment of the image's installer.
 
 use super::verdict::Decided;
 use super::{BurnDisk, CreateSystem, Finishing, MachineFiles, OfRun, Request, Verdict};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// No hypervisor is below the machine, and Ganeti's definitions ask which.
+/// Value of `HYPERVISOR` for Ganeti's definitions: there is no hypervisor below the machine.
 const HYPERVISOR: &str = "none";
-/// A card of a machine is no port of a bridge.
+/// NIC mode for Ganeti's definitions: a NIC of the machine is not a port of a bridge.
 const CARD: &str = "routed";
 
-/// What cannot be a definition of anybody, and what does not go with one that makes the system itself.
+/// Returns the reasons why the definition is invalid, or does not fit a layout whose system it creates.
 pub fn refused(layout: &Layout, request: &Request) -> Vec<Problem> {
     let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
     let impossible = chosen.impossible().map(|why| Problem::new("allocation.definition", why));
@@ -24,11 +24,11 @@ pub fn refused(layout: &Layout, request: &Request) -> Vec<Problem> {
     let image = (chosen.creates() && !url.is_empty()).then(|| {
         Problem::new(
             "allocation.image.url",
-            format!("create of {os} makes the system, and an image would be a second one"),
+            format!("create of {os} creates the system, so the allocation must not have an image"),
         )
     });
     let disk = (chosen.creates() && !layout.disks.iter().any(|disk| disk.image)).then(|| {
-        let why = format!("create of {os} makes a whole disk: one must say image: true, and list no partitions");
+        let why = format!("create of {os} fills a whole disk; set image: true for one disk, without partitions");
         Problem::new("disks", why)
     });
     impossible.into_iter().chain(image).chain(disk).collect()
@@ -38,19 +38,19 @@ fn creating(request: &Request) -> Option<&Chosen> {
     request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.creates())
 }
 
-/// Is there an image to be reached?
+/// Returns whether the request has an image.
 pub fn has_image(request: &Request) -> bool {
     creating(request).is_none()
 }
 
-/// What its `create` needs, if it has one.
+/// Returns a check for the programs that `create` needs, if the definition has one.
 pub fn programs(request: &Request) -> Option<OfRun> {
     let chosen = creating(request)?;
-    // What is wrong with that was refused.
+    // Invalid definitions were refused before.
     Some(OfRun::FindPrograms { os: chosen.os().to_string(), programs: chosen.needs().unwrap_or_default() })
 }
 
-/// What fills the disk: an image, or the definition's `create`.
+/// Returns the operation that fills the disk: writing the image, or running `create`.
 pub fn fill(onto: BurnDisk, meant: &Match, decided: &Decided, finishing: &Finishing) -> OfRun {
     let definition = finishing.files.assigned.allocation.definition.as_ref();
     let Some(chosen) = definition.filter(|chosen| chosen.creates()) else { return OfRun::BurnDisk(onto) };
@@ -63,14 +63,14 @@ pub fn fill(onto: BurnDisk, meant: &Match, decided: &Decided, finishing: &Finish
     }))
 }
 
-/// Its `verify`, if it has one.
+/// Returns the operation that runs `verify`, if the definition has one.
 pub fn verify(request: &Request) -> Option<OfRun> {
     let chosen = request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.has_verify())?;
     let (os, parameters) = (chosen.os().to_string(), chosen.parameters.keys().cloned().collect());
     Some(OfRun::VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) })
 }
 
-/// Of the image's installer: what Ganeti tells the `create` of a definition. Nothing where there is no definition.
+/// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty without a definition.
 pub fn environment(meant: &Match, decided: &Decided, files: &MachineFiles) -> BTreeMap<String, String> {
     let definition = files.assigned.allocation.definition.as_ref();
     definition.map(|chosen| of_create(chosen, meant, decided, files)).unwrap_or_default()
@@ -95,7 +95,7 @@ fn of_create(chosen: &Chosen, meant: &Match, decided: &Decided, files: &MachineF
     })
 }
 
-/// Those of the layout that are made anew, in its order. `create` and the image's installer get no others.
+/// Returns the recreated disks in the order of the layout. `create` and the image's installer have access to no others.
 fn given<'a>(meant: &'a Match, decided: &'a Decided) -> impl Iterator<Item = &'a inventory::Disk> {
     let is_made = |verdict: Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
     let found = (0..meant.graph.layout.disks.len()).filter_map(|listed| meant.disk(listed));

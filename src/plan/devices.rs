@@ -1,4 +1,4 @@
-//! The block devices that a layout speaks of, and what is or will be behind each.
+//! Block devices of a layout, with their present and future state.
 
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Signature;
@@ -6,41 +6,41 @@ use crate::order::{self, Gather};
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
-/// What becomes of a device, by the disks at its bottom.
+/// Treatment of a device, derived from the disks below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// Made, on disks that are wiped.
+    /// Created on disks that are wiped.
     Wiped,
-    /// Made, on disks that would be kept, and are blank.
+    /// Created on blank disks that the layout preserves.
     Blank,
-    /// Kept, with its content.
+    /// Preserved with its content.
     Kept,
 }
 
 /// A block device of the layout: a disk, partition, array or volume.
 #[derive(Debug, Clone)]
 pub struct Device<'a> {
-    /// Where it is found while the installation runs.
+    /// Path during the installation.
     pub path: DevicePath,
-    /// Where it is found now; a kept array may run under another name.
+    /// Present path. A preserved array may be active under another name.
     pub now: DevicePath,
     pub fate: Fate,
-    /// It is on a disk that is not in the machine: which one of `Layout::disks`.
+    /// Index in `Layout::disks` of the absent disk that it lies on.
     pub absent: Option<usize>,
-    /// It is kept and shows nothing but zeros.
+    /// Whether it is preserved and samples of it are zero.
     pub blank: bool,
-    /// At least; `None` when that cannot be said.
+    /// Minimum size in bytes; `None` if unknown.
     pub size_bytes: Option<u64>,
-    /// At most, where the size cannot be said.
+    /// Maximum size in bytes, if the exact size is unknown.
     pub most_bytes: u64,
     pub sector_bytes: u32,
-    /// What LVM aligns to; 0 when nothing special.
+    /// Alignment that LVM uses; 0 for the default.
     pub stripe_bytes: u64,
-    /// What is on a kept device, or why that is not known.
+    /// Signatures on a preserved device, or the reason why they are unknown.
     pub content: Result<&'a [Signature], String>,
 }
 
-/// How large a device is, as far as that can be said before it is made.
+/// Size of a device, as far as it is known before the device is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     Known(u64),
@@ -60,19 +60,19 @@ impl Device<'_> {
     }
 }
 
-/// Devices that something lies on, with one fate.
+/// Devices below an object, and their common fate.
 pub struct Below<'a> {
     pub devices: Vec<Device<'a>>,
     pub fate: Fate,
 }
 
 impl<'a> Below<'a> {
-    /// Those that are in the machine.
+    /// Returns the devices that are present in the machine.
     pub fn present(&self) -> impl Iterator<Item = &Device<'a>> {
         self.devices.iter().filter(|device| device.absent.is_none())
     }
 
-    /// Place among `devices`, and the device.
+    /// Returns the absent devices, with their index in `devices`.
     pub fn absent(&self) -> impl Iterator<Item = (usize, &Device<'a>)> {
         self.devices.iter().enumerate().filter(|(_, device)| device.absent.is_some())
     }
@@ -81,23 +81,24 @@ impl<'a> Below<'a> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
-    /// Where they are now, sorted, as a set.
+    /// Returns the present paths, sorted.
     pub fn now(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
         order::sort(&mut now);
         now
     }
 
-    /// The largest, which is what md shows for the whole.
+    /// Returns the largest sector size, which md reports for the array.
     pub fn sector_bytes(&self) -> u32 {
         self.present().map(|device| device.sector_bytes).max().unwrap_or(512)
     }
 }
 
+/// Devices that the layout provides, by their path in the layout.
 #[derive(Default)]
 pub struct Devices<'a> {
     devices: BTreeMap<LayoutPath, Device<'a>>,
-    /// Devices that were asked for and are not there.
+    /// Problems about devices that were requested but do not exist.
     pub unknown: Vec<Problem>,
 }
 
@@ -106,13 +107,13 @@ impl<'a> Devices<'a> {
         self.devices.insert(path, device);
     }
 
-    /// Bytes by where it is while the installation runs, of those whose size is known.
+    /// Returns the known sizes in bytes, by path during the installation.
     pub fn sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).gather()
     }
 
-    /// Where it is now, and where it is found while the installation runs; `None` when the layout does not bring it about.
+    /// Returns the present path and the path during the installation; `None` if the layout does not provide the device.
     pub fn path(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
         self.devices.get(path).map(|device| (&device.now, &device.path))
     }

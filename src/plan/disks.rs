@@ -1,4 +1,4 @@
-//! Disks and their partitions: which ones are meant, made anew or as the layout says.
+//! Disks and their partitions: matched with the layout, and recreated or compared with it.
 
 use super::absent::Absent;
 use super::devices::{Device, Fate};
@@ -19,7 +19,7 @@ impl<'a> Deciding<'a> {
             let place = format!("disks[{index}]");
             match find::disk(disk, self.inventory) {
                 Ok(found) if self.verdicts.contains_key(&found.name) => {
-                    let message = format!("{} is {} again, which the layout lists already", disk.device, found.device);
+                    let message = format!("{} is {}, which the layout already lists", disk.device, found.device);
                     self.refuse(format!("{place}.device"), message);
                 }
                 Ok(found) => {
@@ -41,7 +41,7 @@ impl<'a> Deciding<'a> {
         }
         if self.request.mode == Mode::Reinstall && !self.layout.disks.iter().any(|disk| disk.wipeonreinstall) {
             let message = format!(
-                "filesystemlayout:{} is not reinstallable, abort reinstallation: no disk says wipeonreinstall: true",
+                "filesystemlayout:{} is not reinstallable, abort reinstallation: no disk has wipeonreinstall: true",
                 self.layout.id
             );
             self.refuse("disks", message);
@@ -61,11 +61,11 @@ impl<'a> Deciding<'a> {
                 let said = match self.is_empty(disk, found) {
                     true => {
                         self.require_zeros_of(disk, found);
-                        "there is nothing on it, as on a disk that was replaced: it is made anew"
+                        "is blank, as after a replacement: it will be recreated"
                     }
-                    false => "an earlier attempt, which was cut off, was about to make it anew: it is made anew again",
+                    false => "an interrupted attempt was recreating it: it will be recreated again",
                 };
-                self.warn(format!("{} is to be kept, but {said}", found.device));
+                self.warn(format!("{} must be kept, but {said}", found.device));
                 self.make_disk(place, disk, found, Fate::Blank);
             }
             _ => {
@@ -75,8 +75,8 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Does the layout want something on a disk that has nothing? A table whose partitions are all blank is nothing where
-    /// arrays or groups lie on them: that is how a run leaves it that was cut while it made the disk anew.
+    /// Returns whether the disk is empty although the layout has content on it. A table whose partitions are all blank counts as empty if
+    /// arrays or groups lie on them: an attempt that was interrupted while it recreated the disk leaves this state.
     fn is_empty(&self, disk: &layout::Disk, found: &inventory::Disk) -> bool {
         let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition(partition.number));
         let formatted = |device: &LayoutPath| {
@@ -128,7 +128,7 @@ impl<'a> Deciding<'a> {
         if disk.image {
             self.note_image(disk, found);
         }
-        // There is nothing to erase on a blank one.
+        // Nothing has to be erased on a blank disk.
         let erase = if fate == Fate::Blank { Erase::None } else { self.request.steps.erase() };
         self.decided.wipes.push(wipe::of_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
@@ -142,7 +142,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// What the image brings is not known: the layout's word is taken for it, and checked when it is there.
+    /// Registers the partitions that the layout expects in the image. They are verified after the image was written.
     fn note_image(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
         self.decided.image_disk = Some(found.clone());
         for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
@@ -192,7 +192,7 @@ impl<'a> Deciding<'a> {
         }
         self.devices.insert(disk.device.clone(), whole);
         for partition in &disk.partitions {
-            // One that is missing was refused with its disk.
+            // A missing partition was refused together with its disk.
             if let Some(is) = gpt(found).iter().find(|is| is.number == partition.number) {
                 let device = kept(&is.device, is.size_bytes, is.blank, &is.signatures);
                 self.devices.insert(disk.device.partition(partition.number), device);
@@ -216,22 +216,22 @@ fn made<'a>(disk: &inventory::Disk, fate: Fate, path: DevicePath, size_bytes: u6
     }
 }
 
-/// The partitions of a GPT; none of any other table.
+/// Returns the partitions of a GPT; none for another table.
 fn gpt(disk: &inventory::Disk) -> &[inventory::Partition] {
     let table = disk.table.as_ref().filter(|table| table.kind == "gpt");
     table.map(|table| table.partitions.as_slice()).unwrap_or_default()
 }
 
-/// Is a kept disk as the layout says? What lies on it is compared with that.
+/// Compares the partitions of a preserved disk with the layout. Their content is compared elsewhere.
 fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<Problem> {
     if let Some(why) = &found.unreadable {
-        let message = format!("{} is to be kept, but what is on it cannot be read: {why}", found.device);
+        let message = format!("{} must be kept, but its content cannot be read: {why}", found.device);
         return vec![Problem::new(format!("{place}.device"), message)];
     }
     let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && !has_gpt {
         let message = format!(
-            "{} is to be kept with {} partitions, but has no GPT: there is {}",
+            "{} must be kept with {} partitions, but lacks a GPT: found {}",
             found.device,
             disk.partitions.len(),
             display::contents(found)
@@ -240,7 +240,7 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
     }
     if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
         let message = format!(
-            "{} is to be kept, but there are several things at once: {}",
+            "{} must be kept, but has both a partition table and signatures: {}",
             found.device,
             display::contents(found)
         );
@@ -254,7 +254,7 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
     disk.partitions.iter().enumerate().filter_map(differs).collect()
 }
 
-/// The table inside of an array whose metadata is at its end shows on its members too.
+/// Returns whether the table is inside an array whose metadata is at the end, so that it is also visible on the members.
 fn is_member_with_table(disk: &layout::Disk, found: &inventory::Disk) -> bool {
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
 }
@@ -266,15 +266,15 @@ fn keep_partition(
 ) -> Option<String> {
     let device = disk.device.partition(wanted.number);
     let Some(found) = found else {
-        return Some(format!("{device} is to be kept, but {} has no partition {}", disk.device, wanted.number));
+        return Some(format!("{device} must be kept, but {} lacks partition {}", disk.device, wanted.number));
     };
     let found_mib = found.size_bytes / sectors::MIB;
     if let Some(mib) = wanted.size.mib().filter(|mib| *mib != found_mib) {
-        return Some(format!("{device} is to be kept with {mib} MiB, but has {found_mib} MiB"));
+        return Some(format!("{device} must be kept with {mib} MiB, but has {found_mib} MiB"));
     }
     let kind = wanted.kind?;
     let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());
     (!is_kind).then(|| {
-        format!("{device} is to be kept as type {} ({}), but has type {}", kind.code(), kind.guid(), found.kind)
+        format!("{device} must be kept as type {} ({}), but has type {}", kind.code(), kind.guid(), found.kind)
     })
 }

@@ -1,4 +1,4 @@
-//! The plan for a person: what `drophammer plan` and the console print before anything happens.
+//! Text form of the plan, which `drophammer plan` and the console print before anything happens.
 
 mod containers;
 mod disks;
@@ -26,11 +26,11 @@ use crate::text::terminal::escape_line;
 use crate::text::{bytes, counted};
 use std::fmt;
 
-/// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
+/// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
 pub const NO_KNOWN_KIND: &str = "data of no known kind";
 const BLANK: &str = "blank";
 
-/// With `{:#}`, what is wiped has a colour.
+/// Prints the plan. The alternate form `{:#}` colours wiped disks.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         title(f, &self.subject, self.mode, &self.layout)?;
@@ -78,10 +78,10 @@ impl fmt::Display for Refusal {
         }
         let remedy = match self.mode {
             Mode::Install => "Correct the layout, or the disks, and try again.",
-            // A file that is edited now changes nothing by itself.
+            // Editing the layout's file alone does not change the stored layout.
             Mode::Reinstall => {
-                "A reinstall takes the layout that was stored when the machine was installed: put its disks in order \
-                 and order it again; or correct the layout's file and order it with --change-promise."
+                "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
+                 reinstall again, or correct the layout's file and order it with --change-promise."
             }
         };
         write!(f, "Nothing was written. {remedy}")
@@ -94,13 +94,13 @@ impl fmt::Display for Summary {
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),
-            (false, lost) => format!(" (all that is on {} is lost)", bytes(lost)),
+            (false, lost) => format!(" (up to {} of data is lost)", bytes(lost)),
         };
         let parts = [
             (&self.wiped, "wiped", lost.as_str()),
-            (&self.made, "made anew", ""),
+            (&self.made, "recreated", ""),
             (&self.kept, "kept", ""),
-            (&self.volumes, "for volumes of Kubernetes alone", ""),
+            (&self.volumes, "for Kubernetes volumes only", ""),
             (&self.untouched, "not touched", ""),
         ];
         writeln!(f)?;
@@ -127,9 +127,9 @@ fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     let line =
-        format!("Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image);
+        format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
     writeln!(f, "{}", escape_line(&line))?;
-    writeln!(f, "Nothing is written. What is installed is booted.\n")
+    writeln!(f, "Nothing is written; the installed system is booted.\n")
 }
 
 fn short<D: AsRef<str> + ?Sized>(device: &D) -> &str {
@@ -137,7 +137,7 @@ fn short<D: AsRef<str> + ?Sized>(device: &D) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
-/// What is on a disk, in one line.
+/// Describes the content of a disk in one line.
 pub fn contents(disk: &inventory::Disk) -> String {
     let mut parts = Vec::new();
     if let Some(table) = &disk.table {
@@ -152,16 +152,16 @@ pub fn contents(disk: &inventory::Disk) -> String {
         }
     }
     parts.extend(disk.signatures.iter().map(signature));
-    parts.extend(disk.unreadable.as_ref().map(|why| format!("not all can be read: {why}")));
+    parts.extend(disk.unreadable.as_ref().map(|why| format!("partly unreadable: {why}")));
     if parts.is_empty() { nothing_known(disk.blank).to_owned() } else { parts.join(" · ") }
 }
 
-/// What is said where nothing is known: only what is proven blank is called so.
+/// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
 pub fn nothing_known(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }
 
-/// Returns whether it is an extended partition of DOS, which has a table that is not a signature.
+/// Returns whether it is an extended MBR partition, which contains a table that is not a signature.
 pub fn is_extended(partition: &Partition) -> bool {
     ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
 }

@@ -1,13 +1,10 @@
-//! Encrypted groups: each physical volume lies in a LUKS container of its own, made with its device or kept with it.
+//! Encrypted volume groups: each physical volume is in a LUKS container of its own, created or preserved together with its device.
 //!
-//! | kept, and the layout says `encrypted` | |
-//! |---|---|
-//! | containers that open with the key | the group in them is compared and kept as any other |
-//! | one that does not open, and the new system mounts something of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
-//! | the same, and the new system can do without | all of them stay locked, and that is said |
-//! | the same, and an earlier attempt was about to make one of their disks | made again, or refused |
-//! | any of them, and a device of the group is missing | refused: nobody can tell what was on it |
-//! | anything but a container | refused, with both sides |
+//! | preserved, and `encrypted` in the layout | | |---|---| | containers that open with the key | the group in them is compared and
+//! preserved like any other | | one that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or
+//! swaps to it | refused, with the reason | | the same, and the new system does not require the group | all containers stay locked, with a
+//! warning | | the same, and an earlier attempt was recreating one of their disks | recreated, or refused | | any of them, and a device of
+//! the group is missing | refused: the content of that device is unknown | | anything but a container | refused, with both sides |
 
 use super::devices::{Below, Device, Fate};
 use super::filesystems::has_a_line_in_fstab;
@@ -22,17 +19,17 @@ use crate::layout::{Encrypted, Filesystem, Format, VolumeGroup};
 use crate::volume::{Source, Volume};
 use uuid::Uuid;
 
-/// Why nobody has seen what is in an encrypted group.
+/// Reason why the content of an encrypted group is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hidden {
-    /// Its key is not to be had.
+    /// The containers could not be opened.
     Locked,
-    /// On a desk: there is no key, and no disk.
+    /// An offline plan has neither the key nor the disks.
     Unopened,
 }
 
 impl<'a> Deciding<'a> {
-    /// The same devices as they are inside of their containers. `None`: they were refused, or nobody has looked into them.
+    /// Returns the same devices as mappings of their containers. `None` if they were refused, or were not inspected.
     pub fn within_containers(
         &mut self,
         place: &str,
@@ -83,7 +80,7 @@ impl<'a> Deciding<'a> {
             match luks::uuid_on(device) {
                 Ok(uuid) => uuids.push(uuid),
                 Err(why) => {
-                    let message = format!("vg:{} is to be kept on {} in LUKS, but {why}", group.name, device.now);
+                    let message = format!("vg:{} must be kept on {} in LUKS, but {why}", group.name, device.now);
                     self.refuse(place, message);
                     return None;
                 }
@@ -99,16 +96,16 @@ impl<'a> Deciding<'a> {
         None
     }
 
-    /// At least one container was not opened.
+    /// Decides on a group of which at least one container was not opened.
     fn hide(&mut self, place: &str, group: &'a VolumeGroup, encrypted: Encrypted, below: &Below<'a>, uuids: &[Uuid]) {
-        // Nobody sees whether the group can do without it, nor which disk of those that are there was part of it.
+        // Unopened containers show neither whether the group survives without the absent disk, nor which disks belong to the group.
         if below.absent().next().is_some() {
             return self.refuse_without_physical(group, below);
         }
         let failure = |device: &&Device| self.inventory.failure(&Tried::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
-            self.warn(format!("vg:{}: the machine opens it with its key, to see what is in it", group.name));
+            self.warn(format!("vg:{}: the machine opens it with its key to inspect the content", group.name));
             let devices = self.contain_all(group, encrypted, below, uuids, LuksFate::Opened);
             let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
             let volumes = volumes.map(|volume| volume.name.clone()).collect();
@@ -118,8 +115,8 @@ impl<'a> Deciding<'a> {
         };
         if let Some(needed) = self.needed_of(group) {
             let message = format!(
-                "vg:{} is to be kept in LUKS, and the new system {needed}, but {device} does not open: {why}. \
-                 Give its key; or say nofail in its mountoptions, and it stays locked",
+                "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
+                 Provide its key, or add nofail to its mountoptions to leave it locked",
                 group.name
             );
             return self.refuse(place, message);
@@ -128,7 +125,7 @@ impl<'a> Deciding<'a> {
             return self.refuse(place, luks::half_made(&format!("vg:{}", group.name), why));
         }
         self.warn(format!(
-            "vg:{} stays LOCKED and as it is, and the new system gets no line for what is in it: {device} does not open: {why}",
+            "vg:{} stays LOCKED and unchanged, without lines in /etc/crypttab and /etc/fstab: {device} cannot be opened: {why}",
             group.name
         ));
         self.contain_all(group, encrypted, below, uuids, LuksFate::Locked);
@@ -137,7 +134,7 @@ impl<'a> Deciding<'a> {
         self.hidden.insert(&group.name, Hidden::Locked);
     }
 
-    /// What of the group the new system cannot do without, in words.
+    /// Returns why the new system requires the group, as text.
     fn needed_of(&self, group: &VolumeGroup) -> Option<String> {
         let needed = self.filesystems_in(group).find(|is| !luks::may_be_missing(is) && has_a_line_in_fstab(is))?;
         Some(mountable(needed).map_or_else(
@@ -154,7 +151,7 @@ impl<'a> Deciding<'a> {
             .filter(move |is| layout.encrypted_group(&is.device).is_some_and(|group| group.name == name))
     }
 
-    /// Notes the containers of all devices that are there, and returns what they are opened as.
+    /// Records the containers of all present devices, and returns their mappings.
     fn contain_all(
         &mut self,
         group: &VolumeGroup,
@@ -187,12 +184,12 @@ impl<'a> Deciding<'a> {
         container
     }
 
-    /// The encrypted group of a device of the layout, if nobody has seen what is in it.
+    /// Returns why the content of a device is unknown, if it is in an encrypted group that was not opened.
     pub fn hidden(&self, device: &LayoutPath) -> Option<Hidden> {
         self.hidden.get(self.layout.encrypted_group(device)?.name.as_str()).copied()
     }
 
-    /// A filesystem on a volume that nobody has seen.
+    /// Decides on a filesystem on a volume of unknown content.
     pub fn decide_hidden(&mut self, filesystem: &Filesystem, hidden: Hidden) {
         let device = filesystem.device.as_device();
         self.decided.filesystems.push(match hidden {
@@ -201,7 +198,7 @@ impl<'a> Deciding<'a> {
         });
     }
 
-    /// Nothing is promised of a volume of Kubernetes that nobody has seen.
+    /// Refuses a Kubernetes volume in a group of unknown content.
     pub fn refuse_hidden(&self, volume: &Volume) -> Result<(), persistent::Refused> {
         let group = match &volume.source {
             Source::Logical { group, .. } => Some(group.as_str()),
@@ -209,7 +206,9 @@ impl<'a> Deciding<'a> {
             Source::Discover(_) | Source::Sparse { .. } => None,
         };
         match group.filter(|group| self.hidden.contains_key(group)) {
-            Some(group) => Err(Some(format!("is in vg:{group}, which is encrypted and was not opened: give its key"))),
+            Some(group) => {
+                Err(Some(format!("is in vg:{group}, which is encrypted and was not opened; provide its key")))
+            }
             None => Ok(()),
         }
     }

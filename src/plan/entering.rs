@@ -1,5 +1,5 @@
-//! The plan that tells the firmware of an image which was written as it is. It is made when the image is on its disk: only then can
-//! anybody know which partition has the boot loader. Nothing is written to a disk, and each of them is locked.
+//! Plan that adds a boot entry for an unmodified raw image. It is made after the image was written, because only then is the partition with
+//! the boot loader known. All disks are locked, and none is written.
 
 use super::{
     BootEntries, BootOrder, DiskIdentity, DiskPlan, Esp, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage,
@@ -10,14 +10,13 @@ use crate::layout::{Format, PartitionKind};
 use crate::problem::Problem;
 use uuid::Uuid;
 
-/// What such a plan is called in the place of a layout.
-const NAME: &str = "the firmware's entry for the image as it is";
+/// Name of the plan, in place of a layout.
+const NAME: &str = "boot entry for the unmodified image";
 
-/// An entry for what the first EFI system partition of this disk has. None where the table of the disk is no GPT: an entry could not
-/// name a partition of it, and the firmware looks into it by itself.
+/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no GPT: an entry cannot
+/// refer to its partitions, and the firmware searches them itself.
 ///
-/// # Errors
-/// There is no EFI system partition: this firmware starts nothing of it.
+/// # Errors The disk has no EFI system partition, so this firmware cannot boot it.
 pub fn enter(inventory: &Inventory, disk: &Disk, subject: Subject) -> Result<Option<Plan>, Box<Refusal>> {
     let Some(table) = disk.table.as_ref().filter(|table| table.kind == "gpt") else { return Ok(None) };
     let disks: Vec<DiskPlan> = inventory.disks.iter().map(|one| DiskPlan::of(one, verdict(one, disk))).collect();
@@ -35,7 +34,7 @@ pub fn enter(inventory: &Inventory, disk: &Disk, subject: Subject) -> Result<Opt
     let locked = inventory.disks.iter().filter(|disk| !disk.read_only);
     let (device, path) = (esp.device.clone(), "/".to_owned());
     let mount = MountFilesystem { device, path, format: Format::Vfat, options: Vec::new(), others: Vec::new() };
-    // A node need not have a name.
+    // A node may have no name.
     let name = if subject.name.is_empty() { &subject.machine } else { &subject.name };
     let entries = BootEntries {
         label: format!("drophammer: {name}"),
@@ -64,7 +63,7 @@ fn verdict(one: &Disk, written: &Disk) -> Verdict {
     if one.name == written.name { Verdict::Keep } else { Verdict::NotOurs }
 }
 
-/// The partition as an entry names it, if it is one.
+/// Returns the EFI system partition, if the partition is one.
 fn esp(disk: &Disk, partition: &Partition) -> Option<Esp> {
     let is_esp = Uuid::parse_str(&partition.kind).ok() == Some(PartitionKind::Boot.guid());
     let [signature] = partition.signatures.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! The plan that makes every disk empty, and nothing else: what a machine goes through before its next owner gets it.
+//! Plan that erases every disk, before the machine gets its next owner.
 
 use super::verdict::{self, Decided};
 use super::{FirmwarePlan, Mode, Plan, Refusal, Request, Subject, Torn, opaque, stages};
@@ -9,10 +9,9 @@ use crate::problem::Problem;
 use crate::steps::{Erase, Steps};
 use uuid::Uuid;
 
-/// Removable disks are left as they are: what somebody has plugged in is not the machine's. So are those of `skipped`.
+/// Makes the plan. Removable disks are not erased, because they do not belong to the machine; disks in `skipped` are not erased either.
 ///
-/// # Errors
-/// A disk cannot be written, or is held by something that cannot be taken down. All reasons at once; nothing was written.
+/// # Errors Returns all reasons why a disk cannot be written, or why its holders cannot be released. Nothing was written.
 pub fn erase(
     inventory: &Inventory,
     erase: Erase,
@@ -35,18 +34,18 @@ pub fn erase(
     };
     let mut decided = decide(&layout, inventory, &request, skipped);
     if disks().count() == 0 && skipped.is_empty() {
-        decided.problems.push(Problem::new("disks", "the machine has no disk that could be erased"));
+        decided.problems.push(Problem::new("disks", "no erasable disk was found"));
     }
     Ok(arrange(&layout, inventory, request, decided)?.part(&["deploy.apply_layout"]))
 }
 
-/// What becomes of the disks of a layout that has nothing but whole disks.
+/// Decides on the disks of a layout that lists only whole disks.
 pub(super) fn decide(layout: &Layout, inventory: &Inventory, request: &Request, skipped: &[KernelName]) -> Decided {
-    // No UUID is asked for.
+    // No UUID is requested.
     let mut decided = verdict::decide(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
     let is_listed = |disk: &&Disk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
     let read_only = inventory.disks.iter().filter(is_listed).filter(|disk| disk.read_only).map(|disk| {
-        Problem::new(disk.device.to_string(), "the disk is write-protected, and cannot be erased".to_owned())
+        Problem::new(disk.device.to_string(), "the disk is write-protected and cannot be erased".to_owned())
     });
     let missing = |problem: &Problem| !decided.problems.contains(problem);
     let read_only: Vec<Problem> = read_only.filter(missing).collect();
@@ -54,7 +53,7 @@ pub(super) fn decide(layout: &Layout, inventory: &Inventory, request: &Request, 
     let torn = decided.torn.iter().filter(|torn| torn.stays_on.iter().any(|disk| skipped.contains(disk)));
     let torn = torn.map(|Torn { name, wiped, stays_on, .. }| {
         let (wiped, stays_on) = (wiped.join(", "), stays_on.join(", "));
-        Problem::new("disks", format!("{name} is on {wiped}, and on {stays_on} that is to be left alone: leave all of its disks alone, or none"))
+        Problem::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none"))
     });
     let torn: Vec<Problem> = torn.collect();
     decided.problems.extend(torn);
@@ -73,7 +72,7 @@ pub(super) fn arrange(
         let opaque = opaque::listed(inventory);
         return Err(Box::new(Refusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }
-    // Others are about a system that would boot from it.
+    // Other warnings are about a system that would boot from the disks.
     let mut warnings = decided.warnings.clone();
     let plan = stages::arrange(layout, inventory, request, decided);
     warnings.extend(plan.firmware.iter().flat_map(FirmwarePlan::warnings));

@@ -1,15 +1,11 @@
-//! Which bytes of which disks each stage may write, for whoever watches the writes.
+//! Byte ranges of each disk that each stage may write, for a monitor of writes.
 //!
-//! | | may be written |
-//! |---|---|
-//! | before the first stage that destroys, and once the system is complete | nothing |
-//! | disks that are wiped or made anew | whole, from that stage on |
-//! | a kept array that is assembled | its members, from then on |
-//! | a kept group of which volumes are activated | its physical volumes, from then on |
-//! | a kept LUKS container that is opened for writing | what it lies on, from then on |
-//! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
-//! | a volume of Kubernetes that is made or added | the blank disk that it takes, or the physical volumes of its group, from then on |
-//! | anything else | nothing |
+//! | | may be written | |---|---| | before the first destructive stage, and once the system is complete | nothing | | disks that are wiped
+//! or recreated | whole, from that stage on | | a preserved array that is assembled | its members, from then on | | a preserved group of
+//! which volumes are activated | its physical volumes, from then on | | a preserved LUKS container that is opened for writing | its
+//! underlying devices, from then on | | a preserved filesystem that is mounted for writing, or created on a preserved device | its
+//! underlying devices, from then on | | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical
+//! volumes of its group, from then on | | anything else | nothing |
 
 use super::together::Together;
 use super::{ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
@@ -19,27 +15,27 @@ use crate::order;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Stages that follow each other, and what each of them may write.
+/// Consecutive stages with the extents that each of them may write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extents {
-    /// `steps` in JSON, as an operator reads it.
+    /// The JSON field is `steps`, the word that operators read.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
-    /// Empty when they write nothing.
+    /// Writable ranges by disk; empty if the stages write nothing.
     pub disks: Vec<DiskExtents>,
 }
 
-/// Parts of a disk, in their order and apart from each other.
+/// Byte ranges of a disk, in order and disjoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskExtents {
     /// `/dev/sda`.
     pub device: DevicePath,
-    /// Empty when it has none.
+    /// Serial number of the disk; empty if it has none.
     pub serial: String,
     pub ranges: Vec<ByteRange>,
 }
 
-/// All stages of the plan in their order. `inventory` is the one that it was made from.
+/// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
 pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
     let ground = Ground { plan, inventory, together: together(plan) };
     let mut open = Open::new();
@@ -60,17 +56,17 @@ pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
     extents
 }
 
-/// What may be written, by path of the disk.
+/// Writable ranges by path of the disk.
 type Open = BTreeMap<DevicePath, Vec<ByteRange>>;
 
-/// Where the devices of a plan lie.
+/// Locations of the plan's devices on the disks.
 struct Ground<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
     together: Together,
 }
 
-/// What the stages put together of what is kept.
+/// Returns the preserved arrays, groups and containers that the stages activate.
 fn together(plan: &Plan) -> Together {
     let mut together = Together::default();
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
@@ -93,7 +89,7 @@ impl Ground<'_> {
         }
     }
 
-    /// What is made anew lies on disks that are open already.
+    /// Opens the devices that the stage writes. New devices lie on disks that are open already.
     fn open_kept(&self, stage: &Stage, open: &mut Open) {
         for device in stage.operations.iter().flat_map(Ground::written) {
             for (disk, range) in self.ranges(device) {
@@ -102,12 +98,12 @@ impl Ground<'_> {
         }
     }
 
-    /// Devices that an operation begins to write, beyond the disks that are made.
+    /// Returns the devices, outside of recreated disks, that an operation starts to write.
     fn written(operation: &Operation) -> Vec<DevicePath> {
         match operation {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
-            // cryptsetup mends a header that is damaged when it opens it for writing.
+            // cryptsetup repairs a damaged header when it opens the container for writing.
             Operation::Device(OnDevice::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
             Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
             Operation::Device(OnDevice::PreparePersistent(volume)) => volume.written().into_iter().cloned().collect(),
@@ -171,7 +167,7 @@ impl Ground<'_> {
         }
     }
 
-    /// Where a device lies that was there before: a disk, a partition, or what a stage has put together of kept ones.
+    /// Returns the location of an existing device: a disk, a partition, or an object that a stage activates from preserved ones.
     fn ranges(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
         let bottoms = self.together.bottoms([device]);
         bottoms.iter().filter_map(|bottom| self.range(bottom)).collect()

@@ -1,4 +1,4 @@
-//! Filesystems: made on devices that are made, or found as the layout says.
+//! Filesystems: created on new devices, or compared with the layout.
 
 use super::Waiver;
 use super::capacity::least_mib;
@@ -29,9 +29,9 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// On this device, which may be the inside of a container.
+    /// Decides on the filesystem on this device, which may be the mapping of a container.
     pub fn decide_plain(&mut self, place: &str, filesystem: &Filesystem, device: &Device<'a>) {
-        // Its disk was refused.
+        // The absent disk was refused.
         if device.absent.is_some() {
             return;
         }
@@ -45,7 +45,7 @@ impl<'a> Deciding<'a> {
         let cut_off = if is_filled { self.was_cut_off(device) } else { None };
         let is_cut_off = cut_off.is_some();
         let fill = is_filled && (device.blank || is_cut_off);
-        // A blank disk is to be kept as well, from now on.
+        // A blank disk that the layout preserves cannot take the root filesystem, which would then be preserved by later reinstalls.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = if refused || keep && !fill {
             keep_filesystem(filesystem, device)
@@ -82,7 +82,7 @@ impl<'a> Deciding<'a> {
         cut_off: Option<String>,
         fill: bool,
     ) -> FilesystemFate {
-        // The same UUID again: what is cut off once more is known by it still.
+        // The UUID of an interrupted attempt is reused, so that the filesystem is recognized if it is interrupted again.
         let uuid = cut_off.or_else(|| self.carried_filesystem(&filesystem.device));
         let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
         let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
@@ -98,8 +98,8 @@ impl<'a> Deciding<'a> {
             self.require_zeros_on(device);
         }
         let said = match device.blank {
-            true => "there is nothing on it, by samples: the filesystem is made if all of it is zero",
-            false => "an earlier attempt was cut off while it made it: the filesystem is made again",
+            true => "samples of it are blank: the filesystem is created if the whole device is zero",
+            false => "an earlier attempt was interrupted while creating it: the filesystem is created again",
         };
         self.warn(format!("{}, but {said}", wish(filesystem, device)));
         let making = self.making(device, uuid).map(|making| (filesystem.device.clone(), making));
@@ -108,13 +108,11 @@ impl<'a> Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    /// What is kept must come back after the image: what cannot is refused while the old system is still there.
+    /// Refuses preserved filesystems that cannot be mounted after the installation, while the old system still exists.
     ///
-    /// | kept, and the layout mounts it | |
-    /// |---|---|
-    /// | for writing, or it is blank and is made; on a write-protected disk | refused |
-    /// | the agent could not even mount it read-only | refused |
-    /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | said |
+    /// | preserved, and mounted by the layout | | |---|---| | for writing, or blank and created; on a write-protected disk | refused | |
+    /// the agent could not mount it even read-only | refused | | the same, and the layout's own mount options may help, or an earlier
+    /// attempt has wiped the old system already | warning |
     fn decide_return(&mut self, place: &str, filesystem: &Filesystem, device: &Device, fill: bool) {
         let path = mountable(filesystem);
         let disks = self.disks_below(&device.now);
@@ -122,19 +120,17 @@ impl Deciding<'_> {
         let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
-                "{} is to be written ({}), but {} is read-only: it cannot be written (write protection switch, failing disk?)",
+                "{} must be written ({}), but {} is read-only (write protection switch, failing disk?)",
                 device.path,
-                path.map_or_else(|| "made".to_owned(), |path| format!("mounted at {path}")),
+                path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
                 disk.device
             );
             return self.refuse(place, message);
         }
         let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
-        let message = format!(
-            "{}, mounted at {path}, but it cannot be mounted, not even read-only: {why}",
-            wish(filesystem, device)
-        );
+        let message =
+            format!("{}, mounted at {path}, but it cannot be mounted even read-only: {why}", wish(filesystem, device));
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
         let may_help = filesystem.options().any(names_more);
         match may_help || waiver == Some(Waiver::Begun) {
@@ -144,7 +140,7 @@ impl Deciding<'_> {
     }
 }
 
-/// Options that tell a filesystem where the rest of it is, or to do without. The agent looks without them.
+/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects without such options.
 fn names_more(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
@@ -160,7 +156,7 @@ pub fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
 
 pub fn wish(wanted: &Filesystem, device: &Device) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    format!("{} is to be kept with {}{label}", device.path, wanted.format)
+    format!("{} must be kept with {}{label}", device.path, wanted.format)
 }
 
 fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
@@ -172,10 +168,11 @@ fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
     ))
 }
 
-/// Keeps the filesystem that is there, when it is the one that the layout means.
+/// Keeps the present filesystem if it matches the layout.
 fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
-        let message = "holds /, where the new image goes, and cannot be kept: say wipeonreinstall: true for its disks";
+        let message =
+            "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == Format::None {
@@ -185,27 +182,29 @@ fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFat
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
         [] => {
             let size = crate::text::bytes(device.size_bytes.unwrap_or_default());
-            Err(format!("{wish}, but there are data of no known kind on its {size}"))
+            Err(format!("{wish}, but it contains {size} of unrecognized data"))
         }
-        [one] if one.kind != wanted.format.name() => Err(format!("{wish}, but there is {}", display::signature(one))),
+        [one] if one.kind != wanted.format.name() => {
+            Err(format!("{wish}, but it contains {}", display::signature(one)))
+        }
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but there is {}", display::signature(one)))
+            Err(format!("{wish}, but it contains {}", display::signature(one)))
         }
-        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => Err(format!(
-            "{wish}, but it has no UUID, by which /etc/fstab names it: give it one in the installed system"
-        )),
+        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => {
+            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
+        }
         [one] => {
             let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
             Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
         }
         several => {
             let there: Vec<String> = several.iter().map(display::signature).collect();
-            Err(format!("{wish}, but there are several signatures at once: {}", there.join(" and ")))
+            Err(format!("{wish}, but it has several signatures: {}", there.join(" and ")))
         }
     }
 }
 
-/// vfat has a 32-bit volume id, written as blkid does. `None`: no filesystem is made.
+/// Returns the UUID in the notation of blkid; vfat has a 32-bit volume id. `None` if no filesystem is created.
 fn filesystem_uuid(format: Format, id: Uuid) -> Option<String> {
     match format {
         Format::None | Format::Tmpfs => None,

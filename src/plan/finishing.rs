@@ -1,4 +1,4 @@
-//! What makes the image boot on this machine is decided here, and what of it is refused before the first write.
+//! Finishing: decides how the image is made bootable on this machine, and refuses it before the first write if that is impossible.
 
 use super::contents;
 use super::defining;
@@ -19,9 +19,9 @@ use crate::problem::Problem;
 use crate::topology::Match;
 use uuid::Uuid;
 
-/// Why the image cannot be finished on this machine.
+/// Returns the reasons why the image cannot be finished on this machine.
 pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec<Problem> {
-    // What comes from another machine was finished there.
+    // A system from another machine was finished there.
     if request.receiving().is_some() {
         return Vec::new();
     }
@@ -38,7 +38,7 @@ pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec
     esp.into_iter().chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
-/// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.
+/// Returns the network configuration. An invalid `network` is refused; `networks` are for the image, which may interpret more of them.
 fn network(allocation: &Allocation, nics: &[Nic]) -> Result<WantedNetwork, Vec<Problem>> {
     if !allocation.network.is_null() {
         let network = Network::read(&allocation.network).map_err(in_allocation)?;
@@ -65,7 +65,7 @@ fn in_allocation(problems: Vec<Problem>) -> Vec<Problem> {
     problems.into_iter().map(|problem| Problem { place: place(problem.place.clone()), ..problem }).collect()
 }
 
-/// What an installer of the image may know better.
+/// Returns a warning about a missing ESP that an installer of the image may not need.
 pub fn doubt(layout: &Layout, finishing: &Finishing) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (Finish::Auto, Firmware::Uefi) => layout.without_esp().map(|problem| problem.message),
@@ -73,14 +73,17 @@ pub fn doubt(layout: &Layout, finishing: &Finishing) -> Option<String> {
     }
 }
 
-/// What becomes a part of a file, and would be more than a part there.
+/// Refuses values that would inject syntax into a configuration file.
 fn wrong_words(allocation: &Allocation) -> Vec<Problem> {
     let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
     let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| wrong_hostname(name));
     let hostname = hostname.map(|why| Problem::new("allocation.hostname", why));
     let keys = ssh_pub_keys.iter().enumerate().filter(|(_, key)| key.trim().chars().any(char::is_control));
     let keys = keys.map(|(index, _)| {
-        Problem::new(format!("allocation.ssh_pub_keys[{index}]"), "a public key is one line: list each of several")
+        Problem::new(
+            format!("allocation.ssh_pub_keys[{index}]"),
+            "a public key must be a single line; list several keys separately",
+        )
     });
     let arguments = kernel_arguments.iter().enumerate().filter_map(|(index, word)| {
         Some(Problem::new(format!("allocation.kernel_arguments[{index}]"), wrong_argument(word)?))
@@ -116,14 +119,14 @@ pub fn of(
         boot_disks: boot.or(root).map(|(wanted, _)| boot_disks(meant, decided, &wanted.device)).unwrap_or_default(),
         fstab: fstab.to_vec(),
         seed: seed(filesystems),
-        // What is wrong with it was refused.
+        // An invalid network was refused before.
         network: network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
         environment: defining::environment(meant, decided, &files),
         files,
     })
 }
 
-/// What is kept is written where the layout mounts it, and nowhere else.
+/// Returns the filesystem for the seed. A preserved one is written only through its mount point in the layout.
 fn seed(filesystems: &[Placed]) -> Option<Seed> {
     let seeds = filesystems.iter().filter(|(wanted, _)| wanted.is_for_seed());
     let mut places = seeds.filter_map(|(wanted, is)| {
@@ -167,10 +170,10 @@ fn array(layout: &Layout, inventory: &Inventory, raid: &crate::layout::Raid, fat
     FinishedArray { device, uuid: array_uuid(fate), level: raid.level, metadata }
 }
 
-/// The first sector behind a GPT with the 128 entries that ours have.
+/// First sector after a GPT with 128 entries, the number that ours have.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
-/// A BIOS boots from no others.
+/// The only sector size that a BIOS boots from.
 const BIOS_SECTOR: u64 = 512;
 
 fn boot_disks(meant: &Match, decided: &Decided, device: &LayoutPath) -> Vec<BootDisk> {
@@ -184,7 +187,7 @@ fn boot_disks(meant: &Match, decided: &Decided, device: &LayoutPath) -> Vec<Boot
     disks.map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk) }).collect()
 }
 
-/// In the order of the layout's disks.
+/// Returns the EFI system partitions in the order of the layout's disks.
 fn esps(meant: &Match, decided: &Decided) -> Vec<Esp> {
     let disks =
         meant.graph.layout.disks.iter().enumerate().filter_map(|(index, disk)| Some((disk, meant.disk(index)?)));
@@ -192,7 +195,7 @@ fn esps(meant: &Match, decided: &Decided) -> Vec<Esp> {
     let esps = parts.filter_map(|(disk, found, part)| {
         let (filesystem, array) = esp_on(meant.graph.layout, disk, part)?;
         let made = made_place(decided, found, part.number);
-        // What is kept is written where the layout mounts it, and nowhere else.
+        // A preserved partition is written only through its mount point in the layout.
         let place = made.or_else(|| kept_place(found, part.number).filter(|_| filesystem.path.is_some()))?;
         Some(Esp {
             device: place.device,
@@ -209,7 +212,7 @@ fn esps(meant: &Match, decided: &Decided) -> Vec<Esp> {
     esps.collect()
 }
 
-/// The filesystem of the layout that a firmware reads in this partition, and the mirror that it is on.
+/// Returns the filesystem of the layout that a firmware reads from this partition, and the mirror that contains it.
 fn esp_on<'a>(
     layout: &'a Layout,
     disk: &Disk,
@@ -227,13 +230,13 @@ fn esp_on<'a>(
     mirrors.find_map(|raid| Some((vfat(&raid.arrayname)?, Some(raid.arrayname.as_device()))))
 }
 
-/// Where the partition will be.
+/// Returns the partition as it will be created.
 fn made_place(decided: &Decided, disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
     let table = decided.tables.iter().find(|table| table.device == disk.device)?;
     table.partitions.iter().find(|part| part.number == number).cloned()
 }
 
-/// Where the partition is.
+/// Returns the partition as it is now.
 fn kept_place(disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
     let part = disk.table.iter().flat_map(|table| &table.partitions).find(|part| part.number == number)?;
     let sector_bytes = u64::from(disk.sector_bytes.max(1));

@@ -1,16 +1,12 @@
 //! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
 //!
-//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
-//! |---|---|---|---|
-//! | starts a partition that the plan destroys | destroyed | yes | yes |
-//! | starts a partition of a disk that the plan preserves | preserved | no | no |
-//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
-//! | URI from which the machine has booted this time | foreign | no | no |
-//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
-//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
-//! | `BootNext` | foreign | with the entry that it names | yes |
-//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
-//! | keys in shim, `OsRecovery####` | foreign | cannot be | cannot be |
+//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased | |---|---|---|---| | starts a partition
+//! that the plan destroys | destroyed | yes | yes | | starts a partition of a disk that the plan preserves | preserved | no | no | |
+//! program of the firmware without arguments, whole device, network by DHCP | firmware | no | no | | URI from which the machine has booted
+//! this time | foreign | no | no | | other URI, fixed network address, unknown program or partition | foreign | no | yes | | `Driver####`,
+//! `SysPrep####` that start no preserved partition | foreign | no | yes | | `BootNext` | foreign | with the entry that it names | yes | |
+//! requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved | | keys in shim, `OsRecovery####`
+//! | foreign | impossible | impossible |
 
 mod partitions;
 
@@ -25,16 +21,16 @@ use crate::problem::Problem;
 use partitions::{PartitionFate, Partitions};
 use sha2::{Digest, Sha256};
 
-/// How the entries of drophammer's installations begin.
+/// Prefix of the descriptions of drophammer's boot entries.
 pub const OWN_PREFIX: &str = "drophammer: ";
 
-/// Which variables a plan removes.
+/// Set of variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalPolicy {
     Nothing,
     /// Entries of partitions that the plan destroys.
     Destroyed,
-    /// All that earlier systems left.
+    /// All variables that earlier systems left.
     Foreign,
 }
 
@@ -55,7 +51,7 @@ pub fn refused(layout: &Layout, inventory: &Inventory) -> Option<Problem> {
             format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
         }
         Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
-            format!("there are {omitted} too many; reset the firmware's boot entries in its setup")
+            format!("{omitted} variables exceed the limit; reset the firmware's boot entries in its setup")
         }
         Some(_) => return None,
     };
@@ -79,6 +75,7 @@ pub fn plan(inventory: &Inventory, decided: Option<&Decided>, policy: RemovalPol
     })
 }
 
+/// Classifies boot variables by origin, and decides which are removed.
 struct Judge<'a> {
     found: &'a FirmwareVariables,
     policy: RemovalPolicy,
@@ -138,7 +135,7 @@ impl Judge<'_> {
             LoadOptionClass::Boot => (origin, reason),
             LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write it".to_owned()),
             LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove it".to_owned()),
-            // No firmware that is known makes them.
+            // No known firmware creates them.
             LoadOptionClass::Driver | LoadOptionClass::SysPrep if origin == Firmware => {
                 (Foreign, format!("runs before every boot entry; {reason}"))
             }
@@ -214,12 +211,12 @@ fn content(option: &FirmwareLoadOption) -> String {
 }
 
 impl FirmwarePlan {
-    /// Returns what removes variables before the installation's own entries are written.
+    /// Returns the operation that removes variables before the installation's own entries are written.
     pub fn removal(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
         self.operation(policy, |variable| !(writes_entries && variable.own))
     }
 
-    /// Returns what removes former entries of drophammer after its new ones are written, which take their numbers.
+    /// Returns the operation that removes former entries of drophammer after its new ones, which reuse their numbers, are written.
     pub fn removal_of_own(&self) -> Option<Operation> {
         self.operation(RemovalPolicy::Destroyed, |variable| variable.own)
     }
@@ -238,18 +235,18 @@ impl FirmwarePlan {
             .then_some(Operation::Run(OfRun::RemoveVariables(RemoveVariables { variables, required })))
     }
 
-    /// Returns what the operator must know of what stays.
+    /// Returns warnings about variables that are not removed.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         warnings.extend(self.unreadable.as_ref().map(|reason| {
             format!(
-                "boot variables of the firmware cannot be read: {reason}; entries that an earlier system left are not known and stay. \
-                 Look for them in the firmware's setup"
+                "boot variables of the firmware cannot be read: {reason}; boot entries of earlier systems are unknown and are not removed. \
+                 Check for them in the firmware's setup"
             )
         }));
         if self.omitted > 0 {
             warnings.push(format!(
-                "{} boot variables of the firmware were not read, because there are too many; they stay. Reset the boot entries in \
+                "{} boot variables of the firmware were not read, because there are too many; they are not removed. Reset the boot entries in \
                  the firmware's setup",
                 self.omitted
             ));

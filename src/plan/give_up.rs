@@ -1,12 +1,12 @@
-//! Disks whose data the operator gives up, and how the operator names them.
+//! Disks whose data the operator discards, and their identification.
 
 use super::verdict::Deciding;
 use crate::device::KernelName;
 use crate::inventory::Disk;
 
 impl Deciding<'_> {
-    /// Returns whether the operator gives up the disk with this kernel name: by its serial number, WWN or `by-path` link. What is a
-    /// placeholder, or what two disks share, names neither.
+    /// Returns whether the operator discards the disk with this kernel name, identified by serial number, WWN or `by-path` link. A
+    /// placeholder, or a value that two disks share, identifies neither.
     pub fn is_given_up(&self, name: &KernelName) -> bool {
         let Some(claim) = &self.request.claim else { return false };
         if claim.give_up.is_empty() {
@@ -16,7 +16,7 @@ impl Deciding<'_> {
         claim.give_up.iter().any(|given| self.identifiers.is_named_by(disk, given))
     }
 
-    /// Returns what names the disk in a list of disks that are given up; `None` if nothing does.
+    /// Returns the identifier of the disk for a list of discarded disks; `None` if it has no unique one.
     pub fn give_up_name<'d>(&self, disk: &'d Disk) -> Option<&'d str> {
         let known = [disk.serial.as_str(), disk.wwn.as_str(), disk.by_path.as_str()];
         known.into_iter().find(|given| self.identifiers.is_named_by(disk, given))

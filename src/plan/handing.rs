@@ -1,4 +1,4 @@
-//! What the operations of an installation carry of its request: the executor looks nothing up.
+//! Parts of the request that are copied into the operations of an installation, so that the executor needs no lookups.
 
 use super::verdict::Decided;
 use super::{
@@ -8,7 +8,7 @@ use crate::device::DevicePath;
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 
-/// The image with all its places, and the disk that takes it when it is a raw one.
+/// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
 pub fn reach(request: &Request, burned: &[Operation], needs: Option<Needs>) -> OfRun {
     let onto = burned.iter().find_map(raw);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
@@ -30,7 +30,7 @@ pub fn announce(request: &Request, disks: Vec<MarkedDisk>, secret_digest: Option
     OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved, secret_digest }
 }
 
-/// They are known when all stages are.
+/// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
 pub fn extents(stages: &mut [Stage], all: &[Extents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(OfRun::TellPointOfNoReturn { extents, .. }) = operation {
@@ -64,11 +64,11 @@ fn made(operation: &Operation) -> Option<&MakeFilesystem> {
     }
 }
 
-/// The words of a success: what was installed, or what was there. These disks were made for it.
+/// Returns the final report of a success: what was installed, or was present already. `made` are the disks that were created for it.
 pub fn closing(request: &Request, already: Option<&Marker>, made: Vec<DevicePath>) -> OfRun {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {
-        (Some(marker), _) => format!("{} is installed already; nothing was written", marker.image),
+        (Some(marker), _) => format!("{} is already installed; nothing was written", marker.image),
         (None, Some(_)) => format!("{} was received from another machine", request.subject.image),
         (None, None) => format!("{} is installed", request.subject.image),
     };

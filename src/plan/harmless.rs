@@ -1,4 +1,4 @@
-//! Plans that destroy nothing: what all of them have in common.
+//! Common parts of plans that destroy nothing.
 
 use super::firmware::{self, RemovalPolicy};
 use super::{DiskPlan, Found, Mode, Plan, Stage, Subject, Summary, Verdict, display, extents, opaque};
@@ -6,7 +6,7 @@ use crate::inventory::{Disk, Inventory};
 use crate::marker::Marker;
 use std::collections::BTreeMap;
 
-/// What such a plan does, and for whom.
+/// Actions and subject of a plan that destroys nothing.
 pub struct Harmless {
     pub mode: Mode,
     pub subject: Subject,
@@ -44,7 +44,7 @@ impl Harmless {
 }
 
 impl DiskPlan {
-    /// Nothing is said of what runs on it, and it is listed by its own name or by none.
+    /// Returns the plan of a disk without a tree of its content, listed by its own name or not at all.
     pub fn of(disk: &Disk, verdict: Verdict) -> DiskPlan {
         DiskPlan {
             name: disk.name.clone(),

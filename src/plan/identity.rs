@@ -1,6 +1,5 @@
-//! Which installation is on these disks? A reinstall renews only the installation that a marker proves to be its own. A
-//! first installation is made only where there is none. Whether the disks are still the same ones is decided in
-//! `recorded`.
+//! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
+//! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `recorded`.
 
 use super::recorded::Known;
 use super::verdict::Deciding;
@@ -11,11 +10,11 @@ use crate::marker::{self, MarkedDisk, Marker, lineage};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
-/// A filesystem with a marker.
+/// A filesystem with an install marker.
 struct Marked<'a> {
     device: &'a DevicePath,
     marker: &'a Marker,
-    /// Those at its bottom.
+    /// Disks below the filesystem.
     disks: BTreeSet<KernelName>,
 }
 
@@ -27,13 +26,13 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// An installation erases. So the allocation must never have been installed, and the disks must be nobody else's.
-    /// If an earlier attempt has begun, the disks must be the ones that it has begun on.
+    /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
+    /// another installation. If an earlier attempt was started, the disks must be those of that attempt.
     fn decide_first(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked();
-        // A marker that is believed never comes here: `already` boots that installation.
+        // A trusted marker never gets here: `already` boots that installation.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -53,10 +52,10 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// | found on the disks of `/` | |
-    /// |---|---|
-    /// | the marker of this machine and allocation | ours |
-    /// | no such marker | refused, unless it is known why |
+    /// Checks a reinstall.
+    ///
+    /// | found on the disks of `/` | | |---|---| | the marker of this machine and allocation | accepted | | no such marker | refused,
+    /// unless there is a known reason |
     fn decide_renewal(&mut self) {
         let request = self.request;
         let marked = self.marked();
@@ -86,16 +85,16 @@ impl<'a> Deciding<'a> {
     fn refuse_unordered(&mut self, marked: &[Marked]) {
         let found = in_words(marked);
         let message = format!(
-            "/ will be recreated, and its disks hold more than one marker ({}) of this installation, none of which names the others as replaced: {found}. Their times prove nothing. Erase the filesystem that is not the installed system: wipefs -a in the rescue shell",
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, none of which lists the others as replaced: {found}. Their timestamps do not prove which one is the newest. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             marker::PATH
         );
         self.refuse("disks", message);
     }
 
-    /// The control plane orders an installation, although it knows that the allocation is installed.
+    /// Refuses because the control plane orders an installation, although the allocation is installed according to its own records.
     fn refuse_installed(&mut self, claim: &Claim, marked: &[Marked]) {
         let message = format!(
-            "allocation {} is installed on this machine, by the word of the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, the kept ones too. Put the disk with the installation back; or order a reinstall, with --without-marker where that disk was replaced; or, to give up all data of the machine, give the allocation a new id",
+            "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
             claim.allocation,
             marker::PATH,
             in_words(marked)
@@ -103,11 +102,11 @@ impl<'a> Deciding<'a> {
         self.refuse("disks", message);
     }
 
-    /// The disk says that it has this installation, and the control plane does not know of it. One of them is wrong.
+    /// Refuses because a marker of this installation is on the disk, but not in the records of the control plane. One of them is wrong.
     fn refuse_unbelieved(&mut self, claim: &Claim, found: &Marked) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
-            "{} on {} has the marker ({}) of {}, image {}, of {}, but the control plane does not say that this allocation is installed. It is neither booted nor erased. If the control plane has lost its memory, tell it: drophammer machine adopt {}; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself",
+            "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
             found.device,
             disks.join(", "),
             marker::PATH,
@@ -122,7 +121,7 @@ impl<'a> Deciding<'a> {
     /// Refuses because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &Marked, carried: &Carried) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the other machine, dated {}, does not list it as replaced: the system may have been moved here before, and may have run here since. The database of the control plane may be older. Nothing is overwritten. Make sure that only one of the two machines runs. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, for each of its partitions and for itself) and order the move again",
+            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
             listed(&found.disks),
             marker::PATH,
@@ -133,10 +132,11 @@ impl<'a> Deciding<'a> {
         self.refuse("disks", message);
     }
 
-    /// The allocation is the other machine's still, by the word of the control plane.
+    /// Warns about a marker that an earlier attempt has copied. According to the control plane, the allocation still belongs to the source
+    /// machine.
     fn say_copied(&mut self, found: &Marked) {
         self.warn(format!(
-            "{} on {} has the marker of {}: an earlier attempt to move it here has left it, and all begins again",
+            "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
             found.device,
             listed(&found.disks),
             whose(&found.marker.machine, &found.marker.allocation)
@@ -152,13 +152,13 @@ impl<'a> Deciding<'a> {
         marked.collect()
     }
 
-    /// The disks that carry `/` by the layout.
+    /// Returns the disks below `/` according to the layout.
     fn root_disks(&self) -> BTreeSet<KernelName> {
         let below = self.graph.below_root().disks;
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
     }
 
-    /// The latest record of the disk that the layout calls `device`.
+    /// Returns the latest record of the disk with the name `device` in the layout.
     pub fn recorded(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
@@ -170,16 +170,16 @@ impl<'a> Deciding<'a> {
         all.find(|record| record.device == *device)
     }
 
-    /// On a desk there is no claim, and every installation counts as ours.
+    /// Returns whether the marker is of this installation. An offline plan has no claim, and accepts any.
     fn is_ours(&self, marker: &Marker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }
 
-    /// | the marker is of | on a disk | installation | reinstall |
-    /// |---|---|---|---|
-    /// | another machine | to be wiped | refused | refused, unless the disk's data were given up |
-    /// | another machine | to be kept | | refused |
-    /// | another allocation of this machine | to be wiped | it is over: wiped | as another machine's |
+    /// Refuses to wipe or keep the disks of another installation.
+    ///
+    /// | the marker is of | on a disk | installation | reinstall | |---|---|---|---| | another machine | that will be wiped | refused |
+    /// refused, unless the disk is discarded | | another machine | that will be kept | | refused | | another allocation of this machine |
+    /// that will be wiped | it has ended: wiped | like that of another machine |
     fn refuse_others(&mut self, marked: &[Marked]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -202,14 +202,14 @@ impl<'a> Deciding<'a> {
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
-                    "{} on {disks}, which is to be {fate}, holds the installation of {theirs}, but this is the {mode} of {ours}",
+                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this is the {mode} of {ours}",
                     found.device
                 )
             };
             if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
                 if request.mode == Mode::Reinstall && wiped.iter().all(|disk| self.is_given_up(disk)) {
-                    self.warn(format!("{said}: the operator gives it up"));
+                    self.warn(format!("{said}: the operator discards it"));
                 } else {
                     let remedy = remedy(request.mode, claim, found.marker);
                     self.refuse("disks", format!("{said}: {remedy}"));
@@ -218,7 +218,7 @@ impl<'a> Deciding<'a> {
                 let said = holds(&kept, "kept");
                 self.refuse(
                     "disks",
-                    format!("{said}: put the disk of this machine back; if nobody needs what is there, erase it"),
+                    format!("{said}: attach the disk of this machine, or erase this one if it is not needed"),
                 );
             }
         }
@@ -226,20 +226,20 @@ impl<'a> Deciding<'a> {
 
     fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<KernelName>) {
         let root = listed(root);
-        let root = if root.is_empty() { "disks that are not there" } else { &root };
+        let root = if root.is_empty() { "absent disks" } else { &root };
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
             None | Some(Some(Waiver::Unseen)) if self.inventory.filesystems.is_empty() => {
-                let message = "nothing in this inventory tells what is inside of filesystems: the agent will refuse to reinstall if there is no marker of this installation on";
+                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
             Some(Some(Waiver::Operator)) => {
                 let message = "no marker of this installation is on";
-                return self.warn(format!("{message} {root}; the operator has said to go on without it"));
+                return self.warn(format!("{message} {root}; the operator permits the reinstall without it"));
             }
             Some(Some(Waiver::Begun)) => {
                 let message = "no marker of this installation is on";
-                return self.warn(format!("{message} {root}; an earlier attempt has begun to wipe"));
+                return self.warn(format!("{message} {root}; an earlier attempt has started to wipe"));
             }
             None | Some(None | Some(Waiver::Unseen)) => {}
         }
@@ -256,36 +256,36 @@ impl<'a> Deciding<'a> {
             .collect();
         if !elsewhere.is_empty() {
             let message = format!(
-                "/ is to be made anew on {root}, but this installation is in the machine and lies elsewhere: {}. The layout's names or hints point to another disk than then. Put the disks back in their places; or start again, so that they get their names back",
+                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
                 elsewhere.join("; ")
             );
             return self.refuse(place, message);
         }
         let found = in_words(marked);
         let message = format!(
-            "/ is to be made anew on {root}, but no filesystem there has {wanted} ({}): {found}. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+            "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
             marker::PATH
         );
         self.refuse(place, message);
     }
 }
 
-/// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the one that is received, and
-/// no attempt has begun. An attempt that has begun is recognized by its tables (`already`), or begins again.
+/// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the received one, and no attempt
+/// was started. A started attempt is recognized by its tables (`already`), or starts over.
 fn is_finished(claim: &Claim, found: &Marked, carried: &Carried) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
-/// What the operator can do about a disk with somebody else's installation that is to be wiped.
+/// Returns the remedy for a disk with the installation of another machine or allocation that would be wiped.
 fn remedy(mode: Mode, claim: &Claim, marker: &Marker) -> &'static str {
     match mode {
-        Mode::Reinstall => "put the disks of this machine back; if nobody needs what is there, erase it",
+        Mode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",
         Mode::Install if claim.allocation == marker.allocation => {
-            "if this is that machine and its id has changed, tell the control plane (drophammer machine rename OLD NEW); else put the disks of this machine back. If nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself"
+            "if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
         }
         Mode::Install => {
-            "put the disks of this machine back; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself"
+            "attach the disks of this machine; if that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
         }
     }
 }
@@ -294,17 +294,17 @@ fn listed(disks: &BTreeSet<KernelName>) -> String {
     disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Which markers were found, and where.
+/// Lists the markers that were found, with their devices.
 fn in_words(marked: &[Marked]) -> String {
     let found = marked.iter().map(|found| {
         let whose = whose(&found.marker.machine, &found.marker.allocation);
-        format!("{} on {} has that of {whose}", found.device, listed(&found.disks))
+        format!("{} on {} has the marker of {whose}", found.device, listed(&found.disks))
     });
     let found: Vec<String> = found.collect();
-    if found.is_empty() { "no filesystem of the machine has one".to_owned() } else { found.join("; ") }
+    if found.is_empty() { "no filesystem of the machine has a marker".to_owned() } else { found.join("; ") }
 }
 
-/// `machine m-1, allocation a-1`.
+/// Describes an installation: `machine m-1, allocation a-1`.
 pub fn whose(machine: &str, allocation: &str) -> String {
     format!("machine {machine}, allocation {allocation}")
 }

@@ -1,4 +1,4 @@
-//! Disks and records in a few words, for refusals and warnings.
+//! Short descriptions of disks and records for messages.
 
 use super::marking::table_guid;
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
@@ -6,7 +6,7 @@ use crate::inventory;
 use crate::layout;
 use crate::marker::MarkedDisk;
 
-/// A name of the kernel is no name of the layout where hints have found the disk.
+/// Describes the disk that matches a disk of the layout. If hints matched it, its kernel name differs from the name in the layout.
 pub fn is_now(listed: &layout::Disk, found: &inventory::Disk) -> String {
     let by_hints = format!(" (by the hints of {})", listed.device);
     let by_hints = if listed.hints.is_empty() { "" } else { &by_hints };
@@ -31,9 +31,9 @@ fn in_words(serial: &str, wwn: &str, guid: Option<&str>, size_bytes: u64) -> Str
     let name =
         usable.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
     let name = name.unwrap_or_else(|| match (no_serial, no_wwn) {
-        (true, _) => format!("a disk with the placeholder {serial:?} for a serial number, and without GPT"),
-        (false, true) => format!("a disk with the placeholder {wwn:?} for a WWN, and without GPT"),
-        (false, false) => "a disk without serial number and GPT".to_owned(),
+        (true, _) => format!("a disk with the placeholder serial number {serial:?} and without GPT"),
+        (false, true) => format!("a disk with the placeholder WWN {wwn:?} and without GPT"),
+        (false, false) => "a disk without serial number or GPT".to_owned(),
     });
     format!("{name} ({})", crate::text::bytes(size_bytes))
 }

@@ -1,5 +1,5 @@
-//! How the image gets to its place: a tar into filesystems that are mounted, a raw image onto a disk whose filesystems are
-//! mounted then.
+//! Placement of the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, whose filesystems are mounted
+//! afterwards.
 
 use super::defining;
 use super::placed::Placed;
@@ -13,7 +13,7 @@ use crate::topology::Match;
 
 type Part = (StageName, Vec<Operation>);
 
-/// What depends on the kind of image.
+/// Stages and operations that depend on the type of the image.
 pub struct Way {
     pub first: Part,
     pub second: Part,
@@ -69,7 +69,7 @@ impl Way {
             first: (StageName::ImageBurn, vec![Operation::Run(defining::fill(burn, meant, decided, &finishing))]),
             second: (StageName::StorageMount, mounts.collect()),
             installer: Operation::Run(OfRun::AdaptImage(finishing)),
-            // A raw image boots as it was made.
+            // A raw image boots as it was built.
             entries: None,
             fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::Run(OfRun::ExtendFstab(fstab.to_vec()))] },
         }

@@ -1,4 +1,4 @@
-//! The plan that puts files into a filesystem which is there already. Every disk that it does not lie on is locked.
+//! Plan that adds files to an existing filesystem. All disks that it does not lie on are locked.
 
 use super::lifting::{self, Lift};
 use super::{
@@ -12,22 +12,22 @@ use crate::problem::Problem;
 use crate::topology::{Stack, Unit, units};
 use std::collections::BTreeSet;
 
-/// What such a plan is called in the place of a layout.
-const NAME: &str = "files into what is there";
+/// Name of the plan, in place of a layout.
+const NAME: &str = "files for an existing filesystem";
 
-/// The filesystem that is meant.
+/// The filesystem that the files are written to.
 struct Found {
-    /// Where it is when it is started.
+    /// Path after activation.
     device: DevicePath,
     format: Format,
     lift: Lift,
     below: BTreeSet<KernelName>,
 }
 
-/// These files into the filesystem on this disk, partition, array or logical volume. Disks of `skipped` are left alone.
+/// Makes a plan that writes these files to the filesystem on this disk, partition, array or logical volume. Disks in `skipped` are not
+/// used.
 ///
-/// # Errors
-/// There is no filesystem that can be mounted there, or somebody uses it. Nothing was written.
+/// # Errors The device has no mountable filesystem, or is in use. Nothing was written.
 pub fn inject(
     inventory: &Inventory,
     device: &DevicePath,
@@ -73,12 +73,10 @@ fn find(inventory: &Inventory, wanted: &DevicePath) -> Result<Found, String> {
     let stack = Stack::new(inventory);
     let (there, device) = lifting::meant(inventory, wanted).unwrap_or_else(|| (wanted.clone(), wanted.clone()));
     let unit = units(inventory).find(|(path, _)| **path == there).map(|(_, unit)| unit);
-    // A partition within an array or a volume has no device that could be started.
+    // A partition within an array or a volume cannot be activated.
     let unit = unit.filter(|unit| !matches!(unit, Unit::Partition(_)) || of_a_disk(inventory, &there));
     let Some(unit) = unit else {
-        return Err(format!(
-            "{wanted} is no disk, no partition of one, no array and no logical volume of this machine"
-        ));
+        return Err(format!("{wanted} is not a disk, disk partition, array or logical volume of this machine"));
     };
     if !unit.uses().is_empty() {
         return Err(format!("{wanted} is in use"));
@@ -95,7 +93,7 @@ fn of_a_disk(inventory: &Inventory, device: &DevicePath) -> bool {
 
 fn may_be_written(inventory: &Inventory, skipped: &[KernelName], found: Found) -> Result<Found, String> {
     if let Some(disk) = skipped.iter().find(|disk| found.below.contains(*disk)) {
-        return Err(format!("{} lies on {disk}, which is to be left alone", found.device));
+        return Err(format!("{} lies on {disk}, which is skipped", found.device));
     }
     let below = |disk: &&Disk| found.below.contains(&disk.name);
     match inventory.disks.iter().filter(below).find(|disk| disk.read_only) {
@@ -111,10 +109,10 @@ fn format(device: &DevicePath, signatures: &[Signature]) -> Result<Format, Strin
     };
     match signatures {
         [one] => {
-            mounts(one).ok_or_else(|| format!("{device} holds {}, which cannot be mounted", display::signature(one)))
+            mounts(one).ok_or_else(|| format!("{device} contains {}, which cannot be mounted", display::signature(one)))
         }
-        [] => Err(format!("{device} has no filesystem")),
-        _ => Err(format!("{device} has several signatures at once")),
+        [] => Err(format!("{device} does not contain a filesystem")),
+        _ => Err(format!("{device} has several signatures")),
     }
 }
 

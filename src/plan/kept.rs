@@ -1,5 +1,5 @@
-//! What a reinstall keeps, and what identifies it: read before the first stage, and again after the last. Both readings
-//! go through the same function, so that they differ only where the machine does.
+//! Objects that a reinstall preserves, and their identities: read before the first stage, and again after the last one. The same function
+//! reads both, so that they differ only if the machine has changed.
 
 use super::placed::FilesystemFate;
 use super::verdict::{ArrayFate, Decided, GroupFate};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Identity = BTreeMap<String, String>;
 
-/// Everything on the disks that are kept, whoever it belongs to.
+/// Returns all objects on preserved disks, including those that are not in the layout.
 pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Kept> {
     let keeping = Keeping::new(inventory, decided);
     let disks = keeping.disks().map(|disk| KeptObject::Disk(disk.name.clone()));
@@ -36,7 +36,7 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
     objects.map(|object| Kept { identity: identity(&object, inventory, &keeping.stack), object }).collect()
 }
 
-/// What identified each kept object then, and what does now.
+/// Compares the identity of each preserved object with its present one.
 pub fn compare(kept: &[Kept], now: &Inventory) -> Vec<KeptProof> {
     let stack = Stack::new(now);
     let proof = |kept: &Kept| KeptProof {
@@ -47,12 +47,12 @@ pub fn compare(kept: &[Kept], now: &Inventory) -> Vec<KeptProof> {
     kept.iter().map(proof).collect()
 }
 
-/// Each difference with both sides; nothing when everything is what it was.
+/// Returns each difference with both sides.
 pub fn differences(proofs: &[KeptProof]) -> Vec<String> {
     let mut differences = Vec::new();
     for proof in proofs.iter().filter(|proof| proof.before != proof.after) {
         if proof.after.is_empty() {
-            differences.push(format!("{} is gone", proof.object));
+            differences.push(format!("{} is missing", proof.object));
             continue;
         }
         let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).gather();
@@ -80,7 +80,7 @@ impl std::fmt::Display for KeptObject {
     }
 }
 
-/// Empty when the object is not there.
+/// Returns the identity of an object; empty if it is absent.
 fn identity(object: &KeptObject, inventory: &Inventory, stack: &Stack) -> Identity {
     let found = match object {
         KeptObject::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk),
@@ -128,7 +128,7 @@ fn array(array: &inventory::Array) -> Identity {
     .into()
 }
 
-/// Without the volumes that the plan adds: those were not there before.
+/// Returns the identity of a group without the volumes that the plan adds.
 fn group(group: &inventory::VolumeGroup, added: &[String]) -> Identity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
     order::sort(&mut physical);
@@ -156,7 +156,7 @@ fn signatures(signatures: &[Signature]) -> String {
     said.join(", ")
 }
 
-/// Where a device of a plan is in an inventory, and what is on it; `None` when it is not there or does not run.
+/// Returns the path and the signatures of a device in an inventory; `None` if it is absent or inactive.
 pub fn content<'a>(
     inventory: &'a Inventory,
     stack: &Stack<'a>,
@@ -183,7 +183,7 @@ pub fn content<'a>(
     Some((&stacked.device, &stacked.signatures))
 }
 
-/// A disk that a volume of Kubernetes has already is kept as well.
+/// Returns whether the disk is preserved, as is one that already contains a Kubernetes volume.
 fn stays(decided: &Decided, disk: &super::DiskPlan) -> bool {
     match disk.verdict {
         Verdict::Keep => true,
@@ -192,17 +192,17 @@ fn stays(decided: &Decided, disk: &super::DiskPlan) -> bool {
     }
 }
 
-/// What lies on kept disks alone.
+/// Objects that lie only on preserved disks.
 pub struct Keeping<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,
     pub stack: Stack<'a>,
-    /// Values of each device: whether disks below it are kept, and whether others are.
+    /// Flags of each device: whether disks below it are preserved ([`KEPT`]), and whether others are not ([`OTHER`]).
     below: Combined,
     kept: BTreeSet<&'a KernelName>,
 }
 
-/// Values of a disk for [`Keeping::below`].
+/// Flags of a disk in [`Keeping::below`].
 const KEPT: u8 = 1;
 const OTHER: u8 = 2;
 
@@ -219,7 +219,7 @@ impl<'a> Keeping<'a> {
         self.kept.contains(disk)
     }
 
-    /// Volumes that this plan makes in a kept group.
+    /// Returns the volumes that this plan creates in a preserved group.
     fn added(&self, group: &inventory::VolumeGroup) -> Vec<String> {
         let made = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
         let made = made.filter(|create| create.group == group.name);
@@ -249,7 +249,7 @@ impl<'a> Keeping<'a> {
         groups.filter(|group| self.lie_on_kept(group.devices()))
     }
 
-    /// What a device path of the plan is, whatever the kernel calls it before and after.
+    /// Identifies the device of a path in the plan by a property that is independent of kernel names.
     pub fn lies_on(&self, device: &DevicePath) -> LiesOn {
         let array = self.decided.arrays.iter().find_map(|fate| match fate {
             ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(LiesOn::Array(*uuid)),
@@ -272,7 +272,7 @@ impl<'a> Keeping<'a> {
         array.or_else(volume).or_else(mapping).unwrap_or_else(|| LiesOn::Device(device.clone()))
     }
 
-    /// The layout's, and what others have made in partitions that the layout does not speak of.
+    /// Returns the filesystems of the layout, those in partitions that the layout does not list, and LUKS containers.
     fn filesystems(&self, layout: &Layout) -> Vec<KeptObject> {
         let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
         let ours = ours.filter_map(|(wanted, is)| {

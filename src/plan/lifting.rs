@@ -1,5 +1,5 @@
-//! How an array or a logical volume that is there becomes writable: what was only started to look at it is taken down, and started
-//! again under the name that it has now, and nothing else of it.
+//! Activation of an existing array or logical volume for writing: the device that was assembled for inspection is stopped, and activated
+//! again under its present name, without other volumes of the group.
 
 use super::returning::bottom;
 use super::{ActivateGroup, AssembleArray, OnDevice, Operation, Restore};
@@ -7,13 +7,14 @@ use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, Inventory, LogicalVolume, MemberRole, StackedKind, VolumeGroup};
 use crate::topology::{Stack, Unit};
 
-/// What starts a device, from the bottom up. Empty for a disk and a partition of one, which need nothing.
+/// Operations that activate a device, from the bottom up; empty for a disk or a partition of a disk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lift(Vec<Restore>);
 
 impl Lift {
-    /// # Errors
-    /// It lies on something that is not started here, or has not all that it needs.
+    /// Determines the operations for a device.
+    ///
+    /// # Errors The device lies on an unsupported type of device, or is incomplete.
     pub fn of(stack: &Stack, inventory: &Inventory, device: &DevicePath) -> Result<Lift, String> {
         let mut lift = Lift::default();
         lift.start(stack, inventory, device)?;
@@ -28,7 +29,7 @@ impl Lift {
                 let array = inventory.arrays.iter().find(|array| array.running.as_ref() == Some(&name));
                 let array = array.filter(|array| array.metadata.starts_with(|first: char| first.is_ascii_digit()));
                 let array =
-                    array.ok_or_else(|| format!("{device} is an array of a firmware, which is not started here"))?;
+                    array.ok_or_else(|| format!("{device} is a firmware RAID array, which is not supported"))?;
                 let members = members(array);
                 members.iter().try_for_each(|member| self.start(stack, inventory, member))?;
                 self.push(Restore::AssembleArray(AssembleArray { device: device.clone(), uuid: array.uuid, members }));
@@ -36,10 +37,10 @@ impl Lift {
             }
             StackedKind::Volume => {
                 let found = volumes(inventory).find(|(_, volume)| volume.running.as_ref() == Some(&name));
-                let (group, volume) = found.ok_or_else(|| format!("{device} is in no volume group"))?;
+                let (group, volume) = found.ok_or_else(|| format!("{device} is not in a volume group"))?;
                 let devices: Vec<DevicePath> = group.devices().cloned().collect();
                 if group.closed.is_some() || devices.len() < group.physical.len() {
-                    return Err(format!("the volume group {} of {device} is not whole", group.name));
+                    return Err(format!("volume group {} of {device} is incomplete", group.name));
                 }
                 devices.iter().try_for_each(|below| self.start(stack, inventory, below))?;
                 let (name, volumes) = (group.name.clone(), vec![volume.name.clone()]);
@@ -52,7 +53,7 @@ impl Lift {
         }
     }
 
-    /// Two devices may lie on one.
+    /// Adds an operation once, because two devices may lie on the same one.
     fn push(&mut self, restore: Restore) {
         if !self.0.contains(&restore) {
             self.0.push(restore);
@@ -77,8 +78,8 @@ impl Lift {
     }
 }
 
-/// The device of this inventory that a person means: by its path, or by the name of an array or of a volume, which stay the same
-/// when kernel names change. With it the path that it has when it is started.
+/// Finds the device that the operator named: by its path, or by the name of an array or volume, which is stable while kernel names change.
+/// Returns its path in the inventory, and its path after activation.
 pub fn meant(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
     let path = |name: &Option<KernelName>| {
         let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());

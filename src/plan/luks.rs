@@ -1,15 +1,12 @@
-//! Encrypted filesystems: a LUKS container between the device and the filesystem, made with the device or kept with it. Groups are in
-//! `encrypted_groups`.
+//! Encrypted filesystems: a LUKS container between the device and the filesystem, created or preserved together with the device. Encrypted
+//! volume groups are in `encrypted_groups`.
 //!
-//! | kept, and the layout says `encrypted` | |
-//! |---|---|
-//! | a container that opens with the key | what is in it is compared and kept as any other filesystem |
-//! | a container that `disk_key` opens and the machine's TPM does not | the same, and said |
-//! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
-//! | the same, and the new system can do without | left locked, and said |
-//! | the same, and an earlier attempt was about to make its disk | made again, or refused |
-//! | a container that opens, and zeros where the filesystem should be | refused |
-//! | anything else | refused, with both sides |
+//! | preserved, and `encrypted` in the layout | | |---|---| | a container that opens with the key | the filesystem in it is compared and
+//! preserved like any other | | a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning | | a
+//! container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason | | the same, and the
+//! new system does not require it | left locked, with a warning | | the same, and an earlier attempt was recreating its disk | recreated,
+//! or refused | | a container that opens, and contains zeros instead of a filesystem | refused | | anything else | refused, with both sides
+//! |
 
 use super::devices::{Device, Fate};
 use super::display;
@@ -26,38 +23,39 @@ use crate::pull::Secret;
 use crate::topology::{Match, Stack};
 use uuid::Uuid;
 
-/// libblkid's word for a container, of either version.
+/// Signature type of a container in libblkid, for both versions of LUKS.
 pub const KIND: &str = "crypto_LUKS";
 
-/// Where the data begin: both headers and the key slots lie before (LUKS2 On-Disk Format, 2.2; cryptsetup's default).
+/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
 /// A container of the layout, around a filesystem or a physical volume of a group.
 pub struct Luks {
     pub container: Container,
     pub fate: LuksFate,
-    /// The group.
+    /// Name of the volume group; `None` for a filesystem.
     pub group: Option<String>,
-    /// Mount point, and whether the system starts without it.
+    /// Mount point that requires the container, if any.
     path: Option<String>,
     nofail: bool,
     noauto: bool,
     read_only: bool,
-    /// It is kept, and the TPM of this machine does not open it.
+    /// Whether it is preserved, and the TPM of this machine does not open it.
     strange_tpm: bool,
 }
 
+/// Fate of a LUKS container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LuksFate {
     Made,
-    /// Kept, and what is in it is kept too.
+    /// Preserved and opened, so that its content is preserved as well.
     Opened,
-    /// Kept, and nobody can look into it.
+    /// Preserved and not opened, so that its content is unknown.
     Locked,
 }
 
-/// What an allocation brings for a container whose key comes from there; empty when it brings none. Beside the one that a TPM has,
-/// `disk_key` is the second.
+/// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
+/// passphrase.
 pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
@@ -66,7 +64,8 @@ pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
     }
 }
 
-/// Containers that a reinstall keeps, to be opened read-only before the plan is made: each of a filesystem alone, those of a group together.
+/// Returns the containers that a reinstall preserves, which are opened read-only before the plan is made: one list for each filesystem, and
+/// one for each group.
 pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<Container>> {
     if !allocation.reinstall && !allocation.keeps {
         return Vec::new();
@@ -88,7 +87,7 @@ pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) 
     alone.chain(groups).collect()
 }
 
-/// Of the container on a kept device.
+/// Returns the UUID of the container on a preserved device, or the reason why there is none.
 pub fn uuid_on(device: &Device) -> Result<Uuid, String> {
     device.content.as_deref().map_err(String::clone).and_then(container_uuid)
 }
@@ -97,10 +96,10 @@ fn container_uuid(found: &[Signature]) -> Result<Uuid, String> {
     match found {
         [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "its UUID cannot be read".to_owned()),
         [one] => Err(format!("there is {}", display::signature(one))),
-        [] => Err("there is nothing that is known".to_owned()),
+        [] => Err("no signature was found".to_owned()),
         several => {
             let there: Vec<String> = several.iter().map(display::signature).collect();
-            Err(format!("there are several signatures at once: {}", there.join(" and ")))
+            Err(format!("there are several signatures: {}", there.join(" and ")))
         }
     }
 }
@@ -113,7 +112,7 @@ impl<'a> Deciding<'a> {
         encrypted: Encrypted,
         device: &Device<'a>,
     ) {
-        // Its disk was refused.
+        // The absent disk was refused.
         if device.absent.is_some() {
             return;
         }
@@ -137,7 +136,7 @@ impl<'a> Deciding<'a> {
         let uuid = match uuid_on(device) {
             Ok(uuid) => uuid,
             Err(why) => {
-                let message = format!("{} is to be kept with {} in LUKS, but {why}", device.path, filesystem.format);
+                let message = format!("{} must be kept with {} in LUKS, but {why}", device.path, filesystem.format);
                 return self.refuse(place, message);
             }
         };
@@ -146,8 +145,8 @@ impl<'a> Deciding<'a> {
             self.note_strange_tpm(device);
             if inside.blank && filesystem.format != Format::None {
                 let message = format!(
-                    "{} is to be kept with {} in LUKS, and there are only zeros in it: make the filesystem there, or erase the disk, \
-                     and it is made anew",
+                    "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in it, or erase the disk \
+                     to have it recreated",
                     device.path, filesystem.format
                 );
                 return self.refuse(place, message);
@@ -158,8 +157,8 @@ impl<'a> Deciding<'a> {
         match (self.inventory.failure(&Tried::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
-                    "{} is to be kept with {} in LUKS, and the new system mounts it at {path}, but it does not open: {why}. \
-                     Give its key; or say nofail in its mountoptions, and it stays locked",
+                    "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but it cannot be opened: {why}. \
+                     Provide its key, or add nofail to its mountoptions to leave it locked",
                     device.path, filesystem.format
                 );
                 self.refuse(place, message);
@@ -169,38 +168,38 @@ impl<'a> Deciding<'a> {
             }
             (Some(why), None) => {
                 self.warn(format!(
-                    "{} stays LOCKED and as it is, and the new system gets no line for it: it does not open: {why}",
+                    "{} stays LOCKED and unchanged, without a line in /etc/crypttab and /etc/fstab: it cannot be opened: {why}",
                     device.path
                 ));
                 self.container(filesystem, encrypted, device, uuid, LuksFate::Locked);
                 let device = device.path.clone();
                 self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
             }
-            // On a desk: there is no key, and no disk.
+            // An offline plan has neither the key nor the disks.
             (None, _) => {
-                self.warn(format!("{}: the machine opens it with its key, to see what is in it", device.path));
+                self.warn(format!("{}: the machine opens it with its key to inspect the content", device.path));
                 let container = self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
                 self.decided.filesystems.push(FilesystemFate::Kept { device: container.mapping, uuid: None });
             }
         }
     }
 
-    /// Of the container that was noted last. Nothing of what is kept is written, so that it stays sealed to the other TPM.
+    /// Marks the last container as sealed to the TPM of another machine. Preserved headers are not written, so it stays sealed to that TPM.
     pub fn note_strange_tpm(&mut self, device: &Device) {
         let Some(why) = self.inventory.failure(&Tried::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
         }
         self.warn(format!(
-            "{} opens with disk_key alone, and the new system does not have that: it asks for it at its console, until this machine's \
-             TPM was enrolled there (systemd-cryptenroll). {why}",
+            "{} opens only with disk_key, which the new system does not have: it asks for the passphrase at its console until the TPM of \
+             this machine is enrolled (systemd-cryptenroll). {why}",
             device.path
         ));
     }
 
-    /// A kept device as it is inside of its container, if that is open with the key that was given.
+    /// Returns the mapping of a preserved device if its container was opened with the given key.
     pub fn opened(&self, device: &Device<'a>, uuid: Uuid) -> Option<Device<'a>> {
-        // Somebody else may have it open.
+        // Another process may have opened it.
         if self.inventory.failure(&Tried::Container(device.now.clone())).is_some() {
             return None;
         }
@@ -242,25 +241,25 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Why a container stays neither as it is nor locked. The plan is made once more then, with its disk to be made anew.
+/// Returns the message for a container that can neither be opened nor stay locked. The plan is then made again, with its disk recreated.
 pub fn half_made(what: &str, why: &str) -> String {
     format!(
-        "{what} is to be kept in LUKS, and an earlier attempt, which was cut off, was about to make it: it does not open: {why}. \
-         Give its key; or erase it, and it is made anew"
+        "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
+         Provide its key, or erase it to have it recreated"
     )
 }
 
-/// Is there no room for more than the headers?
+/// Returns a message if the device has room only for the headers.
 pub fn too_small(name: &LayoutPath, device: &Device) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
-        "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2: its headers alone)",
+        "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2 headers)",
         DATA_OFFSET_BYTES / MIB + 1,
         bytes / MIB
     ))
 }
 
-/// The device as it will be inside of a container that is made on it.
+/// Returns the mapping of a container that is created on the device.
 pub fn made_inside<'a>(device: &Device<'a>, mapping: DevicePath) -> Device<'a> {
     let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
     let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
@@ -272,7 +271,7 @@ pub fn may_be_missing(filesystem: &Filesystem) -> bool {
 }
 
 impl Luks {
-    /// Around a physical volume of a group. `needed` is where the new system mounts something of the group that it cannot do without.
+    /// Returns the container around a physical volume of a group. `needed` is a mount point in the new system that requires the group.
     pub fn of_group(container: Container, fate: LuksFate, group: &str, needed: Option<&str>) -> Luks {
         let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
         Luks { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
@@ -282,7 +281,7 @@ impl Luks {
         self.fate != LuksFate::Made
     }
 
-    /// Is anything of it written once it is open?
+    /// Returns whether the container is written once it is open.
     pub fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }
@@ -293,7 +292,7 @@ impl Luks {
         let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
         let (key, more) = match self.container.source {
             KeySource::Tpm2 => (Secret::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
-            // Whoever starts the installed system is asked again.
+            // The operator is asked again when the installed system starts.
             KeySource::Prompt => (Secret::default(), None),
             KeySource::Server | KeySource::File => (self.container.key.clone(), None),
         };
@@ -306,14 +305,14 @@ fn open(decided: &Decided) -> impl Iterator<Item = &Luks> {
     decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
 }
 
-/// Asked before the first write: the program, and every key or TPM that is needed.
+/// Returns a check, before the first write, for cryptsetup and every required key or TPM.
 pub fn check(decided: &Decided) -> Option<Operation> {
     let asked = open(decided).filter(|luks| !luks.strange_tpm);
     let containers: Vec<Container> = asked.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(OfRun::CheckContainers(containers)))
 }
 
-/// Is a container made whose passphrase nobody has typed yet?
+/// Returns whether the plan creates a container whose passphrase was not entered yet.
 pub fn asks(plan: &Plan) -> bool {
     let is_open = |container: &Container| container.source == KeySource::Prompt && container.key.is_empty();
     plan.stages.iter().flat_map(|stage| &stage.operations).any(
@@ -321,13 +320,14 @@ pub fn asks(plan: &Plan) -> bool {
     )
 }
 
-/// Those around physical volumes, which come before their groups, or those of filesystems.
+/// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
 pub fn made(decided: &Decided, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(OnDevice::CreateContainer(luks.container.clone()))).collect()
 }
 
-/// Those around physical volumes, when their groups are down, or those of filesystems.
+/// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
+/// filesystems.
 pub fn closed(decided: &Decided, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close = |luks: &Luks| OnDevice::CloseContainer { mapping: luks.container.mapping.clone() };
     open(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
@@ -338,7 +338,7 @@ pub fn crypttab(decided: &Decided) -> Option<Operation> {
     (!entries.is_empty()).then_some(Operation::Run(OfRun::WriteCrypttab(entries)))
 }
 
-/// Both ends of what stays locked on this disk, which nobody may write.
+/// Returns both ends of the locked containers on this disk, which must not be written.
 pub fn untouched(meant: &Match, decided: &Decided, disk: &DiskPlan) -> Vec<ByteRange> {
     let Some(found) = meant.inventory.disk(disk.device.as_str()) else { return Vec::new() };
     let locked = |device: &DevicePath| is_locked(decided, device);
@@ -348,12 +348,12 @@ pub fn untouched(meant: &Match, decided: &Decided, disk: &DiskPlan) -> Vec<ByteR
     all.flat_map(|(start, size)| super::untouched::ends(start, size)).collect()
 }
 
-/// Does what is on this device stay locked?
+/// Returns whether the container on this device stays locked.
 pub fn is_locked(decided: &Decided, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
 }
 
-/// Is this the mapping of a container of the plan?
+/// Returns whether the device is the mapping of a container of the plan.
 pub fn is_mapping(decided: &Decided, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.container.mapping == *device)
 }

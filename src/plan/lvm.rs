@@ -1,4 +1,4 @@
-//! Volume groups and logical volumes: made on devices that are made, or found as the layout says.
+//! Volume groups and logical volumes: created on new devices, or compared with the layout.
 
 use super::capacity::{self, EXTENT_BYTES, NoRoom};
 use super::devices::{Below, Device, Fate};
@@ -11,17 +11,17 @@ use crate::layout::{LogicalVolume, LvmType, Size, VolumeGroup};
 use crate::order;
 use crate::topology::groups_on;
 
-/// A group whose volumes are to be decided.
+/// A group whose volumes are decided next.
 pub struct Group<'a> {
-    /// The physical volumes.
+    /// Physical volumes.
     pub physical: Vec<DevicePath>,
-    /// Free extents of each; `None` when a size is not known.
+    /// Free extents of each physical volume; `None` if a size is unknown.
     pub free: Option<Vec<u64>>,
-    /// All of them together are not larger.
+    /// Maximum total size of the physical volumes.
     most_bytes: u64,
     pub sector_bytes: u32,
     pub fate: Fate,
-    /// The group that is kept.
+    /// The existing group, if it is preserved.
     pub kept: Option<&'a inventory::VolumeGroup>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Deciding<'a> {
                 Some(encrypted) => self.within_containers(&place, group, encrypted, &below),
                 None => Some(below),
             };
-            // Refused, or left as it is.
+            // The group was refused, or stays locked.
             let Some(below) = below else { continue };
             self.refuse_twin(&place, group, &below);
             if below.fate == Fate::Kept {
@@ -45,11 +45,11 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// The installed system tells groups apart by name. Another one on disks that stay must not have that of ours.
+    /// Refuses a name that another group on unwiped disks has, because the installed system distinguishes groups by name.
     fn refuse_twin(&mut self, place: &str, group: &VolumeGroup, below: &Below) {
         let ours = if below.fate == Fate::Kept { below.now() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
-            // A disk that is made anew after a cut loses the group of the attempt before.
+            // A disk that is recreated after an interruption loses the group of the previous attempt.
             let is_lost = |verdict: &Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
             let stays = |device: &&DevicePath| {
                 let verdicts = self.verdicts_on(device);
@@ -58,7 +58,7 @@ impl<'a> Deciding<'a> {
             let devices: Vec<DevicePath> = twin.devices().filter(stays).cloned().collect();
             if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
                 let message = format!(
-                    "vg:{} is also the name of another group on {}, which stays: choose another name",
+                    "vg:{} is also the name of another group on {}, which is not wiped; choose another name",
                     group.name,
                     devices.join(", ")
                 );
@@ -77,7 +77,7 @@ impl<'a> Deciding<'a> {
         if sectors.len() > 1 {
             let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
             let message = format!(
-                "vg:{} cannot mix devices with different sectors, which LVM refuses: {} bytes",
+                "vg:{} cannot combine devices with different sector sizes, which LVM refuses: {} bytes",
                 group.name,
                 each.collect::<Vec<_>>().join(", ")
             );
@@ -115,10 +115,10 @@ impl<'a> Deciding<'a> {
             several => {
                 let there: Vec<String> = several.iter().map(|group| in_words(group)).collect();
                 let there = match there.is_empty() {
-                    true => "none of them is a physical volume of a group that is known".to_owned(),
+                    true => "none of them is a physical volume of a known group".to_owned(),
                     false => format!("there is {}", there.join(" and ")),
                 };
-                let message = format!("vg:{} is to be kept on {}, but {there}", group.name, wanted.join(", "));
+                let message = format!("vg:{} must be kept on {}, but {there}", group.name, wanted.join(", "));
                 return self.refuse(place, message);
             }
         };
@@ -126,7 +126,7 @@ impl<'a> Deciding<'a> {
         {
             let there: Vec<String> = device.content.iter().copied().flatten().map(display::signature).collect();
             let message = format!(
-                "vg:{} is to be kept on {}, but there are several signatures at once: {}",
+                "vg:{} must be kept on {}, but there are several signatures: {}",
                 group.name,
                 device.now,
                 there.join(" and ")
@@ -134,7 +134,7 @@ impl<'a> Deciding<'a> {
             return self.refuse(place, message);
         }
         if let Some(why) = &kept.closed {
-            return self.refuse(place, format!("vg:{} is to be kept, but {why}", group.name));
+            return self.refuse(place, format!("vg:{} must be kept, but {why}", group.name));
         }
         if !self.is_complete(place, group, below, kept) {
             return;
@@ -149,7 +149,7 @@ impl<'a> Deciding<'a> {
         self.groups.insert(&group.name, group_of_ours);
     }
 
-    /// Are all data of the group there, also of volumes that the layout does not know?
+    /// Returns whether all data of the group are available, including volumes that the layout does not list.
     fn is_complete(&mut self, place: &str, group: &VolumeGroup, below: &Below, kept: &inventory::VolumeGroup) -> bool {
         let of = |health: Health| -> String {
             let volumes = kept.volumes.iter().filter(|volume| volume.health == health);
@@ -158,12 +158,12 @@ impl<'a> Deciding<'a> {
         let (lost, degraded) = (of(Health::Lost), of(Health::Degraded));
         if !lost.is_empty() {
             let there = in_words(kept);
-            let message = format!("vg:{} is to be kept, but not all data of {lost} are there: {there}", group.name);
+            let message = format!("vg:{} must be kept, but data of {lost} are missing: {there}", group.name);
             self.refuse(place, message);
             self.refuse_without_physical(group, below);
         } else if !degraded.is_empty() {
             let there = in_words(kept);
-            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without a copy: {there}", group.name));
+            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without redundancy: {there}", group.name));
         } else if below.absent().next().is_some() {
             self.warn(format!("vg:{} is kept without a physical volume: {}", group.name, in_words(kept)));
         }
@@ -172,18 +172,18 @@ impl<'a> Deciding<'a> {
 
     pub fn refuse_without_physical(&mut self, group: &VolumeGroup, below: &Below) {
         for (_, device) in below.absent() {
-            self.refuse_absent(device, format!("vg:{} cannot do without {}", group.name, device.path));
+            self.refuse_absent(device, format!("vg:{} requires {}", group.name, device.path));
         }
     }
 
     pub fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
-        // What takes all that is left comes last.
+        // Volumes that take the remaining space come last.
         order::by_key(&mut order, |&index| self.layout.logicalvolumes[index].size == Size::Rest);
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
-            // A group that is missing here was refused.
+            // A missing group was refused.
             let Some(mut group) = self.groups.remove(volume.volumegroup.as_str()) else { continue };
             match group.kept {
                 Some(kept) => self.keep_volume(&place, volume, &group, kept),
@@ -250,14 +250,14 @@ impl<'a> Deciding<'a> {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
                 None => format!("is missing: {}", in_words(kept)),
             };
-            return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
+            return self.refuse(place, format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype));
         };
         if let Some(how) = &found.entangled {
-            let message = format!("{path} is to be kept, but it {how}: end that in the installed system");
+            let message = format!("{path} must be kept, but it {how}; undo that in the installed system");
             return self.refuse(place, message);
         }
         let running = found.running.as_ref().and_then(|name| self.stack.stacked(name));
-        let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
+        let not_running = || "the volume is not active, so its content is unknown".to_owned();
         let device = Device {
             path: path.as_device(),
             now: running.map_or_else(|| path.as_device(), |running| running.device.clone()),
@@ -274,14 +274,14 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// All physical volumes of the disks in the machine are there, there is no other, and no more are missing than disks.
+/// Returns whether the group has exactly the physical volumes of the present disks, and lacks as many as there are absent disks.
 fn is_same(group: &inventory::VolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
     let mut found: Vec<&DevicePath> = group.devices().collect();
     order::sort(&mut found);
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
-/// Same type, and the size that lvcreate makes of the layout's: whole extents, the same on every stripe.
+/// Returns whether the type is equal, and the size is what lvcreate makes of the one in the layout: whole extents, equal on all stripes.
 fn is_same_volume(
     volume: &LogicalVolume,
     found: &inventory::LogicalVolume,
@@ -297,7 +297,7 @@ fn is_same_volume(
     found.kind == volume.lvmtype.name() && volume.size.mib().is_none_or(is_of)
 }
 
-/// `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.
+/// Describes a group: `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.
 pub fn in_words(group: &inventory::VolumeGroup) -> String {
     let devices = group.physical.iter().map(|physical| physical.device.as_ref());
     let on: Vec<&str> = devices.map(|device| device.map_or("a missing device", DevicePath::as_str)).collect();

@@ -1,6 +1,6 @@
-//! What an attempt is about to make on kept disks. The control plane is told before the first write, so that the next
-//! attempt can finish what a power cut has left unfinished: a mkfs that was cut off leaves data of no known kind, or a
-//! filesystem that cannot be mounted.
+//! Record of the objects that an attempt will create on preserved disks. It is sent to the control plane before the first write, so that
+//! the next attempt can complete them after an interruption: an interrupted mkfs leaves unrecognized data, or a filesystem that cannot be
+//! mounted.
 
 use super::begun_attempt::{BegunAttempt, unique_id};
 use super::devices::Device;
@@ -11,10 +11,10 @@ use crate::inventory::{self, Inventory, OwnIdentifiers};
 use crate::marker::{Making, MarkedDisk};
 use crate::topology::{Match, find};
 
-/// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
+/// [`Making::on`] of a disk that is recreated, and of a filesystem on a whole disk.
 pub const DISK: &str = "disk";
 
-/// What the control plane is told of the disks right before the point of no return.
+/// Returns the records of the disks that are sent to the control plane immediately before the point of no return.
 pub fn recorded(meant: &Match, request: &Request, decided: &Decided, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
     let earlier = BegunAttempt::new(request, meant.inventory);
     let recorded = disks.iter().map(|disk| {
@@ -24,7 +24,7 @@ pub fn recorded(meant: &Match, request: &Request, decided: &Decided, disks: &[Ma
         let found = meant.disk(index);
         let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
         let whole = verdict.filter(|is| is.verdict == Verdict::Make).map(|_| {
-            // If this attempt is cut off before it writes the disk, what the attempt before it left is still there.
+            // If this attempt is interrupted before it writes the disk, objects of the previous attempt are still there.
             let left = found.and_then(|found| earlier.remade_disk(&disk.device.as_str().into(), found));
             let left = left.map(|making| making.contents.clone()).unwrap_or_default();
             let mut contents = contents(decided);
@@ -38,7 +38,7 @@ pub fn recorded(meant: &Match, request: &Request, decided: &Decided, disks: &[Ma
     recorded.collect()
 }
 
-/// The same of disks that only volumes of Kubernetes name, and that are written for them.
+/// Returns the records of disks that are written only for Kubernetes volumes.
 pub fn of_volumes(inventory: &Inventory, decided: &Decided) -> Vec<MarkedDisk> {
     let identifiers = OwnIdentifiers::of(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
@@ -50,7 +50,7 @@ pub fn of_volumes(inventory: &Inventory, decided: &Decided) -> Vec<MarkedDisk> {
     marked.collect()
 }
 
-/// Everything that the plan makes, by UUID, GUID or LVM name: what may be found on a disk that it makes anew.
+/// Returns everything that the plan creates, by UUID, GUID or LVM name: objects that may be found on a disk that it recreates.
 fn contents(decided: &Decided) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());
@@ -73,12 +73,12 @@ fn contents(decided: &Decided) -> Vec<String> {
 }
 
 impl Deciding<'_> {
-    /// Returns whether the disk is made anew because an earlier attempt was cut off while it did so.
+    /// Returns whether the disk is recreated because an earlier attempt was interrupted while it recreated the disk.
     pub fn was_made_anew(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
         self.remade.contains(listed) && self.was_to_be_made(listed, found)
     }
 
-    /// Returns whether an earlier attempt was making one of the disks below a device anew.
+    /// Returns whether an earlier attempt was recreating one of the disks below a device.
     pub fn was_being_made(&self, device: &LayoutPath) -> bool {
         let disks = self.graph.below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {
@@ -92,12 +92,12 @@ impl Deciding<'_> {
         BegunAttempt::new(self.request, self.inventory).remade_disk(listed, found).is_some()
     }
 
-    /// Returns the record of a filesystem that is made on a kept device without content.
+    /// Returns the record of a filesystem that is created on a preserved device without content.
     pub fn making(&self, device: &Device, uuid: &str) -> Option<Making> {
         Some(Making::filesystem(unique_id(self.inventory, &device.now)?, uuid.to_owned()))
     }
 
-    /// UUID of the filesystem that an earlier attempt was making there and left unfinished.
+    /// Returns the UUID of the filesystem that an earlier attempt was creating on the device and left unfinished.
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
         let content = device.content.as_deref().ok()?;
         let attempt = BegunAttempt::new(self.request, self.inventory);

@@ -1,4 +1,4 @@
-//! What the marker of this installation will say.
+//! Content of the install marker that this installation writes.
 
 use super::receiving;
 use super::verdict::Decided;
@@ -8,12 +8,12 @@ use crate::layout;
 use crate::marker::{MarkedDisk, Marker, lineage};
 use crate::topology::Match;
 
-/// Without the time, which the plan does not know. Nobody's installation leaves no marker.
+/// Returns the marker without the time, which the plan does not know. An offline plan has no marker.
 pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Marker> {
     let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
     let identifiers = OwnIdentifiers::of(&meant.inventory.disks);
-    // A disk that is missing keeps its record: it may come back.
+    // An absent disk keeps its record, because it may be attached again.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
         let promise = Some(listed.promise());
@@ -46,8 +46,8 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
     })
 }
 
-/// Returns the digests of the installations that this one replaces: those of this machine, found or remembered, and the one that is
-/// received from another machine.
+/// Returns the digests of the installations that this one replaces: those of this machine, found or recorded, and the one that is received
+/// from another machine.
 fn superseded(inventory: &Inventory, request: &Request, claim: &Claim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
@@ -55,7 +55,7 @@ fn superseded(inventory: &Inventory, request: &Request, claim: &Claim) -> Vec<St
     lineage::supersede(carried.into_iter().chain(found).chain(&claim.installed))
 }
 
-/// The same disks as the control plane remembers them of an attempt that begins, with the tables that they have still.
+/// Returns the records of the disks for the control plane when an attempt starts, with the tables that they have before.
 pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
@@ -65,8 +65,8 @@ pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
     disks.map(|disk| MarkedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
-/// that one is gone some day. A placeholder tells nothing either.
+/// Returns all properties that distinguish the disk from others, except its table. A value that another disk of the machine shares
+/// identifies neither, even if that disk is removed later. A placeholder identifies no disk.
 pub fn of_disk(disk: &inventory::Disk, identifiers: &OwnIdentifiers) -> MarkedDisk {
     let named = named(disk);
     MarkedDisk {
@@ -76,7 +76,7 @@ pub fn of_disk(disk: &inventory::Disk, identifiers: &OwnIdentifiers) -> MarkedDi
     }
 }
 
-/// With names that other disks of the machine may have as well: two ways to one disk have the same ones.
+/// Returns the record with identifiers that other disks of the machine may share, as two paths to one disk do.
 pub fn named(disk: &inventory::Disk) -> MarkedDisk {
     MarkedDisk {
         serial: disk.serial.clone(),
@@ -89,15 +89,14 @@ pub fn named(disk: &inventory::Disk) -> MarkedDisk {
     }
 }
 
-/// That of the new table, else that of the one which stays. A raw image brings one that nobody knows yet, and that its copies
-/// share.
+/// Returns the GUID of the new table, else of the preserved one. The GUID of a raw image is not known yet, and its copies share it.
 fn guid(listed: &layout::Disk, disk: &inventory::Disk, decided: &Decided) -> Option<String> {
     let new = decided.tables.iter().find(|table| disk.device == table.device).map(|table| table.guid.to_string());
     let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| disk.device == wipe.device);
     new.or_else(|| if loses_its_own { None } else { table_guid(disk) })
 }
 
-/// Of its GPT.
+/// Returns the GUID of the disk's GPT.
 pub fn table_guid(disk: &inventory::Disk) -> Option<String> {
     disk.table.as_ref()?.guid.map(|guid| guid.to_string())
 }

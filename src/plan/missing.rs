@@ -1,5 +1,5 @@
-//! Objects on disks that a reinstall does not wipe which miss a component, while a disk that it wipes has an object whose content was
-//! not seen: that may be the component.
+//! Objects on disks that a reinstall does not wipe and that lack a component, while a disk that is wiped contains an object that could not
+//! be inspected: it may be the component.
 
 use super::opaque::OpaqueOnDisks;
 use super::reaching::SPANNING;
@@ -12,13 +12,13 @@ use crate::text::few;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<'a> Deciding<'a> {
-    /// | on disks that stay, kept or not ours | on a disk that a reinstall wipes | |
-    /// |---|---|---|
-    /// | nothing misses a component | anything | allowed |
-    /// | something misses a component, or was not seen and may miss one | an object that was not seen | refused |
-    /// | the same | the same, and the operator gives up that disk | allowed, with a warning |
+    /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// What an attempt that has begun left half made is its own.
+    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | | |---|---|---| | no object lacks a component |
+    /// anything | allowed | | an object lacks a component, or could not be inspected and may lack one | an object that could not be
+    /// inspected | refused | | the same | the same, and the operator discards that disk | allowed, with a warning |
+    ///
+    /// Unfinished objects of a started attempt belong to this installation.
     pub fn refuse_missing(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(Waiver::Begun);
         if self.request.mode == Mode::Install || begun {
@@ -32,25 +32,25 @@ impl<'a> Deciding<'a> {
         for (disk, objects) in self.opaque_on_wiped(&opaque) {
             let device = &disk.device;
             let said = format!(
-                "{device} will be wiped, and the content of {objects} was not seen, but {}",
+                "{device} will be wiped, and the content of {objects} could not be inspected, but {}",
                 few(&missing, "; ")
             );
             if self.is_given_up(&disk.name) {
-                self.warn(format!("{said}. The operator gives up what is on {device}"));
+                self.warn(format!("{said}. The operator discards the content of {device}"));
                 continue;
             }
             let road = match self.give_up_name(disk) {
-                Some(name) => format!("give the disk up with --give-up {name}"),
+                Some(name) => format!("discard the disk with --give-up {name}"),
                 None => {
-                    format!("erase {device} by hand (wipefs -a), which has no identifier by which it can be given up")
+                    format!("erase {device} by hand (wipefs -a), because it lacks an identifier for --give-up")
                 }
             };
-            self.refuse("disks", format!("{said}. It may be the missing component: connect that, or {road}"));
+            self.refuse("disks", format!("{said}. It may be the missing component; connect that, or {road}"));
         }
     }
 
-    /// Returns objects that may hold a component. What lies on wiped disks and on others is left out, as one object or as components of one
-    /// whole: it is refused for that.
+    /// Returns objects that may contain a component. An object that lies both on wiped disks and on others, by itself or together with
+    /// components of the same whole, is omitted: it is refused for that reason.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<Verdict> = it.disks.iter().map(|disk| self.verdict(disk)).gather();
@@ -76,7 +76,7 @@ impl<'a> Deciding<'a> {
         all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
     }
 
-    /// Returns what ties the components of a whole together, if the object is one of them.
+    /// Returns the id that all components of a whole share, if the object is one of them.
     fn whole_of(&self, parts: &BTreeMap<&DevicePath, &Part>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
         let part = parts.get(device);
@@ -85,7 +85,7 @@ impl<'a> Deciding<'a> {
         part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
 
-    /// Returns the word for what happens to the object on these devices, if one of their disks is not wiped.
+    /// Describes the fate of the object on these devices, if one of their disks is not wiped.
     fn fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
         let verdicts: BTreeSet<Verdict> = devices.flat_map(|device| self.verdicts_on(device)).gather();
         self.fate_by(&verdicts)
@@ -94,23 +94,23 @@ impl<'a> Deciding<'a> {
     fn fate_by(&self, verdicts: &BTreeSet<Verdict>) -> Option<&'static str> {
         let stays = |verdict: &&Verdict| matches!(verdict, Verdict::NotOurs | Verdict::Volumes);
         match verdicts.contains(&Verdict::Keep) {
-            true => Some("is to be kept"),
+            true => Some("must be kept"),
             false => verdicts.iter().find(stays).map(|_| "is on a disk that is not ours"),
         }
     }
 
-    /// Returns objects on disks that stay without all their components, in words.
+    /// Describes the objects that lack components and are not, or not only, on wiped disks.
     fn missing(&self) -> Vec<String> {
         let arrays = self.inventory.arrays.iter().filter_map(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
             let fate = self.fate(array.members.iter().map(|member| &member.device))?;
             let is_short = active < array.raid_devices as usize;
-            is_short.then(|| format!("{} {fate}, and misses members", arrays::in_words(array)))
+            is_short.then(|| format!("{} {fate}, and lacks members", arrays::in_words(array)))
         });
         let groups = self.inventory.groups.iter().filter_map(|group| {
             let fate = self.fate(group.devices())?;
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
-            is_short.then(|| format!("{} {fate}, and misses physical volumes", lvm::in_words(group)))
+            is_short.then(|| format!("{} {fate}, and lacks physical volumes", lvm::in_words(group)))
         });
         let mut wholes: BTreeMap<(&str, &str), Whole> = BTreeMap::new();
         for part in &self.inventory.parts {
@@ -129,18 +129,18 @@ impl<'a> Deciding<'a> {
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// Returns objects on disks that stay which were not seen: an array, a group or a filesystem inside may miss a component. What the agent
-    /// has not tried to open is left out.
+    /// Describes the objects on disks that are not wiped and that could not be inspected: an array, a group or a filesystem inside may lack
+    /// a component. Objects that the agent has not tried to open are omitted.
     fn may_miss(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
             let verdicts: BTreeSet<Verdict> = disks.iter().map(|disk| self.verdict(disk)).gather();
             let fate = self.fate_by(&verdicts)?;
-            Some(format!("{object} {fate}, and what it contains may miss a component: {}", object.reason))
+            Some(format!("{object} {fate}, and its content may lack a component: {}", object.reason))
         });
         stay.collect()
     }
 
-    /// Returns the disks that will be wiped with objects that were not seen, and these in words.
+    /// Returns the disks that will be wiped and that contain objects that could not be inspected, with a description of the objects.
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a Disk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
         let on = |name: &KernelName| -> Vec<String> {
@@ -152,29 +152,26 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// All parts of one whole.
+/// All parts of one filesystem or pool.
 #[derive(Default)]
 struct Whole {
     devices: Vec<KernelName>,
     is_served: bool,
-    /// Devices that are others than those before: what is in an array shows on the array, and may on its members.
+    /// Number of distinct devices: the content of an array is visible on the array, and may be on its members.
     count: usize,
 }
 
-/// Returns what a part misses, in words.
+/// Describes what a part lacks.
 ///
-/// | the part says | it misses something |
-/// |---|---|
-/// | that it needs another one | when no other serves it |
-/// | how many there are | when fewer are there |
-/// | that it is one of several, and not of how many | nobody can tell: for all that is known |
+/// | role of the part | it lacks something | |---|---| | requires another part | if no other part serves it | | one of a known number | if
+/// fewer are present | | one of an unknown number | always assumed, because it cannot be determined |
 fn misses(part: &Part, whole: &Whole) -> Option<String> {
     match part.role {
         Role::Serves => None,
         Role::NeedsAnother if whole.is_served => None,
         Role::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
-        Role::Peer => Some(format!("does not say of how many parts it is one ({} {})", part.whole, part.id)),
+        Role::Peer => Some(format!("its number of parts is unknown ({} {})", part.whole, part.id)),
         Role::OneOf(count) => ((whole.count as u64) < count)
-            .then(|| format!("{} of its {count} devices are there ({})", whole.count, part.id)),
+            .then(|| format!("only {} of its {count} devices are present ({})", whole.count, part.id)),
     }
 }

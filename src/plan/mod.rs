@@ -1,4 +1,4 @@
-//! What will be done: a pure function of layout, inventory and mode. No I/O, no clock, no random.
+//! The planner: a pure function of layout, inventory and mode, without I/O, clock or randomness.
 
 mod absent;
 mod already;
@@ -90,14 +90,14 @@ use crate::problem::Problem;
 use crate::topology::Match;
 use uuid::Uuid;
 
-/// Why nothing will be done: every reason at once, and each disk as it would have been treated.
+/// A plan that was refused: all reasons at once, and how each disk would have been treated.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Refusal {
     pub mode: Mode,
     pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    /// Objects whose content was not seen.
+    /// Objects whose content could not be inspected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
     pub problems: Vec<Problem>,
@@ -106,20 +106,19 @@ pub struct Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// The same with the lines and columns of the file that the layout was read from.
+    /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
     pub fn located(mut self, locate: impl Fn(Problem) -> Problem) -> Refusal {
         self.problems = self.problems.into_iter().map(locate).collect();
         self
     }
 }
 
-/// Decides what happens to every disk of the machine. `ids` hands out the UUIDs of what is made, so that the plan
-/// names them before they exist.
+/// Decides what happens to every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
+/// objects exist.
 ///
 /// The layout must be valid ([`crate::layout::validate`]).
 ///
-/// # Errors
-/// The layout does not fit this machine: all reasons at once, before anything is written.
+/// # Errors Returns every reason why the layout does not fit this machine.
 pub fn make(
     layout: &Layout,
     inventory: &Inventory,
@@ -132,7 +131,7 @@ pub fn make(
         return already::arrange(layout, inventory, request, &marked);
     }
     let mut decided = verdict::decide(layout, inventory, &request, &Default::default(), ids);
-    // What an attempt finished before it was cut off is kept as it is. Only what it left unfinished is made again.
+    // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
     let remade = retry::disks_to_remake(layout, inventory, &request, &decided.problems);
     if !remade.is_empty() {
         let again = verdict::decide(layout, inventory, &request, &remade, ids);
@@ -147,7 +146,7 @@ pub fn make(
     decided.problems.extend(receiving::taken(&request, inventory, &decided));
     decided.secret = Some(AttemptSecret::draw(ids));
     let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
-    // What is refused anyhow has no verdicts to compare.
+    // A plan that is refused for other reasons has no verdicts to compare.
     decided.problems.extend(verdicts.iter().flat_map(|verdicts| approved::refused(&request, verdicts)));
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;

@@ -1,4 +1,5 @@
-//! Objects whose content was not seen, and what an installation may do to them. What a reinstall may do to them is decided in `missing`.
+//! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
+//! `missing`.
 
 use super::verdict::Deciding;
 use super::{Claim, Verdict};
@@ -7,13 +8,14 @@ use crate::inventory::{Disk, Inventory, OpaqueObject};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
-/// Opaque object with the disks below it.
+/// An opaque object with the disks below it.
 pub struct OpaqueOnDisks {
     pub object: OpaqueObject,
     pub disks: BTreeSet<KernelName>,
 }
 
-/// Returns what a plan lists: objects that stay opaque. What nobody has tried to open is left out: a warning says that the agent looks.
+/// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted, because a warning announces that the agent
+/// will inspect them.
 pub fn listed(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
@@ -29,15 +31,13 @@ impl Deciding<'_> {
         on_disks.collect()
     }
 
-    /// The marker of an installation of which the control plane has lost its memory may be in what was not seen.
+    /// Refuses an installation that would wipe an object that could not be inspected: it may contain the marker of an installation that is
+    /// missing in the records of the control plane.
     ///
-    /// | an opaque object lies on | a first installation is |
-    /// |---|---|
-    /// | disks that are not wiped | allowed: they are never written |
-    /// | a disk that is wiped | refused |
-    /// | the same, and the operator gives up each such disk | allowed, with a warning |
-    /// | the same, and an attempt of this allocation has begun on these disks | allowed: the attempt was allowed, and left it |
-    /// | the same, and nothing has tried to open it yet | allowed, with a warning: the agent tries, and decides again |
+    /// | an opaque object lies on | a first installation is | |---|---| | disks that are not wiped | allowed: they are never written | | a
+    /// disk that is wiped | refused | | the same, and the operator discards each such disk | allowed, with a warning | | the same, and an
+    /// attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object | | the same, and
+    /// opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
     pub fn refuse_opaque(&mut self, claim: &Claim) {
         if !claim.begun_on.is_empty() {
             return;
@@ -50,16 +50,16 @@ impl Deciding<'_> {
             match (wiped.is_empty(), needed.is_empty(), object.untried) {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
-                    "the content of {object} cannot be seen ({}), and the operator gives up what is on {}; remove give_up from the allocation once it is installed",
+                    "the content of {object} cannot be inspected ({}), and the operator discards the content of {}; remove give_up from the allocation once it is installed",
                     object.reason,
                     wiped.join(", ")
                 )),
-                // Each earlier system has filesystems, and they can nearly always be mounted.
+                // Earlier systems have filesystems, which can nearly always be mounted.
                 (false, false, true) if !object.may_contain_devices() => {}
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {
                     let message = format!(
-                        "{object}: cannot see its content: {}. It may contain an installation, and allocation {} wipes {}; {}; {}",
+                        "{object}: cannot inspect its content: {}. It may contain an installation, and allocation {} wipes {}; {}; {}",
                         object.reason,
                         claim.allocation,
                         wiped.join(", "),
@@ -72,13 +72,13 @@ impl Deciding<'_> {
         }
         if !untried.is_empty() {
             self.warn(format!(
-                "the inventory was read before anything was assembled: the agent looks into {}, and refuses the installation if it cannot or finds a marker",
+                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if that fails or a marker is found",
                 untried.join("; ")
             ));
         }
     }
 
-    /// Returns how the operator gives up the content of these disks.
+    /// Describes how the operator can discard the content of these disks.
     fn how_to_discard(&self, names: &[KernelName]) -> String {
         let names: BTreeSet<&KernelName> = names.iter().gather();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));

@@ -1,4 +1,4 @@
-//! A filesystem of the layout: where it lies, and what becomes of it.
+//! Filesystems of the layout: their device and fate.
 
 use super::devices::Size;
 use crate::device::DevicePath;
@@ -7,34 +7,33 @@ use crate::layout::Filesystem;
 /// A filesystem of the layout and its fate.
 pub type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
 
-/// A device has the path by which it is found while the installation runs: the layout's path may be a link.
+/// Fate of a filesystem of the layout. Devices have their paths during the installation, because a path in the layout may be a link.
 pub enum FilesystemFate {
-    /// The filesystem is made on a device that is made as well.
+    /// Created on a new device.
     Made(New),
-    /// The filesystem is made on a kept device: the device is blank, or an earlier attempt was cut off while it made the
-    /// filesystem.
+    /// Created on a preserved device, which is blank, or on which an interrupted attempt left the filesystem unfinished.
     Filled(New),
-    /// The filesystem is there, and stays. It may have no UUID, if nothing has to find it by one.
+    /// Preserved. The UUID may be absent if it is not needed to find the filesystem.
     Kept { device: DevicePath, uuid: Option<String> },
-    /// A raw image brings it, in the partition with this number.
+    /// Part of a raw image, in the partition with this number.
     InImage { device: DevicePath, number: u32 },
-    /// It lives in memory.
+    /// A filesystem in memory.
     Tmpfs,
-    /// `format: none`: nobody makes or mounts a filesystem on the device. Is the device kept?
+    /// A device with `format: none`, on which no filesystem is created or mounted. `is_kept` is set if the device is preserved.
     Unformatted { device: DevicePath, is_kept: bool },
 }
 
-/// A filesystem that is made.
+/// A filesystem that is created.
 pub struct New {
     pub device: DevicePath,
     pub uuid: String,
-    /// Of the device.
+    /// Size of the device.
     pub size: Size,
     pub sector_bytes: u32,
 }
 
 impl FilesystemFate {
-    /// `None`: it lies on none.
+    /// Returns the device; `None` for a filesystem in memory.
     pub fn device(&self) -> Option<&DevicePath> {
         match self {
             FilesystemFate::Made(New { device, .. })
@@ -46,7 +45,7 @@ impl FilesystemFate {
         }
     }
 
-    /// `None`: the plan knows none, and nothing has to find it by one.
+    /// Returns the UUID; `None` if the plan does not know it and does not need it.
     pub fn uuid(&self) -> Option<&str> {
         match self {
             FilesystemFate::Made(new) | FilesystemFate::Filled(new) => Some(&new.uuid),
@@ -77,7 +76,7 @@ impl FilesystemFate {
         }
     }
 
-    /// Is it there, and does it stay?
+    /// Returns whether the filesystem exists and is preserved.
     pub fn is_kept(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } => true,
@@ -89,7 +88,7 @@ impl FilesystemFate {
         }
     }
 
-    /// Is it on a kept device, and mounted as what is kept?
+    /// Returns whether the filesystem is on a preserved device, and is mounted together with preserved ones.
     pub fn comes_back(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } | FilesystemFate::Filled(_) => true,
@@ -100,7 +99,7 @@ impl FilesystemFate {
         }
     }
 
-    /// The device and the number of a partition that a raw image brings.
+    /// Returns the device and number of a partition of a raw image.
     pub fn in_image(&self) -> Option<(&DevicePath, u32)> {
         match self {
             FilesystemFate::InImage { device, number } => Some((device, *number)),

@@ -1,16 +1,16 @@
-//! The disks of a pool machine: those that earlier boots have seen, and those that were connected after the others were erased.
+//! Disks of a pool machine: those that earlier boots have seen, and those that were connected after the others were erased.
 //!
-//! A disk that is not seen cannot be erased, and may hold the install marker. So it is missed, not ignored.
+//! A disk that is absent cannot be erased, and may contain the install marker. So its absence is reported.
 
 use crate::device::KernelName;
 use crate::inventory::{Disk, Inventory};
 use crate::text;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of disks that are remembered without being there.
+/// Maximum number of absent disks that are recorded.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
-/// Maximum length of a remembered serial number or WWN, in bytes.
+/// Maximum length of a recorded serial number or WWN, in bytes.
 const MAXIMUM_NAME_BYTES: usize = 128;
 
 /// A disk that an earlier boot has seen. Serial number and WWN are empty if only the size is known.
@@ -21,7 +21,7 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// True if the machine was erased without this disk. The disk is still reported, but no longer waited for.
+    /// Whether the machine was erased without this disk. Its absence is still reported, but no longer prevents anything.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
 }
@@ -50,8 +50,8 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are not there. A disk counts as there if its names and size are found, or else another disk of its size
-/// that was not known: its replacement.
+/// Returns the known disks that are absent. A disk counts as present if a disk with its identifiers and size is found, or else another disk
+/// of its size that was not known: its replacement.
 pub fn find_missing(known: &[KnownDisk], disks: &[Disk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&Disk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&Disk) -> bool| {
@@ -63,16 +63,16 @@ pub fn find_missing(known: &[KnownDisk], disks: &[Disk]) -> Vec<KnownDisk> {
     missing.cloned().collect()
 }
 
-/// Returns what to remember: the disks that are there, and those that are missing.
+/// Returns the disks to record: the present ones, and the missing ones.
 pub fn remember(disks: &[Disk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
-    // Those that are waited for go first: a replacement is theirs.
+    // Disks that are not written off go first, because a replacement is theirs.
     let written_off = written_off.into_iter().take(MAXIMUM_WRITTEN_OFF);
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
 
-/// A connected disk, for as long as it stays connected: a disk that is pulled and inserted again is another one.
+/// A connected disk. A disk that is disconnected and connected again counts as a different one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedDisk {
     name: KernelName,
@@ -94,8 +94,8 @@ impl From<&Disk> for ConnectedDisk {
     }
 }
 
-/// Returns the inventory with those disks alone that were connected after the others were erased; `None` if there are none. Removable
-/// disks do not count.
+/// Returns the inventory with only those disks that were connected after the others were erased; `None` if there are none. Removable disks
+/// are ignored.
 pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option<Inventory> {
     let is_new = |disk: &&Disk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
     let disks: Vec<Disk> = inventory.disks.iter().filter(is_new).cloned().collect();

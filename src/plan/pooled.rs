@@ -1,16 +1,15 @@
-//! Which machine of a pool is made empty before somebody gets it: its next owner must find nothing of the last one's, on no disk.
+//! Decision to erase a machine of a pool before it is allocated: its next owner must not find data of the previous one on any disk.
 //!
-//! Nobody has ordered it for this machine, and nothing on the disks is asked for. So what speaks against it is looked for first.
+//! No order for this machine exists, and the content of the disks is not specified. So reasons against it are checked first.
 //!
-//! | who has the machine | the disks have | |
-//! |---|---|---|
-//! | somebody, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
-//! | somebody, for an installation | the marker of this very allocation | nothing is erased: it is installed, and is booted |
-//! | somebody, who has it installed by the control plane's word | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is gone |
-//! | somebody or nobody | the marker of another machine | refused: the disk was put in here, or the machine's id has changed and somebody has it under the old one |
-//! | somebody, for an installation | anything else, and a disk of an earlier boot is not seen | refused: it may hold the marker |
-//! | somebody, for an installation | anything else | every disk is erased, and then the installation is made |
-//! | nobody | anything else | every disk is erased; a disk of an earlier boot that is not seen is reported |
+//! | allocation of the machine | content of the disks | | |---|---|---| | allocated, for a reinstall | anything | nothing is erased here:
+//! the plan of the reinstall decides | | allocated, for an installation | the marker of this allocation | nothing is erased: it is
+//! installed, and is booted | | allocated, and installed according to the control plane | no marker of this allocation | refused: another
+//! agent has installed it, or the disk with the marker is missing | | allocated or not | the marker of another machine | refused: the disk
+//! was inserted from there, or the id of the machine has changed and it is allocated under the old one | | allocated, for an installation |
+//! anything else, and a disk of an earlier boot is absent | refused: it may contain the marker | | allocated, for an installation |
+//! anything else | every disk is erased, and then the installation proceeds | | not allocated | anything else | every disk is erased; an
+//! absent disk of an earlier boot is reported |
 
 use super::pool_disks::KnownDisk;
 use super::{OfRun, Operation, Plan, Refusal, Subject, erasing};
@@ -19,11 +18,12 @@ use crate::marker::Marker;
 use crate::problem::Problem;
 use crate::steps::Erase;
 
-/// By the control plane's word.
+/// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
     Nobody,
-    /// `installed`: the control plane has heard that the allocation was installed. One that cannot tell says no.
+    /// Allocated. `installed` is set if a successful installation of the allocation was reported to the control plane; it is false if the
+    /// control plane does not support that.
     Somebody {
         allocation: &'a str,
         reinstall: bool,
@@ -31,12 +31,11 @@ pub enum Owner<'a> {
     },
 }
 
-/// The plan that erases every disk with proof; none where nothing is to be erased. Removable disks are left as they are.
+/// Returns the plan that erases every disk with proof; `None` if nothing needs to be erased. Removable disks are not erased.
 ///
-/// `missing` are disks of earlier boots that are not there.
+/// `missing` are the absent disks of earlier boots.
 ///
-/// # Errors
-/// A disk must not or cannot be erased. All reasons at once; nothing was written.
+/// # Errors Returns all reasons why a disk must not or cannot be erased. Nothing was written.
 pub fn empty(
     inventory: &Inventory,
     owner: Owner,
@@ -55,9 +54,11 @@ pub fn empty(
     let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).chain(unseen).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
         Ok(mut plan) if against.is_empty() => {
-            plan.warnings.extend(missing.iter().map(|disk| {
-                format!("{disk} was in this machine at an earlier boot and is not found: it is not erased")
-            }));
+            plan.warnings.extend(
+                missing
+                    .iter()
+                    .map(|disk| format!("{disk} was present at an earlier boot but is absent now: it is not erased")),
+            );
             Ok(Some(announced(plan, owner)))
         }
         Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {
@@ -70,7 +71,7 @@ pub fn empty(
     }
 }
 
-/// Right before the first write the control plane is asked whether that owner has the machine still.
+/// Makes the plan ask the control plane, immediately before the first write, whether that owner still has the machine.
 fn announced(mut plan: Plan, owner: Owner) -> Plan {
     let Owner::Somebody { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
@@ -81,7 +82,7 @@ fn announced(mut plan: Plan, owner: Owner) -> Plan {
     plan
 }
 
-/// Does a disk of the machine say that this allocation was installed?
+/// Returns whether a marker on the disks proves that this allocation was installed on this machine.
 pub fn is_installed(inventory: &Inventory, machine: &str, allocation: &str) -> bool {
     let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     markers.any(|marker| !allocation.is_empty() && is_of(marker, machine) && marker.allocation == allocation)
@@ -95,31 +96,31 @@ fn foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterator<Item
     let marked = inventory.filesystems.iter().filter_map(|filesystem| Some((filesystem, filesystem.marker.as_ref()?)));
     marked.filter(move |(_, marker)| !is_of(marker, machine)).map(move |(filesystem, marker)| {
         let message = format!(
-            "holds the installation of machine {} (allocation {}), and this is machine {machine}: a disk of that machine was put in here, \
-             or the id of this machine has changed, and somebody has it under the old one. If nobody needs what is there, erase it: \
-             wipefs -a in the rescue shell",
+            "contains the installation of machine {} (allocation {}), but this is machine {machine}: a disk of that machine was inserted, \
+             or the id of this machine has changed and it is still allocated under the old one. If that installation is not needed, erase it \
+             (wipefs -a in the rescue shell)",
             marker.machine, marker.allocation
         );
         Problem::new(filesystem.device.to_string(), message)
     })
 }
 
-/// That this machine has no marker of it is known by now.
+/// Returns a problem if the allocation is installed according to the control plane; callers have checked that no marker proves it.
 fn installed(owner: Owner) -> Option<Problem> {
     let Owner::Somebody { allocation, installed: true, .. } = owner else { return None };
-    let message = "is installed, the control plane says, and no disk has the marker of it: another agent has installed it, or the disk with the \
-                   marker is gone. It is not erased for that. Boot it from its disk; or, where nobody needs what is there, free the machine";
+    let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
+                   marker is absent. Therefore no disk is erased. Boot it from its disk; or, if its data are not needed, free the machine";
     Some(Problem::new(format!("allocation {allocation}"), message))
 }
 
-/// Returns a problem for each missing disk of an allocated machine: it may hold the marker of the owner's installation. A disk that was
-/// written off belongs to an earlier owner.
+/// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's installation. A disk
+/// that was written off belongs to an earlier owner.
 fn unseen(owner: Owner, missing: &[KnownDisk]) -> Vec<Problem> {
     let Owner::Somebody { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
-            "was in this machine at an earlier boot and is not found, and may hold the installation of allocation {allocation}: \
-             no disk is erased. Connect it and reboot; if it was removed for good, free the machine and allocate it again"
+            "was present at an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
+             no disk is erased. Connect it and reboot; if it was removed permanently, free the machine and allocate it again"
         );
         Problem::new(disk.to_string(), message)
     });

@@ -1,12 +1,12 @@
-//! What the layout promised for each disk when the machine was installed holds until an operator changes it.
+//! Wipe policy of each disk, as of the installation of the machine. It holds until an operator changes it.
 
 use super::verdict::Deciding;
 use crate::layout;
 use crate::marker::Marker;
 
 impl Deciding<'_> {
-    /// A layout that promises something else than the marker did not come from the installation: a file that was edited, a
-    /// database that was lost.
+    /// Refuses a layout whose wipe policy differs from that in the marker: it is not the layout of the installation, because a file was
+    /// edited or a database was lost.
     pub fn decide_promises(&mut self, finished: Option<&Marker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;
@@ -24,19 +24,19 @@ impl Deciding<'_> {
             }
             changes = true;
             let message = format!(
-                "{} is to be {wanted} by the {now}, but the machine was installed with the promise that a reinstall leaves it {promised}, by the {then}",
+                "{} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed",
                 listed.device
             );
             match may_change {
-                true => self.warn(format!("{message}: the operator changes the promise")),
+                true => self.warn(format!("{message}: the operator changes the wipe policy")),
                 false => self.refuse(
                     format!("disks[{index}].wipeonreinstall"),
-                    format!("{message}: correct the layout; or, to change the promise, order the reinstall again with --change-promise"),
+                    format!("{message}; correct the layout, or, to accept the change, order the reinstall again with --change-promise"),
                 ),
             }
         }
         if !changes && marker.layout_digest.as_ref().is_some_and(|then| *then != digest) {
-            self.warn(format!("the {now} is not the one that the machine was installed with, {then}"));
+            self.warn(format!("the {now} differs from the one that the machine was installed with, {then}"));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! What reaches over disks with different verdicts: arrays, groups, filesystems and anything else made of several devices,
-//! running or not.
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and anything else made of several devices, active or not.
 
 use super::verdict::Deciding;
 use super::{Mode, Torn, Verdict, arrays, display, lvm};
@@ -7,22 +6,22 @@ use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Part, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
+/// Filesystems that span several devices without another layer below. Each of their devices has the UUID of the whole.
 pub const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
-/// Something that is made of devices of the machine.
+/// An object made of devices of the machine.
 struct Thing {
-    /// `md127`, `raid5 "data"`, `vg:vg00`.
+    /// Name, as `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
     whole: String,
     members: Vec<KernelName>,
 }
 
 impl Deciding<'_> {
-    /// | mode | some members on disks to be wiped, the others on | |
-    /// |---|---|---|
-    /// | install | disks that are not ours | taken apart, and said |
-    /// | reinstall | kept disks, or disks that are not ours | refused |
+    /// Checks objects that would lose members.
+    ///
+    /// | mode | some members on disks that are wiped, the others on | | |---|---|---| | install | disks that are not ours | loses members,
+    /// with a warning | | reinstall | preserved disks, or disks that are not ours | refused |
     pub fn decide_reaching(&mut self) {
         for thing in self.things() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
@@ -46,7 +45,7 @@ impl Deciding<'_> {
         let disks = self.stack.disks_of(staying);
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
-            "TAKES {} OUT OF {}, whose other members on {} are not ours and stay as they are: {}",
+            "REMOVES {} FROM {}, whose other members on {} are not ours and stay unchanged: {}",
             wiped.join(", "),
             thing.name,
             stays_on.join(", "),
@@ -58,7 +57,7 @@ impl Deciding<'_> {
 
     fn refuse_torn(&mut self, thing: &Thing, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} lies on {}, which a reinstall wipes, and on {}, which it does not touch: {}; take it apart first, or keep or wipe all of it",
+            "{} lies on {}, which a reinstall wipes, and on {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
             thing.name,
             wiped.join(", "),
             staying.join(", "),
@@ -84,7 +83,7 @@ impl Deciding<'_> {
             whole: lvm::in_words(group),
             members: names(&mut group.devices()),
         });
-        // Arrays and volumes that their superblocks do not tell of, and all that is neither.
+        // Arrays and volumes that are unknown from superblocks, and other stacked devices.
         let told = |name: &KernelName| self.stack.array(name).is_some() || self.stack.volume(name).is_some();
         let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| Thing {
             name: device.name.to_string(),
@@ -94,8 +93,8 @@ impl Deciding<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning()).chain(self.parts()).collect()
     }
 
-    /// One that is not in the machine is not missed here (`missing` counts them). Nor does a signature tell a copy from another
-    /// device.
+    /// Returns filesystems on several devices. Absent devices are not checked here but in `missing`, and a signature does not distinguish a
+    /// copy from another device.
     fn spanning(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in signatures(self.inventory) {
@@ -113,16 +112,16 @@ impl Deciding<'_> {
     }
 }
 
-/// Every signature, with the path of the disk, partition or stacked device that it is on.
+/// Returns every signature, with the path of the disk, partition or stacked device that it is on.
 pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &Signature)> {
     inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }
 
 impl Deciding<'_> {
-    /// Those that say what they are a part of in another way than by their UUID.
+    /// Returns objects whose parts identify the whole by other means than their UUID.
     fn parts(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), Vec<&Part>> = BTreeMap::new();
-        // The others are told by their signatures, also where an inventory has only these.
+        // Other formats are recognized by their signatures, which every inventory contains.
         for part in self.inventory.parts.iter().filter(|part| !SPANNING.contains(&part.kind.as_str())) {
             found.entry((&part.whole, &part.id)).or_default().push(part);
         }

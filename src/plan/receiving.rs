@@ -1,14 +1,11 @@
-//! A machine that gets the system of another one: an installation whose image is that machine. The layout's disks are those that the
-//! move names, all ids are those of the other machine, and its filesystems are received instead of made.
+//! Target of a machine migration: an installation whose image is another machine. The disks are those that the migration specifies, all ids
+//! are those of the source machine, and its filesystems are received instead of created.
 //!
-//! | refused before the first write | |
-//! |---|---|
-//! | a filesystem of the layout that does not come, or comes as another one | nothing would fill it |
-//! | a device that is smaller than that on the other machine, or has larger sectors | the filesystem does not fit |
-//! | a device with smaller sectors, for a `vfat` or what is not known | it may count in sectors |
-//! | an id that is on a disk which stays | the system would take the wrong one |
-//! | a disk of the other machine among those that are wiped, by its table or its hardware's names | it is what is to be moved |
-//! | volumes of Kubernetes | they do not come along |
+//! | refused before the first write | | |---|---| | a filesystem of the layout that the source machine does not have, or has with another
+//! format | nothing would fill it | | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does
+//! not fit | | a device with smaller sectors, for `vfat` or unknown content | it may count in sectors | | an id that is also on a disk that
+//! is not wiped | the system would use the wrong one | | a disk of the source machine among those that are wiped, identified by its table
+//! or hardware identifiers | it is the data that would be migrated | | Kubernetes volumes | they are not migrated |
 
 use super::devices::Device;
 use super::image::Way;
@@ -32,7 +29,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 impl Request {
-    /// What another machine's system comes to this one by.
+    /// Returns the migration by which this machine receives the system of another one.
     pub fn receiving(&self) -> Option<&Moving> {
         self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == Part::Receive)
     }
@@ -42,7 +39,7 @@ impl Request {
     }
 }
 
-/// The layout with the disks that the move means, whatever they are called here.
+/// Returns the layout with hints for the disks that the migration specifies, independent of kernel names.
 pub fn meant<'a>(layout: &'a Layout, inventory: &Inventory, request: &Request) -> Cow<'a, Layout> {
     let Some(moving) = request.receiving() else { return Cow::Borrowed(layout) };
     let mut meant = layout.clone();
@@ -52,7 +49,7 @@ pub fn meant<'a>(layout: &'a Layout, inventory: &Inventory, request: &Request) -
         let serial = record.comparable_serial().map(|_| &record.serial);
         let wwn = record.comparable_wwn().map(|_| &record.wwn);
         for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
-            // Where it was is no matter, unless nothing else tells.
+            // The slot is only used if the other identifiers are ambiguous.
             let is_told =
                 hint == "by_path" && !hints.is_empty() && hints::candidates(&hints, &inventory.disks).len() < 2;
             if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
@@ -70,7 +67,7 @@ fn record<'a>(moving: &'a Moving, disk: &layout::Disk) -> Option<&'a MarkedDisk>
     moving.disks.iter().find(|record| disk.device == record.device)
 }
 
-/// Of the layout as the control plane has it.
+/// Returns the digest of the layout as it is stored in the control plane.
 pub fn digest(layout: &Layout, request: &Request) -> String {
     let stored = request.receiving().and_then(|_| request.assigned.allocation.layout().ok());
     layout::digest(stored.as_ref().map_or(layout, |stored| &stored.layout))
@@ -95,12 +92,12 @@ impl Deciding<'_> {
     pub fn decide_receiving(&mut self) {
         let Some(moving) = self.request.receiving() else { return };
         let Some(carried) = &moving.carried else {
-            let message = "the other machine has not said what comes: start it into the ramdisk";
+            let message = "the source machine has not reported its data; boot it into the ramdisk";
             return self.refuse("moving", message);
         };
         let volumes = &self.request.assigned.allocation.volumes;
         if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
-            let message = "the allocation has volumes of Kubernetes, which do not come along: take them out of it first (drophammer volume rm)";
+            let message = "the allocation has Kubernetes volumes, which are not migrated; remove them from it first (drophammer volume rm)";
             self.refuse("moving", message);
         }
         self.compare_disks_meant(moving, &carried.marker);
@@ -116,13 +113,13 @@ impl Deciding<'_> {
             let is_it = |is: &&CarriedFilesystem| is.device == wanted.device && is.format == wanted.format;
             let Some(was) = carried.filesystems.iter().find(is_it) else {
                 let message = format!(
-                    "{} is to have {} by the layout, and the other machine brings none: correct the layout, or that machine",
+                    "{} must have {} according to the layout, but the source machine has none; correct the layout, or that machine",
                     wanted.device, wanted.format
                 );
                 self.refuse(place, message);
                 continue;
             };
-            // Swap is made anew, as large as it gets.
+            // Swap is recreated, as large as its device.
             if was.format != Format::Swap {
                 self.compare_room(&place, was, &device, before.get(index).copied().flatten());
                 self.decided.received.push(Received {
@@ -136,20 +133,20 @@ impl Deciding<'_> {
         }
     }
 
-    /// The disks that the control plane means, and none of the machine whose system comes.
+    /// Checks that the disks are those that the control plane specifies, and that none belongs to the source machine.
     fn compare_disks_meant(&mut self, moving: &Moving, marker: &Marker) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             let place = format!("disks[{index}].device");
             if listed.image {
-                let message = "a raw image is on this disk, and machines of raw images are not moved";
+                let message = "the disk takes a raw image, and machines with raw images cannot be migrated";
                 self.refuse(format!("disks[{index}]"), message);
             }
             let Some(found) = self.found.get(&index).copied() else { continue };
             match record(moving, listed) {
                 Some(record) if record.size_bytes != 0 && record.size_bytes != found.size_bytes => {
                     let message = format!(
-                        "{} is to be a disk of {}, and {} has {}: choose the disks of the move again",
+                        "{} must be a disk of {}, but {} has {}; choose the disks of the migration again",
                         listed.device,
                         bytes(record.size_bytes),
                         found.device,
@@ -158,7 +155,8 @@ impl Deciding<'_> {
                     self.refuse(place.clone(), message);
                 }
                 None if !moving.disks.is_empty() => {
-                    let message = format!("the move does not say which disk of this machine is {}", listed.device);
+                    let message =
+                        format!("the migration does not specify which disk of this machine is {}", listed.device);
                     self.refuse(place.clone(), message);
                 }
                 Some(_) | None => {}
@@ -166,17 +164,17 @@ impl Deciding<'_> {
             let guid = table_guid(found);
             if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
                 let message = format!(
-                    "{} has the partition table of {}, whose system is to be moved: it is a disk of that machine, or a copy. Put it back; if it is a copy, erase it",
+                    "{} has the partition table of {}, whose system is migrated: it is a disk of that machine, or a copy. Return it to that machine; if it is a copy, erase it",
                     found.device, marker.machine
                 );
                 self.refuse(place, message);
                 continue;
             }
-            // Without a table too: what is whole a member of an array or a group has none.
+            // This also covers disks without a table, which are members of an array or group as a whole.
             let here = named(found);
             if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.is_one_with(&here)?))) {
                 let message = format!(
-                    "{} has the {by} of {} of {}, whose system is to be moved: both machines reach that disk, or it was put in here. Put it back, or choose another disk of this machine for the move",
+                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or it was inserted here. Return it to that machine, or choose another disk of this machine for the migration",
                     found.device, there.device, marker.machine
                 );
                 self.refuse(place, message);
@@ -185,7 +183,7 @@ impl Deciding<'_> {
     }
 
     fn compare_room(&mut self, place: &str, was: &CarriedFilesystem, device: &Device, before: Option<u64>) {
-        // What md leaves of its members is known at least, and so only compared with the same guess for the other machine.
+        // Only a lower bound is known for arrays, so it is compared with the same estimate for the source machine.
         let below = self.graph.below([&was.device]);
         let before = before.filter(|_| !below.arrays.is_empty());
         let disks = below.disks.iter().filter_map(|index| self.found.get(index));
@@ -199,7 +197,7 @@ impl Deciding<'_> {
         };
         if here < there {
             let message = format!(
-                "{} has {} ({here} bytes) here, on {disks}, and {} ({} bytes) on the other machine: its {} does not fit. Choose larger disks",
+                "{} has {} ({here} bytes) on this machine, on {disks}, but {} ({} bytes) on the source machine: its {} does not fit; choose larger disks",
                 was.device,
                 bytes(here),
                 bytes(was.size_bytes),
@@ -210,13 +208,13 @@ impl Deciding<'_> {
         } else if here > there && was.format.grows() {
             self.decided.larger.push(device.path.clone());
         }
-        // What is not known, and a vfat, may count in sectors: then it cannot be read in smaller ones either.
+        // Unknown content and vfat may count in sectors, and are then unreadable with smaller ones too.
         let counts_in_sectors = matches!(was.format, Format::Vfat | Format::None);
         let there = was.sector_bytes;
         let differs = device.sector_bytes != there;
         if device.sector_bytes > there || differs && counts_in_sectors {
             let message = format!(
-                "{} has sectors of {} bytes here, on {disks}, and of {there} bytes on the other machine: its {} was made for these, and cannot be read in others. Choose disks with sectors of {there} bytes, or format an NVMe disk to them (nvme format)",
+                "{} has sectors of {} bytes on this machine, on {disks}, but of {there} bytes on the source machine, for which its {} was created; choose disks with sectors of {there} bytes, or format an NVMe disk accordingly (nvme format)",
                 was.device, device.sector_bytes, was.format
             );
             self.refuse(place, message);
@@ -224,8 +222,8 @@ impl Deciding<'_> {
     }
 }
 
-/// What the layout's devices have on the other machine by the arithmetic by which they are planned here, in the order of its
-/// filesystems.
+/// Returns the sizes of the layout's filesystems on the source machine, by the same estimate as for this machine, in the order of the
+/// layout.
 fn sizes_before(layout: &Layout, marker: &Marker) -> Vec<Option<u64>> {
     let (mut layout, mut inventory) = (layout.clone(), Inventory::default());
     for (index, disk) in layout.disks.iter_mut().enumerate() {
@@ -251,7 +249,7 @@ fn sizes_before(layout: &Layout, marker: &Marker) -> Vec<Option<u64>> {
     decided.filesystems.iter().map(size).collect()
 }
 
-/// Ids that come, and that a disk has which stays.
+/// Returns a problem for each migrated id that a disk has which is not wiped.
 pub fn taken(request: &Request, inventory: &Inventory, decided: &Decided) -> Vec<Problem> {
     let Some(carried) = request.carried() else { return Vec::new() };
     let taken = staying::uuids(inventory, &decided.disks);
@@ -262,14 +260,14 @@ pub fn taken(request: &Request, inventory: &Inventory, decided: &Decided) -> Vec
     let problem = |(device, id): (&LayoutPath, String)| {
         let on: &DevicePath = taken.get(&id)?;
         let message = format!(
-            "{device} brings the id {id}, which {on} has too, on a disk that stays: the moved system would not know which is which. Take that disk out, or erase it"
+            "{device} has the id {id}, which {on} has as well, on a disk that is not wiped: the migrated system could not distinguish them; disconnect that disk, or erase it"
         );
         Some(Problem::new("moving", message))
     };
     ids.filter_map(problem).collect()
 }
 
-/// Of what is received nothing is made here, but for swap.
+/// Returns whether the operation is needed: of a migrated system only swap is created on this machine.
 pub fn is_made_here(request: &Request, operation: &Operation) -> bool {
     let is_swap = match operation {
         Operation::Device(OnDevice::MakeFilesystem(MakeFilesystem { format, .. })) => *format == Format::Swap,
@@ -279,7 +277,7 @@ pub fn is_made_here(request: &Request, operation: &Operation) -> bool {
     is_swap || request.receiving().is_none()
 }
 
-/// In the place of an image.
+/// Returns the stages that receive the data, in place of those for an image.
 pub fn way(moving: &Moving, decided: &Decided, returning: &Returning, finishing: Box<Finishing>) -> Way {
     let machine = moving.carried.as_ref().map(|carried| carried.marker.machine.clone()).unwrap_or_default();
     let receive = Receive { order: moving.order.clone(), machine, devices: decided.received.clone() };

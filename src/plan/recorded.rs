@@ -1,4 +1,4 @@
-//! Are these the disks that the machine was installed on? Each listed disk is compared with its record.
+//! Comparison of each listed disk with its record: whether the disks are those that the machine was installed on.
 
 use super::identity_words::{disk_in_words, is_now, record_in_words};
 use super::same::{self, Candidates, Likeness, Shared};
@@ -10,13 +10,13 @@ use crate::layout;
 use crate::marker::MarkedDisk;
 use std::collections::BTreeSet;
 
-/// The records of this installation's disks.
+/// Records of the disks of this installation.
 pub struct Known<'a> {
-    /// From the last finished installation.
+    /// Records of the last completed installation.
     finished: &'a [MarkedDisk],
-    /// From the last attempt that has begun: newer, with the disks that were replaced meanwhile.
+    /// Records of the last started attempt, which are newer and include disks that were replaced in the meantime.
     begun_on: &'a [MarkedDisk],
-    /// The disks that carry the marker itself.
+    /// Disks with the marker itself.
     proven: BTreeSet<KernelName>,
     shared: Shared,
     /// Disks of the machine, and [`Known::disks`], by their identifiers.
@@ -45,7 +45,7 @@ impl<'a> Known<'a> {
     }
 
     fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {
-        // An attempt may have been cut off before or after it wrote its table: both GUIDs count.
+        // An attempt may have been interrupted before or after it wrote its table, so both GUIDs are accepted.
         let finished = self.finished.iter().filter(|finished| finished.device == record.device);
         let finished = finished.map(|finished| &finished.guid);
         let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
@@ -59,16 +59,16 @@ impl<'a> Known<'a> {
 }
 
 impl Deciding<'_> {
-    /// | the disk that the layout's name or hints mean now | what happens |
-    /// |---|---|
-    /// | the recorded one | accepted, whatever the kernel calls it |
-    /// | the recorded one, to be kept, and it reads blank | refused, unless given up |
-    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints no longer point to the same disks |
-    /// | not proven to be it, kept | accepted if the rest of the plan accepts what is on it; a contradiction is a warning |
-    /// | not proven to be it, blank or with the marker | accepted as a replacement; a contradiction is a warning |
-    /// | not proven to be it, to be wiped, not blank | refused, unless given up, or taken for the disk of an attempt that was cut off |
+    /// Compares each listed disk with its record.
     ///
-    /// Hints find a disk whatever its name is. When that disk is gone, they may find another one just as well.
+    /// | the disk that the layout's name or hints match now | result | |---|---| | the recorded one | accepted, whatever its kernel name is
+    /// | | the recorded one, which must be kept, and reads as blank | refused, unless discarded | | not proven to be it, and one of both
+    /// was recorded or is found elsewhere | refused: names or hints no longer match the same disks | | not proven to be it, kept | accepted
+    /// if the rest of the plan accepts its content; a contradiction is a warning | | not proven to be it, blank or with the marker |
+    /// accepted as a replacement; a contradiction is a warning | | not proven to be it, wiped, not blank | refused, unless discarded, or
+    /// accepted as the disk of an interrupted attempt |
+    ///
+    /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
     pub fn compare_disks(&mut self, known: &Known) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// A first installation that was cut off keeps nothing. But it may erase only the disks that it is known to have begun on.
+    /// Checks the disks of an interrupted first installation. It preserves nothing, but may erase only the disks on which it was started.
     pub fn compare_begun(&mut self, begun_on: &[MarkedDisk]) {
         if begun_on.is_empty() {
             return;
@@ -113,7 +113,7 @@ impl Deciding<'_> {
                 None => "without it".to_owned(),
             };
             let message = format!(
-                "{}, and this installation has begun {then}; now it has {}. It goes on only with the disks that it has begun on: put the old disk back; or give the allocation a new id, to begin anew with this one",
+                "{}, but this installation was started {then}; this disk has {}. It continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
                 is_now(listed, found),
                 same::disk_in_full(found)
             );
@@ -121,7 +121,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// A replaced disk is blank. The recorded disk itself is blank only if it has lost its data: then the plan is refused.
+    /// Refuses a recorded disk that reads as blank, which means that it has lost its data. A replaced disk is blank legitimately.
     fn refuse_blanked(&mut self, place: &str, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
         let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
         let is_it = recorded.any(|record| known.is(record, found));
@@ -129,25 +129,22 @@ impl Deciding<'_> {
             return;
         }
         let said = format!(
-            "{}, the very disk that the machine was installed with, and it is to be kept, but it reads as if there were nothing on it",
+            "{}, with which the machine was installed; it must be kept, but reads as blank",
             is_now(listed, found)
         );
         if self.is_given_up(&found.name) {
-            return self.warn(format!("{said}: the operator gives up what was there"));
+            return self.warn(format!("{said}: the operator discards its data"));
         }
         let remedy = match self.give_up_name(found) {
-            None => "if its data are lost, erase it whole".to_owned(),
+            None => "if its data are lost, erase the whole disk".to_owned(),
             Some(name) => {
                 format!("if its data are lost, order the reinstall again with --give-up {name}")
             }
         };
-        self.refuse(
-            place,
-            format!("{said}: was it erased, or does its controller fail? Look before it is written; {remedy}"),
-        );
+        self.refuse(place, format!("{said}. Check whether it was erased or its controller is failing; {remedy}"));
     }
 
-    /// Decides about a disk that the layout lists and the installation did not have.
+    /// Decides on a listed disk that the installation did not have.
     fn decide_unrecorded(&mut self, place: String, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
         let claim = self.request.claim.as_ref();
         let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_given_up(&found.name);
@@ -156,17 +153,17 @@ impl Deciding<'_> {
             return;
         }
         let said = format!(
-            "{}, and no disk of that name was recorded when the machine was installed; it is to be wiped and is not blank: there is {}",
+            "{}, but no disk with that name was recorded when the machine was installed; it will be wiped and is not blank: it contains {}",
             is_now(listed, found),
             display::contents(found)
         );
         match is_wanted {
-            true => self.warn(format!("{said}: the operator gives it up")),
+            true => self.warn(format!("{said}: the operator discards it")),
             false => self.refuse(place, format!("{said}. {}", self.remedy(found, "Correct the layout"))),
         }
     }
 
-    /// Why names or hints point to other disks now: the recorded disk has another name, or this disk was recorded under another name.
+    /// Explains why names or hints match other disks now: the recorded disk has another name, or this disk was recorded with another name.
     fn elsewhere(
         &self,
         listed: &layout::Disk,
@@ -189,16 +186,16 @@ impl Deciding<'_> {
         }
         let is = match found {
             Some(found) => format!("{} now", is_now(listed, found)),
-            None => format!("{} is not there now", record.device),
+            None => format!("{} is absent now", record.device),
         };
         let then = then.map(|record| format!("that disk was {}, and ", record.device)).unwrap_or_default();
         let now = now.map(|disk| format!(" That one is {} now.", disk.device)).unwrap_or_default();
         let remedy = match listed.hints.is_empty() {
             true => {
-                "The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back"
+                "The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back"
             }
             false => {
-                "The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added"
+                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added"
             }
         };
         Some(format!(
@@ -208,8 +205,8 @@ impl Deciding<'_> {
         ))
     }
 
-    /// Repairing a mirror may copy its table with the GUID, so that two disks match one record, and nobody can tell which is the
-    /// copy. This costs no data if the record's own disk is in its place, and either the found disk is not wiped or both are.
+    /// Returns whether two disks match one record only because the repair of a mirror has copied the table with its GUID. It is unknown
+    /// which is the copy. No data is lost if the recorded disk is in its place, and either the found disk is not wiped or both are.
     fn is_harmless_copy(&self, record: &MarkedDisk, found: &inventory::Disk, known: &Known) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -218,7 +215,7 @@ impl Deciding<'_> {
         })
     }
 
-    /// Decides about a disk that is another one, or that nobody can identify.
+    /// Decides on a disk that is not the recorded one, or cannot be identified.
     fn decide_unproven(
         &mut self,
         place: String,
@@ -228,7 +225,7 @@ impl Deciding<'_> {
         (likeness, known): (Likeness, &Known),
     ) {
         let other = not_it(listed, record, found, likeness);
-        // A kept disk was compared with the layout, and is not written.
+        // A preserved disk was compared with the layout, and is not written.
         let has_nothing_to_lose =
             self.verdict(&found.name) != Verdict::Wipe || found.blank || known.proven.contains(&found.name);
         if has_nothing_to_lose {
@@ -236,16 +233,16 @@ impl Deciding<'_> {
                 self.warn(other);
             }
         } else if self.is_given_up(&found.name) {
-            self.warn(format!("{other}; the operator gives up what is on it"));
+            self.warn(format!("{other}; the operator discards its data"));
         } else if !known.begun_on.is_empty() && known.is_still(record, found) {
             self.warn(format!(
-                "{other}; an earlier attempt has begun to wipe the disk in its place, which looked the same"
+                "{other}; an earlier attempt has started to wipe the disk in its slot, which looked the same"
             ));
         } else {
             let message = format!(
-                "{other}; it is to be wiped and is not blank: there is {}. {} (recorded: {}; found: {})",
+                "{other}; it will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
                 display::contents(found),
-                self.remedy(found, "Put the old disk back"),
+                self.remedy(found, "Attach the old disk"),
                 same::record_in_full(record),
                 same::disk_in_full(found)
             );
@@ -253,18 +250,18 @@ impl Deciding<'_> {
         }
     }
 
-    /// Returns the operator's options for a disk that is not proven to be the recorded one.
+    /// Returns the remedies for a disk that is not proven to be the recorded one.
     fn remedy(&self, found: &inventory::Disk, first: &str) -> String {
         match self.give_up_name(found) {
             None => format!("{first}, or erase the new one"),
-            Some(name) => format!("{first}, or erase the new one, or give up what is on it: --give-up {name}"),
+            Some(name) => format!("{first}, erase the new one, or discard its data with --give-up {name}"),
         }
     }
 }
 
 impl Known<'_> {
-    /// Is this the disk of the attempt that was cut off? If its table identified it and is wiped, it must look the same, in the
-    /// same place.
+    /// Returns whether this is the disk of the interrupted attempt. If it was identified only by its table, which is wiped, it must look
+    /// the same and be in the same slot.
     pub fn is_still(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         match self.likeness(record, disk) {
             Likeness::Equal => true,
@@ -274,18 +271,17 @@ impl Known<'_> {
     }
 }
 
-/// `/dev/sda is the disk with serial Z9, but was the disk with serial A0 when the machine was installed`.
+/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but was the disk with serial A0 when the machine
+/// was installed`.
 fn not_it(listed: &layout::Disk, record: &MarkedDisk, found: &inventory::Disk, likeness: Likeness) -> String {
     let (is, was) = (is_now(listed, found), record_in_words(record));
     match likeness {
         Likeness::TooLittle => {
-            format!(
-                "{is}, and was {was} when the machine was installed: nothing that identifies a disk is known of both"
-            )
+            format!("{is}, and was {was} when the machine was installed: no identifier is known of both")
         }
         _ if disk_in_words(found) == was => {
-            format!("{is}, as when the machine was installed, but it is not what it was")
+            format!("{is}, as when the machine was installed, but other properties differ")
         }
-        _ => format!("{is}, but was {was} when the machine was installed, which is not in the machine any more"),
+        _ => format!("{is}, but was {was} when the machine was installed, which is now absent"),
     }
 }

@@ -1,4 +1,4 @@
-//! What has to be taken down before disks are wiped: everything that runs on them, the topmost first.
+//! Holders that are released before disks are wiped: everything active on them, the topmost first.
 
 use super::Holder;
 use crate::device::{DevicePath, KernelName};
@@ -6,13 +6,13 @@ use crate::inventory::{Disk, Stacked, StackedKind, Use};
 use crate::topology::Stack;
 use std::collections::BTreeSet;
 
-/// Unknown holders of one device that are named.
+/// Maximum number of unknown holders of one device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
-/// Collects holders in the order in which they are taken down, each once.
+/// Collects holders in the order in which they are released, each once.
 pub struct Release<'a> {
     stack: &'a Stack<'a>,
-    /// What was looked at: what is taken down, and what that has in it.
+    /// Devices that were examined: those that are released, and devices in them.
     pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }
@@ -22,12 +22,12 @@ impl<'a> Release<'a> {
         Release { stack, seen: BTreeSet::new(), holders: Vec::new() }
     }
 
-    /// Everything on this disk; returns what is not ours to take down.
+    /// Releases everything on this disk. Returns the uses that cannot be released.
     pub fn disk(&mut self, disk: &Disk) -> Vec<String> {
         self.take_down(&disk.name, &disk.device)
     }
 
-    /// This device and everything on it.
+    /// Releases this device and everything on it.
     pub fn stacked(&mut self, device: &Stacked) -> Vec<String> {
         self.take_down(&device.name, &device.device)
     }
@@ -42,10 +42,10 @@ impl<'a> Release<'a> {
         refused
     }
 
-    /// One disk, partition or device, when nothing is on it any more that could be taken down.
+    /// Releases one disk, partition or device, after everything above it was released.
     fn unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.unit(name);
-        // Whoever lies on what nobody knows was asked.
+        // The holder of an unknown device was checked before.
         let Some(device) = unit.device() else { return Vec::new() };
         let mut refused = Vec::new();
         for usage in unit.uses() {
@@ -85,5 +85,5 @@ fn in_use(device: &DevicePath, bottom: &DevicePath, usage: &Use) -> String {
     } else {
         format!(", which lies on {bottom},")
     };
-    format!("{device}{on} is in use ({usage}): unmount or stop it first; nothing here does that for you")
+    format!("{device}{on} is in use ({usage}); unmount or stop it first, because this is not done automatically")
 }

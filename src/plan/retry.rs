@@ -1,11 +1,9 @@
-//! Second decision after an attempt that was cut off: disks that it was making anew are made anew once more.
+//! Second decision after an interrupted attempt: disks that it was recreating are recreated once more.
 //!
-//! | | |
-//! |---|---|
-//! | a problem concerns only disks that the attempt was making anew, and all that is on them was made by it | those disks are made anew again |
-//! | a problem names several disks at once (place `disks`) | the same for all such disks; the second decision counts only if the problem is gone |
-//! | a problem concerns any other disk, or no disk at all | the first decision stands |
-//! | on such a disk is something that the record does not name | the disk is not made anew |
+//! | | | |---|---| | a problem concerns only disks that the attempt was recreating, and everything on them was created by it | those disks
+//! are recreated again | | a problem names several disks at once (place `disks`) | the same for all such disks; the second decision counts
+//! only if the problem is gone | | a problem concerns any other disk, or no disk at all | the first decision stands | | such a disk
+//! contains an object that is not in the record | the disk is not recreated |
 
 use super::begun_attempt::BegunAttempt;
 use super::marking::table_guid;
@@ -21,7 +19,7 @@ use crate::topology::{Match, Stack, find, units};
 use crate::volume::Source;
 use std::collections::BTreeSet;
 
-/// Returns the listed disks that must be made anew again to solve these problems. Empty if that would not be enough.
+/// Returns the listed disks that must be recreated again to solve these problems. Empty if that would not be enough.
 pub fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,
@@ -48,7 +46,7 @@ pub fn disks_to_remake(
     remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
 }
 
-/// Returns whether all other disks have the verdict that they had at first.
+/// Returns whether all other disks have the same verdict as in the first decision.
 pub fn changes_only(meant: &Match, remade: &BTreeSet<LayoutPath>, first: &Decided, second: &Decided) -> bool {
     let listed = meant.graph.layout.disks.iter().enumerate().filter(|(_, listed)| remade.contains(&listed.device));
     let found: Vec<&Disk> = listed.filter_map(|(index, _)| meant.disk(index)).collect();
@@ -57,7 +55,7 @@ pub fn changes_only(meant: &Match, remade: &BTreeSet<LayoutPath>, first: &Decide
     pairs.all(|(before, after)| before.verdict == after.verdict || is_remade(after))
 }
 
-/// Positions in `Layout::disks` of the disks that a problem is about, by its place. `None`: the place does not tell.
+/// Returns the indices in `Layout::disks` of the disks that a problem is about, by its place. `None` if the place does not show it.
 fn concerned_disks(graph: &Graph, request: &Request, place: &str) -> Option<BTreeSet<usize>> {
     let layout = graph.layout;
     if place == "disks" {
@@ -78,7 +76,7 @@ fn concerned_disks(graph: &Graph, request: &Request, place: &str) -> Option<BTre
     Some(graph.below(&devices).disks)
 }
 
-/// Devices of the layout on which a Kubernetes volume lies.
+/// Returns the devices of the layout on which a Kubernetes volume lies.
 fn devices_of_volume(layout: &Layout, request: &Request, name: &str) -> Vec<LayoutPath> {
     let volumes = request.assigned.allocation.volumes().unwrap_or_default();
     match volumes.into_iter().find(|volume| volume.name == name).map(|volume| volume.source) {
@@ -91,8 +89,8 @@ fn devices_of_volume(layout: &Layout, request: &Request, name: &str) -> Vec<Layo
     }
 }
 
-/// Returns whether everything that is recognized on the disk was made by the attempt: its table, partitions, arrays,
-/// groups, containers and filesystems.
+/// Returns whether everything that is recognized on the disk was created by the attempt: its table, partitions, arrays, groups, containers
+/// and filesystems.
 fn holds_only_recorded(inventory: &Inventory, disk: &Disk, making: &Making) -> bool {
     let is_recorded = |id: &str| making.contents.iter().any(|recorded| recorded.eq_ignore_ascii_case(id));
     let stack = Stack::new(inventory);

@@ -1,4 +1,4 @@
-//! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
+//! Activation of preserved objects: before the image is written if files of the image are merged into them, otherwise afterwards.
 
 use super::luks::{Luks, LuksFate, is_mapping};
 use super::placed::{FilesystemFate, Placed};
@@ -17,20 +17,21 @@ use crate::order::Gather;
 use crate::topology::Match;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When something comes back.
+/// Time at which a preserved object is activated, relative to the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
     BeforeTheImage,
     AfterTheImage,
 }
 
+/// Preserved objects, with the time at which each is activated.
 pub struct Returning<'a> {
     inventory: &'a Inventory,
     decided: &'a Decided,
     filesystems: &'a [Placed<'a>],
     /// Paths of the disks, arrays and open containers, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
-    /// Path of a disk to the numbers of its partitions that the layout does not list.
+    /// Numbers of the partitions of each disk that the layout does not list.
     others: BTreeMap<DevicePath, Vec<u32>>,
 }
 
@@ -58,8 +59,9 @@ impl<'a> Returning<'a> {
         self.come_back(When::AfterTheImage)
     }
 
-    /// Everything that comes back, and every volume that is added to a kept group, tried on the disks as they are now. The mounts have the layout's own options, because the
-    /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
+    /// Returns the trial activation of all preserved objects, and of all volumes that are added to preserved groups, on the disks as they
+    /// are now. The mounts have the options of the layout, because the installed system must mount with them too. Filesystems that are yet
+    /// to be created are not mounted.
     pub fn rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
@@ -72,8 +74,8 @@ impl<'a> Returning<'a> {
         (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
-    /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
-    /// Nor is what stays locked.
+    /// Returns the mount of a filesystem while the image is written. A tmpfs is not mounted, because it would hide files of the image, and
+    /// has only a line in fstab. Locked filesystems are not mounted either.
     fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
         if matches!(is, FilesystemFate::Unformatted { .. }) {
@@ -88,7 +90,7 @@ impl<'a> Returning<'a> {
         })
     }
 
-    /// Disks and partitions with a superblock of this kept btrfs, beside its device.
+    /// Returns the disks and partitions with a superblock of this preserved btrfs, except its own device.
     fn other_parts(&self, (wanted, is): &Placed) -> Vec<DevicePath> {
         let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
         if wanted.format != Format::Btrfs {
@@ -105,7 +107,7 @@ impl<'a> Returning<'a> {
         parts.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Restores kept arrays first, then the groups that may lie on them, with their containers before them, then containers of
+    /// Returns operations that restore preserved arrays, then groups that may lie on them, preceded by their containers, then containers of
     /// filesystems.
     fn stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = Restore> {
         let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
@@ -135,30 +137,30 @@ impl<'a> Returning<'a> {
         arrays.chain(of_groups).chain(groups).chain(of_filesystems)
     }
 
-    /// Is anything of this kept group activated, or added to it?
+    /// Returns whether a volume of this preserved group is activated or added.
     fn is_written(&self, group: &str) -> bool {
         let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
         self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
     }
 
-    /// Volumes of Kubernetes that are added to kept groups.
+    /// Returns the Kubernetes volumes that are added to preserved groups.
     fn added_volumes(&self) -> impl Iterator<Item = CreateVolume> {
         let extended = &self.decided.persistent.extended;
         let created = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
         created.filter(|create| extended.contains(&create.group)).cloned()
     }
 
-    /// Mount points of kept filesystems that will cover the image's files there.
+    /// Returns the mount points of preserved filesystems that will hide files of the image.
     pub fn hidden(&self) -> Vec<String> {
         self.kept_paths(|placed| !is_merged(placed))
     }
 
-    /// Mount points of kept filesystems that get the image's files beside their own.
+    /// Returns the mount points of preserved filesystems to which files of the image are added.
     pub fn merged(&self) -> Vec<String> {
         self.kept_paths(is_merged)
     }
 
-    /// Mount points, `/` apart, of filesystems that are made anew and mounted before the image.
+    /// Returns the mount points, except `/`, of new filesystems that are mounted before the image is written.
     pub fn fresh(&self) -> Vec<String> {
         let made = self.filesystems.iter().filter(|(_, is)| is.made().is_some());
         let made = made.filter_map(|placed| self.mount(placed)).map(|mount| mount.path);
@@ -173,8 +175,8 @@ impl<'a> Returning<'a> {
     fn come_back(&self, when: When) -> Vec<Operation> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
         let stacked: Vec<Restore> = self.stacked(is_now).collect();
-        // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
-        // Nothing of a kept group may come back, and a volume is added to it all the same.
+        // Arrays and groups on these devices may be active read-only and under other names, because they were assembled for inspection. A
+        // volume may also be added to a preserved group of which no volume is activated.
         let extended = self.decided.groups.iter().filter_map(|group| match group {
             GroupFate::Kept { name, devices, volumes } if is_now(name) && volumes.is_empty() => {
                 self.decided.persistent.extended.contains(name).then_some(devices)
@@ -183,7 +185,7 @@ impl<'a> Returning<'a> {
         });
         let extended: Vec<DevicePath> = extended.flatten().cloned().collect();
         let mut devices: Vec<DevicePath> = bottom(&stacked).into_iter().collect();
-        // What lies on an array that comes back is taken down with it.
+        // Devices on an array are deactivated together with the array.
         devices.extend(self.on_what_is_there(extended));
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
@@ -206,7 +208,7 @@ impl<'a> Returning<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Physical volumes that are no arrays and no containers of the plan: those are put together of what is taken down anyway.
+    /// Returns the physical volumes that are neither arrays nor containers of the plan; those are deactivated together with their devices.
     fn on_what_is_there(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
             self.decided
@@ -221,7 +223,8 @@ impl<'a> Returning<'a> {
         if is_merged(placed) { When::BeforeTheImage } else { When::AfterTheImage }
     }
 
-    /// A kept filesystem that is not merged comes after the image. So does every mount below it, which it would hide.
+    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image, and so is every mount below
+    /// it, which it would otherwise hide.
     fn when_mounted(&self, path: &str) -> When {
         let late = self.hidden();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -229,7 +232,7 @@ impl<'a> Returning<'a> {
     }
 }
 
-/// Devices that these operations use and that none of them creates.
+/// Returns the devices that these operations use and that none of them creates.
 pub fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
     let (mut together, mut taken) = (Together::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {
@@ -259,14 +262,14 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// All devices that the kernel writes: the filesystem's own, those that its mount options name, and its others.
+    /// Returns all devices that the kernel writes: that of the filesystem, those named in its mount options, and its other members.
     pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
         let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
         std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
     }
 
-    /// Do the options say `ro`? The last of `ro` and `rw` counts.
+    /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
     pub fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
@@ -281,8 +284,8 @@ pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
     (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
 }
 
-/// The layout's mount options, with two exceptions. A filesystem that is made is mounted without `ro`, because the image is
-/// written to it. A kept filesystem with `ro` does not replay its journal either.
+/// Returns the mount options of the layout, with two exceptions: a new filesystem is mounted without `ro`, because the image is written to
+/// it, and a preserved filesystem with `ro` does not replay its journal.
 fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
     if !filesystem.is_read_only() {
         return filesystem.mountoptions.clone();
@@ -302,8 +305,8 @@ fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
     }
 }
 
-/// The option that mount needs beside `ro` so that it does not even replay a journal; empty where `ro` is enough. `None`:
-/// nothing that can be mounted from a disk.
+/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. `None` if the format cannot
+/// be mounted from a disk.
 pub fn without_replay(format: Format) -> Option<&'static str> {
     match format {
         Format::Ext3 | Format::Ext4 => Some("noload"),

@@ -1,4 +1,4 @@
-//! Is this the recorded disk? Everything that is known of both is compared.
+//! Comparison of a disk with a record, by all properties that both have.
 
 use super::marking::table_guid;
 use crate::device::identifiers::{is_same_serial, is_same_wwn};
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// They share an identifier, and nothing contradicts.
+    /// Both have an identifier in common, and no property differs.
     Equal,
-    /// Something differs that is known of both: the disk is another one, or it has changed.
+    /// A property that both have differs: the disk is a different one, or it has changed.
     Contradicting,
     /// No identifier is known of both.
     TooLittle,
@@ -80,12 +80,12 @@ impl Candidates {
         }
     }
 
-    /// Returns the places of those that share an identifier with the disk, in their order.
+    /// Returns the indices of those that share an identifier with the disk, in order.
     pub fn like_disk(&self, disk: &Disk) -> BTreeSet<usize> {
         self.like([disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)])
     }
 
-    /// The same for a record.
+    /// Returns the indices of those that share an identifier with the record.
     pub fn like_record(&self, record: &MarkedDisk) -> BTreeSet<usize> {
         self.like([record.comparable_serial(), record.comparable_wwn(), record.guid.clone()])
     }
@@ -96,18 +96,17 @@ impl Candidates {
     }
 }
 
-/// Those that occur more than once.
+/// Returns the values that occur more than once.
 fn twice<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     all.filter(|one| !seen.insert(one.clone())).gather()
 }
 
-/// `guids` are all GUIDs that the table of the recorded disk may have: the one of the finished installation, and those
-/// of an attempt that was cut off.
+/// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: that of the completed installation,
+/// and those of an interrupted attempt.
 ///
-/// A missing table contradicts nothing, because the disk may have been wiped. Another place in the machine contradicts
-/// nothing, because disks are moved. Of the model only the beginning is compared, because some kernels cut it off
-/// earlier than others.
+/// A missing table is not a contradiction, because the disk may have been wiped. A different slot is not a contradiction, because disks are
+/// moved. Only the common prefix of the model is compared, because some kernels truncate it earlier than others.
 pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared) -> Likeness {
     let guid = table_guid(disk).filter(|_| !guids.is_empty());
     let same_guid = guid.as_deref().map(|guid| guids.contains(&guid));
@@ -125,8 +124,8 @@ pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared
     }
 }
 
-/// Can this be the recorded disk? Serial number and WWN must not differ, and one of them or the GUID of the table must
-/// be the same. This is how a disk that has moved is found, so other differences do not count.
+/// Returns whether this can be the recorded disk. Serial number and WWN must not differ, and one of them or the GUID of the table must be
+/// the same. It is used to find a disk that was moved, so other differences are ignored.
 pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
@@ -140,22 +139,22 @@ pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
-/// Does the disk look like the recorded one, and is it in the same place? That proves little, but it is all there is
-/// where disks have no identifiers.
+/// Returns whether the disk looks like the recorded one and is in the same slot. This is weak evidence, but the only one if disks have no
+/// identifiers.
 pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
     in_its_place && of_its_size && record.model == disk.model
 }
 
-/// Size, sectors and model, as far as they are known.
+/// Compares size, sector size and model, if known.
 fn has_its_shape(record: &MarkedDisk, disk: &Disk) -> bool {
     let model = record.model.starts_with(&disk.model) || disk.model.starts_with(&record.model);
     let same = |recorded: u64, found: u64| recorded == 0 || found == 0 || recorded == found;
     model && same(record.size_bytes, disk.size_bytes) && same(record.sector_bytes.into(), disk.sector_bytes.into())
 }
 
-/// `serial A0, wwn 0x5, GPT …, 480 GB, SAMSUNG …`: all that is recorded, for a person.
+/// Describes all recorded properties: `serial A0, wwn 0x5, GPT …, 480 GB, SAMSUNG …`.
 pub fn record_in_full(record: &MarkedDisk) -> String {
     in_full(
         &record.serial,

@@ -1,4 +1,4 @@
-//! Where partitions lie: MiB of the layout to sectors of the disk.
+//! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
 use crate::layout::{self, Size};
 use crate::order;
@@ -6,15 +6,15 @@ use crate::plan::ByteRange;
 
 pub const MIB: u64 = 1 << 20;
 
-/// What is zeroed at the start of an area: the deepest signatures that libblkid knows there are the second header of
-/// LUKS2 at 4 MiB and VMFS at 1 and 2 MiB.
+/// Size that is zeroed at the start of an area. The deepest signatures that libblkid knows there are the second header of LUKS2 at 4 MiB
+/// and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
-/// What is zeroed at the end: md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB, the outermost of the
-/// firmware RAIDs that libblkid knows 3087 sectors from the end.
+/// Size that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the outermost firmware RAID that
+/// libblkid knows is 3087 sectors from the end.
 const TAIL_BYTES: u64 = 2 * MIB;
 
-/// 128 entries of 128 bytes (UEFI specification 5.3.2), in front of the backup header and behind the primary one.
+/// Size of 128 entries of 128 bytes (UEFI specification 5.3.2), before the backup header and after the primary one.
 const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
@@ -30,10 +30,10 @@ impl Extent {
     }
 }
 
-/// The partitions do not fit.
+/// Partitions that do not fit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooSmall {
-    /// Partitions and both partition tables.
+    /// Required size for the partitions and both partition tables.
     pub required_mib: u64,
     pub existing_mib: u64,
 }
@@ -46,12 +46,12 @@ pub struct TooSmall {
 pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u32) -> Result<Vec<Extent>, TooSmall> {
     let sector = u64::from(sector_bytes);
     let backup_bytes = GPT_ENTRIES_BYTES + sector;
-    // The end is aligned too: a filesystem on a 512e disk should not end in the middle of a physical sector.
+    // The end is aligned too, so that a filesystem on a 512e disk does not end within a physical sector.
     let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
     let too_small = || {
         let wanted = partitions.iter().map(|partition| partition.size.mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
-        // One MiB in front for the primary table, one behind for the backup.
+        // 1 MiB at the start for the primary table, and 1 MiB at the end for the backup.
         TooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
     };
 
@@ -71,7 +71,7 @@ pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u3
     Ok(extents)
 }
 
-/// Both ends of every one of these areas, merged: where superblocks live.
+/// Returns both ends of each of these areas, where superblocks are located, merged.
 pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {

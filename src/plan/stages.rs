@@ -1,4 +1,4 @@
-//! Puts what was decided into the order of the run.
+//! Arranges the decisions as stages in the order of the run.
 
 use super::firmware::{self, RemovalPolicy};
 use super::placed::{FilesystemFate, New, Placed};
@@ -138,7 +138,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     plan
 }
 
-/// The disks of the layout, and others that something on several devices reaches to which comes back.
+/// Returns the disks of the layout, and other disks that contain a part of a preserved object.
 fn identities(inventory: &Inventory, decided: &Decided, rehearsal: Option<&Rehearsal>) -> Vec<DiskIdentity> {
     let stack = Stack::new(inventory);
     let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
@@ -158,13 +158,13 @@ fn root_uuid(filesystems: &[Placed]) -> String {
     root.and_then(|(_, is)| is.uuid()).unwrap_or_default().to_owned()
 }
 
-/// Leaves out the stages without operations.
+/// Omits the stages without operations.
 pub fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
     let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
     stages.map(|(name, operations)| Stage { name, operations }).collect()
 }
 
-/// Inserts the report to the control plane that this attempt begins, right before anything is destroyed.
+/// Inserts the report of the start of this attempt immediately before the first destructive stage.
 fn announced(mut stages: Vec<Stage>, announce: OfRun) -> Vec<Stage> {
     let first = stages.iter().position(|stage| stage.name.is_destructive());
     if let Some(first) = first {
@@ -181,7 +181,7 @@ fn is_made(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Wipe | Verdict::Make)
 }
 
-/// The devices that the image's installer may write: disks that are made anew, and the arrays and volumes made on them.
+/// Returns the devices that the image's installer may write: recreated disks, and new arrays and volumes on them.
 pub fn made(decided: &Decided) -> Vec<DevicePath> {
     let arrays = arrays_to_make(decided).into_iter().chain(groups_and_volumes_to_make(decided));
     let arrays = arrays.filter_map(|operation| match operation {
@@ -199,7 +199,7 @@ fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<DevicePath> {
 fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        // One that a volume takes is written later.
+        // A disk that a volume takes is written later.
         let is_written = decided.persistent.written.contains(&disk.name);
         let mut untouched = if is_written { Vec::new() } else { untouched::ranges(meant, disk) };
         untouched.extend(luks::untouched(meant, decided, disk));
@@ -208,7 +208,8 @@ fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     disks.map(lock).collect()
 }
 
-/// Last, because it may take hours; before anything is taken down, because arrays and volumes are read too.
+/// Returns the proof of zeros. It is the last of the checks, because it may take hours, but precedes the release of holders, because arrays
+/// and volumes are read too.
 fn zero_proofs(decided: &Decided) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(OnDevice::ProveZeros(proofs.clone())))
@@ -220,7 +221,7 @@ fn releases(decided: &Decided) -> Vec<Operation> {
     decided.releases.iter().cloned().map(OnDevice::Release).map(Operation::Device).chain(assert).collect()
 }
 
-/// The operations stand in the layout's order: an array lies only on arrays before it.
+/// Returns the operations in the order of the layout: an array lies only on arrays before it.
 fn arrays_to_make(decided: &Decided) -> Vec<Operation> {
     let made = decided.arrays.iter().filter_map(|array| match array {
         ArrayFate::Made(array) => Some(Operation::Device(OnDevice::CreateArray(array.clone()))),
@@ -241,12 +242,12 @@ fn array_trials(decided: &Decided) -> impl Iterator<Item = Operation> {
     decided.array_trials.iter().cloned().map(OnDevice::TryArray).map(Operation::Device)
 }
 
-/// Takes everything down, in the reverse order of its construction.
+/// Returns the operations that deactivate everything, in the reverse order of activation.
 fn unmount(decided: &Decided) -> Vec<Operation> {
     let groups = decided.groups.iter().rev().filter_map(|group| {
         let (name, devices) = match group {
             GroupFate::Made(group) => (&group.name, &group.devices),
-            // Nothing was activated in a kept group without volumes of the layout.
+            // No volume was activated in a preserved group without volumes of the layout.
             GroupFate::Kept { name, volumes, .. }
                 if volumes.is_empty() && !decided.persistent.extended.contains(name) =>
             {
@@ -272,13 +273,13 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
         .collect()
 }
 
-/// Disks that the layout does not name, and that are written for volumes.
+/// Returns the disks that the layout does not list and that are written for volumes.
 fn written_for_volumes(decided: &Decided) -> impl Iterator<Item = DevicePath> {
     let written = decided.disks.iter().filter(|disk| decided.persistent.written.contains(&disk.name));
     written.map(|disk| disk.device.clone())
 }
 
-/// Volumes of Kubernetes, when all that is kept is back.
+/// Returns the operations for Kubernetes volumes, after all preserved objects are activated.
 fn volumes(decided: &Decided) -> Vec<Operation> {
     let unlock = |device| Operation::Run(OfRun::UnlockDisk { device, others: Vec::new() });
     let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
@@ -288,7 +289,7 @@ fn volumes(decided: &Decided) -> Vec<Operation> {
     written_for_volumes(decided).map(unlock).chain(prepares).chain(write.map(Operation::Run)).collect()
 }
 
-/// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
+/// Sorts parents before children, independent of their order in the layout. Filesystems without a path come last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
     order::by_key(&mut pairs, |(filesystem, _)| {
@@ -316,10 +317,10 @@ pub fn new_filesystem(filesystem: &Filesystem, new: &New) -> MakeFilesystem {
     }
 }
 
-/// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
+/// Returns the line in fstab. A filesystem of a raw image has its line in the fstab of the image.
 fn fstab_entry(layout: &Layout, (filesystem, is): &Placed) -> Option<FstabEntry> {
     let source = match is {
-        // By its mapping, whose name has the UUID of the container.
+        // The mapping is used as the source; its name contains the UUID of the container.
         _ if filesystem.encrypted.is_some() && mountable(filesystem).is_some() => match is {
             FilesystemFate::Unformatted { .. } => return None,
             _ => is.device()?.to_string(),
@@ -341,7 +342,7 @@ fn fstab_entry(layout: &Layout, (filesystem, is): &Placed) -> Option<FstabEntry>
         _ => 2,
     };
     let mut options = filesystem.mountoptions.clone();
-    // Of a container systemd knows that a person has to come first, of what is in a group it does not (systemd.mount(5)).
+    // systemd waits for a passphrase of a container, but not for volumes of a group in it (systemd.mount(5)).
     let within = layout.encrypted_group(&filesystem.device).and_then(|group| group.encrypted);
     if within.is_some_and(|encrypted| encrypted.key == KeySource::Prompt) {
         options.push("x-systemd.device-timeout=0".to_owned());

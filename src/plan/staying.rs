@@ -1,5 +1,5 @@
-//! What the disks that stay are known by. A raw image brings UUIDs of its own, the same on every disk that has it: where a disk
-//! that stays has them too, nobody can tell which of the two the installed system would take.
+//! UUIDs on disks that are not wiped. A raw image has UUIDs of its own, the same on every disk that it is written to: if another disk has
+//! them too, it is undefined which of the two the installed system uses.
 
 use super::{DiskPlan, Verdict};
 use crate::device::{DevicePath, KernelName};
@@ -9,7 +9,7 @@ use crate::topology::Stack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// UUIDs of disks, partitions and what is in them, in lower case, and the device that has each.
+/// Returns the UUIDs of disks, partitions and their content, in lower case, with the device that has each.
 pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = Stack::new(inventory);
     let made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
@@ -29,7 +29,7 @@ pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, Devi
 
 fn note_table(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, table: &Table) {
     let mut add = |guid: Option<Uuid>, device: &DevicePath| {
-        // Nothing is found by the one that says that there is none.
+        // The nil UUID means that there is none.
         found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.clone())));
     };
     add(table.guid, device);

@@ -1,13 +1,13 @@
-//! Which stages a step is made of, and which steps an installation cannot do without.
+//! Stages of each step, and the steps that an installation requires.
 
 use super::{Extents, Plan, Stage, StageName};
 use crate::problem::Problem;
 use crate::steps::Steps;
 
-/// What must happen in one run: half of it leaves a machine that does not boot, or disks that nobody can tell from foreign ones.
+/// Steps that must happen in one run: without one of them the machine does not boot, or its disks cannot be recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
-/// The step that a stage belongs to. The stages that end a run belong to none.
+/// Returns the step that a stage belongs to. The stages that end a run belong to none.
 fn of(stage: StageName) -> Option<&'static str> {
     match stage {
         StageName::StorageIdentify
@@ -37,16 +37,16 @@ fn of(stage: StageName) -> Option<&'static str> {
     }
 }
 
-/// The stage runs: its step is not disabled.
+/// Returns whether the stage runs because its step is not disabled.
 pub fn include(steps: &Steps, stage: StageName) -> bool {
     of(stage).is_none_or(|step| steps.include(step))
 }
 
-/// Why no installation can be made of these steps.
+/// Returns the reasons why an installation cannot be made with these steps.
 pub fn missing(steps: &Steps) -> Vec<Problem> {
     let missing = NEEDED.iter().filter(|step| !steps.include(step));
     let problem = |step| {
-        let message = format!("{step} is disabled, and an installation needs it: enable it in the template");
+        let message = format!("{step} is disabled, but an installation requires it; enable it in the template");
         Problem::new("steps", message)
     };
     let wrong = steps.wrong().iter().map(|why| Problem::new("steps", why));
@@ -54,10 +54,10 @@ pub fn missing(steps: &Steps) -> Vec<Problem> {
 }
 
 impl Plan {
-    /// The stages of these steps alone, for whoever orders one step now and another one later. What only a kexec needs is in none:
-    /// the machine starts from its firmware.
+    /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that only a kexec needs are
+    /// omitted: the machine boots through its firmware.
     ///
-    /// A part without a stage that destroys, of a plan that has one, comes after the point of no return.
+    /// If the whole plan has a destructive stage but the part has none, the part comes after the point of no return.
     pub fn part(&self, steps: &[&str]) -> Plan {
         let is_wanted =
             |stage: StageName| stage != StageName::BootLoad && of(stage).is_some_and(|step| steps.contains(&step));

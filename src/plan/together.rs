@@ -1,10 +1,11 @@
-//! What operations put together of devices that are there: arrays of their members, volumes of the devices of their group.
+//! Devices that operations assemble from existing ones: arrays from their members, volumes from the devices of their group.
 
 use super::{ActivateGroup, AssembleArray, Container};
 use crate::device::DevicePath;
 use crate::topology::graph::Graph;
 use std::collections::BTreeSet;
 
+/// Graph of the devices that operations assemble, and of their members.
 #[derive(Default)]
 pub struct Together(Graph<DevicePath, ()>);
 
@@ -33,7 +34,7 @@ impl Together {
         self.0.find(&device).unwrap_or_else(|| self.0.provide(device, ()))
     }
 
-    /// What these devices are put together of in the end; a device that nothing here puts together is its own.
+    /// Returns the underlying devices of these devices. A device that no operation assembles is its own.
     pub fn bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
         let mut bottoms = BTreeSet::new();
         for device in devices {

@@ -1,4 +1,4 @@
-//! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
+//! Trials before the point of no return: arrays and filesystems whose options only their tool or the kernel can check.
 
 use super::devices::Size;
 use super::placed::{FilesystemFate, New, Placed};
@@ -8,14 +8,14 @@ use super::{CreateArray, Filling, MakeFilesystem, Member, OnDevice, Operation, T
 use crate::layout::Format;
 use uuid::Uuid;
 
-/// The first guess where the size of a device cannot be said before it is made.
+/// First estimate of the size of a device that is unknown before the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
-/// Other guesses: what these tools refuse for its size they refuse in a range much wider than the step from one to the next.
+/// Smallest other estimate, and the factor between estimates. These tools refuse sizes in ranges much wider than this factor.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
 const GUESS_STEP: u64 = 4;
 
-/// What to try, one after the other, for a device of this size. An option that fits the real size fits one of them.
+/// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits one of them.
 fn guesses(size: Size) -> (u64, Vec<u64>) {
     let most_bytes = match size {
         Size::Known(bytes) => return (bytes, Vec::new()),
@@ -29,12 +29,12 @@ fn guesses(size: Size) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// The trial of an array that is made; one without options and with usual metadata needs none. `sizes` has the devices that are there, in their order.
+/// Returns the trial of a new array; `None` without options and with usual metadata. `sizes` are those of the present devices, in order.
 pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
     }
-    // All that nobody knows are guessed alike.
+    // The same estimate is used for all unknown sizes.
     let of_largest =
         sizes.iter().copied().filter(|size| matches!(size, Size::AtMost(_))).max_by_key(|size| size.most());
     let (first, others) = guesses(of_largest.unwrap_or(Size::Known(0)));
@@ -54,7 +54,7 @@ pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<Tr
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
-/// Those that are made on kept devices, and those that have options. What has none is made as its tool wants it.
+/// Returns the trials of filesystems on preserved devices, and of those with options. Without options the defaults of the tool apply.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
     let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
@@ -66,7 +66,7 @@ pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
     tried.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
-/// Trial of a volume of Kubernetes that is added to what is kept, or whose class has options.
+/// Returns the trial of a Kubernetes volume that is added to a preserved object, or whose class has options.
 pub fn volume(filling: &Filling, size: Size, sector_bytes: u32, extends: bool) -> Option<TryFilesystem> {
     let Filling::Filesystem(make) = filling else { return None };
     if make.createoptions.is_empty() && !extends {
@@ -87,7 +87,7 @@ fn with_own_uuid(uuid: &str) -> String {
     Uuid::try_parse(uuid).map_or(uuid.to_owned(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string())
 }
 
-/// `None`: it is not made.
+/// Returns the trial of a filesystem; `None` if it is not created.
 fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
     let in_memory = New { device: "tmpfs".into(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
     let new = match is {

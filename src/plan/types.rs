@@ -1,4 +1,4 @@
-//! What will be done: the plan as data. Everything is decided here; the executor only obeys.
+//! The plan as data. All decisions are made here; the executor only carries them out.
 
 mod booting;
 mod created;
@@ -49,49 +49,50 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// The whole run: each disk's verdict, then the stages in order.
+/// A plan: the verdict on each disk, and the stages of the run in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub mode: Mode,
     pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    /// `steps` in JSON, as an operator reads them.
+    /// Stages in order. The JSON field is `steps`, the word that operators read.
     #[serde(rename = "steps")]
     pub stages: Vec<Stage>,
-    /// Index in `stages` of the first one that destroys something; `stages.len()` when none does.
+    /// Index in `stages` of the first destructive stage; `stages.len()` if no stage is destructive.
     pub point_of_no_return: usize,
     /// Lines of `/etc/fstab`, in mount order.
     pub fstab: Vec<FstabEntry>,
     /// UUID of the filesystem with `path: /`.
     pub root_uuid: String,
-    /// The installation that is on the disks already: then nothing is destroyed, and it is booted.
+    /// Marker of the installation that is already on the disks. If set, nothing is destroyed and that system is booted.
     pub already: Option<Marker>,
-    /// What a person must not overlook: a degraded array, a replaced disk.
+    /// Conditions that an operator must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
-    /// What loses members, and is on disks that stay as well.
+    /// Objects that lose members and also have members on disks that are preserved.
     pub torn: Vec<Torn>,
-    /// Objects whose content was not seen.
+    /// Objects whose content could not be inspected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
     pub summary: Summary,
-    /// Bytes of what is made or kept, at least, by its device path; what nobody can tell before is not there.
+    /// Minimum size in bytes of each created or preserved device; devices whose size cannot be predicted are absent.
     pub sizes: BTreeMap<DevicePath, u64>,
-    /// What each stage may write.
+    /// Extents that each stage may write.
     pub extents: Vec<Extents>,
-    /// Volumes of Kubernetes, in the order of the allocation's list.
+    /// Kubernetes volumes, in the order of the allocation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<PersistentVolume>,
-    /// Boot variables of the firmware; none of a BIOS.
+    /// Boot variables of the UEFI firmware; `None` on a BIOS machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<FirmwarePlan>,
-    /// What is approved of it; none of a plan that destroys nothing.
+    /// Verdicts that an operator approves; `None` for a plan that destroys nothing.
     #[serde(skip)]
     pub verdicts: Option<Verdicts>,
 }
 
 impl Plan {
-    /// What a failure of this stage leaves behind. Before the point of no return, and in a plan without one, no disk has changed.
+    /// Returns the state that a failure of this stage leaves behind. Before the point of no return, and in a plan without one, no disk has
+    /// changed.
     pub fn leaves(&self, stage: usize) -> Leaves {
         match self.stages[stage].name.leaves() {
             Leaves::HalfMade | Leaves::Changed if stage < self.point_of_no_return => Leaves::Untouched,
@@ -100,17 +101,18 @@ impl Plan {
     }
 }
 
+/// Fate of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Wipe,
     Keep,
-    /// To be kept, but there is nothing on it, as on a disk that was replaced: made anew.
+    /// The layout preserves the disk, but it is blank, as after a replacement: it is recreated.
     Make,
-    /// Not named by the layout: never written, in any mode.
+    /// The layout does not list the disk: it is never written, in any mode.
     #[default]
     NotOurs,
-    /// Not named by the layout, but by a volume of Kubernetes: written for that alone, and only while it is blank.
+    /// The layout does not list the disk, but a Kubernetes volume does: only the volume is written, and only while the disk is blank.
     Volumes,
 }
 
@@ -118,7 +120,7 @@ impl Verdict {
     pub const ALL: [Verdict; 5] = [Verdict::Wipe, Verdict::Keep, Verdict::Make, Verdict::NotOurs, Verdict::Volumes];
 }
 
-/// One disk of the machine and what becomes of it.
+/// A disk of the machine and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskPlan {
     pub name: KernelName,
@@ -127,52 +129,53 @@ pub struct DiskPlan {
     pub model: String,
     pub serial: String,
     pub verdict: Verdict,
-    /// The name that the layout has for it, where that is another one.
+    /// Name of the disk in the layout, if it differs from `device`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_as: Option<LayoutPath>,
     pub found: Found,
-    /// What is on it now, for a person.
+    /// Current content, as text for the operator.
     pub now: String,
-    /// What runs on it now, for a person: a tree, one line each, children indented below what they lie on.
+    /// Objects in use on the disk, as text for the operator: a tree, one object per line, indented below the object that it lies on.
     pub running: Vec<String>,
 }
 
-/// What comes back on kept disks, tried while nothing is wiped yet.
+/// Trial activation of all preserved objects before anything is wiped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
-    /// Disks, partitions and what mount options name: each has a snapshot in memory, which is used in its place.
+    /// Disks, partitions and devices of mount options, each of which is replaced by a snapshot in memory.
     pub over: Vec<DevicePath>,
-    /// Arrays, groups and mounts in their order. Each filesystem is mounted alone.
+    /// Arrays, groups and mounts in order. Each filesystem is mounted separately.
     pub operations: Vec<Restore>,
 }
 
-/// Something that a reinstall keeps, and what identifies it.
+/// An object that a reinstall preserves, and its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kept {
     pub object: KeptObject,
-    /// By name: `guid`, `partition 1`, `members`, `label`.
+    /// Identity by property: `guid`, `partition 1`, `members`, `label`.
     pub identity: BTreeMap<String, String>,
 }
 
+/// A preserved object, identified by a property that is stable while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptObject {
-    /// By kernel name, which does not change while the agent runs.
+    /// A disk by its kernel name, which is stable while the agent runs.
     Disk(KernelName),
-    /// `device` is only for people: kernel names of arrays change while the agent runs.
+    /// An array by UUID. `device` is informative only: kernel names of arrays change while the agent runs.
     Array {
         uuid: Uuid,
         #[serde(with = "crate::empty")]
         device: Option<DevicePath>,
     },
-    /// By LVM's UUID; `name` is only for people. What this plan adds to it is no part of what is kept.
+    /// A volume group by the UUID of LVM; `name` is informative only. Volumes in `added` are created by this plan and are not compared.
     Group {
         uuid: String,
         name: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         added: Vec<String>,
     },
-    /// By what it lies on. The device of the plan and where it is mounted are only for people.
+    /// A filesystem by its underlying device. `device` and `path` are informative only.
     Filesystem {
         device: DevicePath,
         #[serde(with = "crate::empty")]
@@ -181,78 +184,81 @@ pub enum KeptObject {
     },
 }
 
-/// A block device by what does not change while the agent runs.
+/// A block device, identified by a property that is stable while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiesOn {
-    /// A disk or partition, by its path.
+    /// A disk or partition, by path.
     Device(DevicePath),
     Array(Uuid),
-    /// The open mapping of a container, by its path, which has the container's UUID in it.
+    /// The open mapping of a LUKS container, by path, which contains the UUID of the container.
     Mapping(DevicePath),
-    /// A logical volume, by LVM's UUID of its group.
+    /// A logical volume, by the LVM UUID of its group and its name.
     Volume {
         group: String,
         name: String,
     },
 }
 
+/// A range of a device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
     pub start: u64,
     pub length: u64,
 }
 
-/// Something that holds a disk, and how it is taken down.
+/// A holder of a disk, and how it is released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
-    /// swapoff(2).
+    /// Released with swapoff(2).
     Swap { device: DevicePath },
-    /// `mdadm --stop`.
+    /// Released with `mdadm --stop`.
     Array { device: DevicePath },
-    /// `dmsetup remove`: dm-crypt, anything of the device mapper.
+    /// Released with `dmsetup remove`: dm-crypt and other device-mapper targets.
     Mapping { device: DevicePath },
-    /// The same for a logical volume, `GROUP/VOLUME`.
+    /// A logical volume `GROUP/VOLUME`, also released with `dmsetup remove`.
     Volume { device: DevicePath, name: String },
-    /// `/sys/block/NAME/bcache/stop`.
+    /// Released through `/sys/block/NAME/bcache/stop`.
     Bcache { device: DevicePath },
 }
 
-/// One disk to be made empty.
+/// A disk that will be wiped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
     pub device: DevicePath,
-    /// Compared on the descriptor that is written.
+    /// Identity of the disk, compared with the open file descriptor that is written.
     pub identity: DiskIdentity,
-    /// Tried in this order until one succeeds; then `zero` is made sure of.
+    /// Erase methods, tried in order until one succeeds. `zero` is ensured afterwards in any case.
     pub methods: Vec<EraseMethod>,
-    /// Must one of `methods` succeed?
+    /// Whether one of `methods` must succeed.
     pub strict: bool,
-    /// For all of it.
+    /// Time limit for the whole disk, in seconds.
     pub budget_seconds: u64,
-    /// Zeroed before all else, one after the other, each durable before the next is begun: then the disk boots nothing.
+    /// Ranges that are zeroed first, one after the other, each durable before the next one starts. Afterwards the disk is not bootable.
     pub first: Vec<ByteRange>,
-    /// Zeroed and read back as zero, whatever was done before.
+    /// Ranges that are zeroed and read back as zero, whatever `methods` did.
     pub zero: Vec<ByteRange>,
 }
 
+/// An array to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateArray {
     /// `/dev/md1`, `/dev/md/root`.
     pub device: DevicePath,
     pub level: RaidLevel,
-    /// `1.2`, or what the layout asks for.
+    /// Version of the superblock: `1.2`, unless the layout specifies another.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members first, then the spares.
+    /// Members, followed by the spares.
     pub devices: Vec<Member>,
-    /// How many of `devices` are spares.
+    /// Number of spares among `devices`.
     pub spares: u32,
-    /// The layout's, without the metadata.
+    /// Options from the layout, without the metadata version.
     pub createoptions: Vec<String>,
 }
 
+/// A volume group to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateGroup {
     pub name: String,
@@ -260,6 +266,7 @@ pub struct CreateGroup {
     pub tags: Vec<String>,
 }
 
+/// A logical volume to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateVolume {
     pub name: String,
@@ -273,65 +280,66 @@ pub struct CreateVolume {
     pub kind: LvmType,
 }
 
-/// A raw image on its disk.
+/// A raw image and the disk that it is written to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BurnDisk {
-    /// Of the image.
+    /// Name of the image.
     pub name: String,
     pub device: DevicePath,
-    /// Compared on the descriptor that is written.
+    /// Identity of the disk, compared with the open file descriptor that is written.
     pub identity: DiskIdentity,
-    /// Of the disk: before anything is written, the image must be for one of this size with these sectors.
+    /// Size of the disk. Before the first write, the image is checked against this size and sector size.
     pub size_bytes: u64,
     pub sector_bytes: u32,
-    /// Number of the partition that takes all that is left of the disk.
+    /// Number of the partition that grows to the end of the disk.
     pub grow: Option<u32>,
-    /// What the layout mounts, and so must be in it.
+    /// Filesystems that the layout mounts, which the image must therefore contain.
     pub filesystems: Vec<ExpectedFilesystem>,
-    /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
+    /// UUIDs, in lower case, that the image must not contain, each with the device on a preserved disk that already has it.
     pub taken: BTreeMap<String, DevicePath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<AddedPartition>,
 }
 
-/// A partition at the end of a disk, behind all that a raw image has brought, and what is in it.
+/// A partition at the end of a disk, after those of a raw image, with its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AddedPartition {
     pub name: String,
     pub guid: Uuid,
-    /// A filesystem as its bytes. It holds what a machine is told in confidence.
+    /// Image of the filesystem. It may contain confidential data of the machine.
     #[serde(skip)]
     pub content: Vec<u8>,
 }
 
-/// A filesystem that a raw image brings.
+/// A filesystem that a raw image must contain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpectedFilesystem {
     pub number: u32,
-    /// `/dev/sda2`, where the kernel will show it.
+    /// Device name that the kernel will assign, as `/dev/sda2`.
     pub device: DevicePath,
     /// Mount point in the target.
     pub path: String,
     pub format: Format,
-    /// Not compared where the layout says nothing.
+    /// Expected label; not compared if the layout specifies none.
     pub label: Option<String>,
 }
 
-/// A GPT, with every number decided.
+/// A GPT with all sector numbers decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub device: DevicePath,
-    /// Compared on the descriptor that is written.
+    /// Identity of the disk, compared with the open file descriptor that is written.
     pub identity: DiskIdentity,
     pub guid: Uuid,
     pub sector_bytes: u32,
     pub partitions: Vec<NewPartition>,
 }
 
+/// A partition to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NewPartition {
     pub number: u32,
-    /// `/dev/sda1`, where the kernel will show it.
+    /// Device name that the kernel will assign, as `/dev/sda1`.
     pub device: DevicePath,
     /// First and last sector, both included, in units of `sector_bytes`.
     pub first_lba: u64,
@@ -341,54 +349,59 @@ pub struct NewPartition {
     pub name: String,
 }
 
+/// A filesystem to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MakeFilesystem {
     pub device: DevicePath,
     pub format: Format,
     pub label: Option<String>,
-    /// As blkid and fstab write it: `1A2B-3C4D` for vfat, RFC 4122 for the others.
+    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, RFC 4122 for the others.
     pub uuid: String,
     pub createoptions: Vec<String>,
 }
 
+/// A trial of an array in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
-    /// With a name and a UUID of its own, so that nobody takes it for the real one.
+    /// The array to create, with a distinct name and UUID so that it cannot be mistaken for the real one.
     pub make: CreateArray,
-    /// One for each of its devices.
+    /// Size in bytes of each of its devices.
     pub member_bytes: Vec<u64>,
-    /// Where a device's size cannot be said before it is made: what is tried one after the other when `member_bytes` is refused.
+    /// Alternative sizes, tried in turn if `member_bytes` is refused; for devices whose size is unknown before they are created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_member_bytes: Vec<Vec<u64>>,
     pub sector_bytes: u32,
 }
 
+/// A trial of a filesystem in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
-    /// With a UUID of its own: two filesystems with one are not mounted, or taken for one.
+    /// The filesystem to create, with a distinct UUID: two filesystems with the same UUID are not mounted, or are confused.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
-    /// Where its size cannot be said before it is made: what is tried one after the other when `size_bytes` is refused.
+    /// Alternative sizes, tried in turn if `size_bytes` is refused; for a filesystem whose size is unknown before it is created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_size_bytes: Vec<u64>,
     pub sector_bytes: u32,
-    /// The options that it is mounted with; `None` when it is not mounted.
+    /// Mount options; `None` if the filesystem is not mounted.
     pub mount: Option<Vec<String>>,
 }
 
+/// A filesystem to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
-    /// `tmpfs` for a tmpfs, as mount(2) wants it.
+    /// Device; `tmpfs` for a tmpfs, the source that mount(2) requires.
     pub device: DevicePath,
     /// Mount point in the target: `/`, `/boot/efi`.
     pub path: String,
     pub format: Format,
     pub options: Vec<String>,
-    /// The other devices of a kept btrfs on several: disks and partitions, also of disks that the layout does not name.
+    /// Other devices of a preserved multi-device btrfs: disks and partitions, including those on disks that the layout does not list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<DevicePath>,
 }
 
+/// A line of fstab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FstabEntry {
     /// `UUID=…` or `tmpfs`.

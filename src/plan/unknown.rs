@@ -1,13 +1,13 @@
-//! Members of arrays and physical volumes of which nobody could tell what they belong to: the rest of it may lie anywhere.
+//! Members of arrays and physical volumes whose array or group is unknown: its other parts may be on any disk.
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver};
 use crate::device::DevicePath;
 
 impl Deciding<'_> {
-    /// An installation wipes what it is given. A reinstall refuses while one of its disks has such a part: of what is kept
-    /// elsewhere it may be the half. What an attempt that was cut off has left half made on wiped disks is its own: it was
-    /// refused before it began, had there been anything else.
+    /// Refuses a reinstall while one of its disks has such a part, because it may be half of a preserved object. An installation wipes its
+    /// disks anyway. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: anything else would have been
+    /// refused before the attempt started.
     pub fn refuse_unknown(&mut self) {
         if self.request.mode == Mode::Install {
             return;
@@ -23,7 +23,7 @@ impl Deciding<'_> {
                 continue;
             }
             let message = format!(
-                "nobody can tell what {} belongs to, and whether that lies on other disks too: {}; repair it, or erase it where nobody needs it",
+                "it is unknown what {} belongs to, and whether that spans other disks too: {}; repair it, or erase it if it is not needed",
                 ours.join(", "),
                 unknown.reason
             );

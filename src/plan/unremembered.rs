@@ -1,13 +1,10 @@
-//! Disks that nothing but the machine itself knows: of a fleet without a server, and of a server whose database was lost. Kernel names
-//! move when a disk dies or is added, so a name alone gives no data away.
+//! Protection of disks that only the machine itself knows: in a fleet without a server, or after the loss of the server's database. Kernel
+//! names change when a disk fails or is added, so a name alone does not permit a wipe.
 //!
-//! | a disk to be wiped, not proven blank, of a machine that no control plane remembers | |
-//! |---|---|
-//! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | the marker of this machine records it | decided as everywhere (`identity`, `recorded`) |
-//! | this very installation has begun on it | goes on |
-//! | the operator gives it up | wiped, with a warning |
-//! | nothing of this | refused |
+//! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | | |---|---| | its serial number or WWN
+//! is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped | | the marker of this machine records it | decided as usual
+//! (`identity`, `recorded`) | | this very installation was started on it | continues | | the operator discards it | wiped, with a warning |
+//! | none of these | refused |
 
 use super::recorded::Known;
 use super::verdict::Deciding;
@@ -20,7 +17,7 @@ use std::collections::BTreeSet;
 const BY_ID: &str = "/dev/disk/by-id/";
 
 impl Deciding<'_> {
-    /// Refuses to wipe what neither the layout nor a record on the disks identifies.
+    /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
     pub fn refuse_unremembered(&mut self) {
         let request = self.request;
         let Some(claim) = request.claim.as_ref().filter(|claim| claim.memory == Memory::DisksOnly) else { return };
@@ -37,18 +34,18 @@ impl Deciding<'_> {
             if !is_lost || is_known {
                 continue;
             }
-            // A record of another disk is refused by `recorded`.
+            // A disk that contradicts its record was refused by `recorded`.
             let place = format!("disks[{index}].device");
             if self.decided.problems.iter().any(|problem| problem.place == place) {
                 continue;
             }
             let said = format!(
-                "{} would be wiped and is not blank: there is {}. Only its name selects it, and no record of this machine has it, so it may be another disk than the layout means",
+                "{} would be wiped and is not blank: it contains {}. It is selected only by its name, and is not in any record of this machine, so it may not be the disk that the layout is meant for",
                 found.device,
                 display::contents(found)
             );
             if self.is_given_up(&found.name) {
-                self.warn(format!("{said}; the operator gives up what is on it"));
+                self.warn(format!("{said}; the operator discards its data"));
                 continue;
             }
             let remedy = self.remedy_of_unremembered(found);
@@ -58,8 +55,12 @@ impl Deciding<'_> {
 
     fn remedy_of_unremembered(&self, found: &Disk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
-            (true, _) => format!("add the hint `serial: {}` to the layout's disk if this disk is meant", found.serial),
-            (false, true) => format!("add the hint `wwn: {}` to the layout's disk if this disk is meant", found.wwn),
+            (true, _) => {
+                format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial)
+            }
+            (false, true) => {
+                format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn)
+            }
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
         };
         match self.give_up_name(found) {
@@ -74,7 +75,7 @@ impl Deciding<'_> {
     }
 }
 
-/// Returns whether a record of this machine has the disk under the name that the layout has for it.
+/// Returns whether a record of this machine has the disk with the same name as the layout.
 fn is_recorded(listed: &layout::Disk, found: &Disk, own: &[Known], begun: &Known) -> bool {
     let has_begun = begun.of(&listed.device).is_some_and(|record| begun.is_still(record, found));
     has_begun || own.iter().any(|known| known.of(&listed.device).is_some_and(|record| known.is(record, found)))

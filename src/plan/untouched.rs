@@ -1,15 +1,16 @@
-//! What nobody may write while the plan runs, and is cheap to read twice: partition tables, and both ends of disks and
-//! partitions, where superblocks lie.
+//! Ranges that must not be written while the plan runs, and that are small enough to be read twice: partition tables, and both ends of
+//! disks and partitions, where superblocks are located.
 
 use super::sectors::MIB;
 use super::{ByteRange, DiskPlan, Verdict};
 use crate::inventory::Disk;
 use crate::topology::Match;
 
-/// Entries and header of a GPT, in sectors: at the end of a disk.
+/// Size of the backup GPT at the end of a disk, entries and header, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Parts of a disk that is kept or not ours. What is mounted from a kept disk is written, and is no part of it.
+/// Returns the ranges of a disk that is preserved or not ours. Partitions that are mounted from a preserved disk are written, and are not
+/// included.
 pub fn ranges(meant: &Match, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, Verdict::NotOurs | Verdict::Volumes);
@@ -23,7 +24,7 @@ pub fn ranges(meant: &Match, plan: &DiskPlan) -> Vec<ByteRange> {
     ranges
 }
 
-/// Numbers of the partitions that the layout does not speak of.
+/// Returns the numbers of the partitions that the layout does not list.
 pub fn foreign_partitions(meant: &Match, disk: &Disk) -> Vec<u32> {
     let listed = meant.listed(&disk.name);
     let is_listed =
@@ -39,7 +40,7 @@ pub fn ends(start: u64, size: u64) -> Vec<ByteRange> {
     if first == last { vec![first] } else { vec![first, last] }
 }
 
-/// Up to the first partition, and behind the last one.
+/// Returns the ranges before the first partition, and after the last one.
 fn table(disk: &Disk) -> Vec<ByteRange> {
     let Some(table) = &disk.table else { return Vec::new() };
     let first = table.partitions.iter().map(|part| part.start_bytes).min().unwrap_or(disk.size_bytes);

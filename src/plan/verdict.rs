@@ -1,6 +1,6 @@
-//! Decides what becomes of each disk and of everything on it, or why the plan is refused.
+//! Decision on each disk and everything on it, or the reasons why the plan is refused.
 //!
-//! A translation of the tables in docs/plan.md.
+//! An implementation of the tables in docs/plan.md.
 
 use super::absent::Absent;
 use super::devices::{Below, Devices, Fate};
@@ -27,59 +27,61 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-const TOO_ENTANGLED: &str = "the devices of this machine lie on one another in too many ways: the plan was not completed; remove arrays, volumes or mappings that are not needed";
+const TOO_ENTANGLED: &str = "the devices of this machine are stacked in too many ways: the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
-/// Everything that was decided. `stages` puts it into an order.
+/// All decisions, which `stages` arranges in order.
 #[derive(Default)]
 pub struct Decided {
-    /// Secret that the install marker of this attempt contains; none in plans that write no marker.
+    /// Secret in the install marker of this attempt; `None` in plans that write no marker.
     pub secret: Option<AttemptSecret>,
     pub disks: Vec<DiskPlan>,
     pub identities: Vec<DiskIdentity>,
     pub releases: Vec<Holder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
-    /// The disk that takes a raw image.
+    /// The disk that a raw image is written to.
     pub image_disk: Option<inventory::Disk>,
-    /// In the order of `Layout::raid`.
+    /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices that are taken for blank, and must be proven to be.
+    /// Devices that are assumed to be blank, and must be proven to be.
     pub zero_proofs: Vec<ZeroProof>,
-    /// Arrays that are made with options of the layout are tried first.
+    /// Trials of the arrays that are created with options of the layout.
     pub array_trials: Vec<TryArray>,
-    /// In the order of `Layout::volumegroups`.
+    /// Fates of the volume groups, in the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,
     pub volumes: Vec<CreateVolume>,
-    /// In the order of `Layout::filesystems`.
+    /// Fates of the filesystems, in the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
     /// Containers of encrypted filesystems and groups.
     pub luks: Vec<Luks>,
-    /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
+    /// Filesystems that are created on preserved devices: the device in the layout, and the record for the control plane.
     pub filling: Vec<(LayoutPath, Making)>,
-    /// What another machine sends.
+    /// Filesystems that another machine sends.
     pub received: Vec<Received>,
-    /// Those of them that are larger than there, and so are the filesystems in the end.
+    /// Devices of received filesystems that are larger than on the source machine, so that the filesystem is grown.
     pub larger: Vec<DevicePath>,
-    /// Volumes of Kubernetes.
+    /// Decisions on Kubernetes volumes.
     pub persistent: Decisions,
-    /// Disks that the layout does not name, and the volumes that are prepared on them.
+    /// Disks that the layout does not list, and the volumes that are prepared on them.
     pub beginning: Vec<(KernelName, Uuid)>,
-    /// What a person must not overlook.
+    /// Conditions that an operator must not overlook.
     pub warnings: Vec<String>,
     pub torn: Vec<Torn>,
-    /// Device path to size in bytes, also for devices that will be made.
+    /// Size in bytes by device path, including devices that will be created.
     pub sizes: BTreeMap<DevicePath, u64>,
     pub problems: Vec<Problem>,
 }
 
+/// Fate of an array.
 pub enum ArrayFate {
     Made(CreateArray),
     Kept { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
 }
 
+/// Fate of a volume group.
 pub enum GroupFate {
     Made(CreateGroup),
-    /// `volumes` are the volumes that the layout lists.
+    /// A preserved group. `volumes` are those that the layout lists.
     Kept {
         name: String,
         devices: Vec<DevicePath>,
@@ -87,37 +89,37 @@ pub enum GroupFate {
     },
 }
 
-/// What is known while deciding.
+/// State of the decision.
 pub struct Deciding<'a> {
     pub layout: &'a Layout,
     pub graph: &'a Graph<'a>,
     pub inventory: &'a Inventory,
     pub request: &'a Request,
-    /// Listed disks that are made anew again, because an earlier attempt was cut off while it made them.
+    /// Listed disks that are recreated again, because an earlier attempt was interrupted while it recreated them.
     pub remade: &'a BTreeSet<LayoutPath>,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
     pub identifiers: OwnIdentifiers,
-    /// Verdicts of the listed disks; changed by `set_verdict` alone.
+    /// Verdicts of the listed disks; changed only by `set_verdict`.
     pub verdicts: BTreeMap<KernelName, Verdict>,
-    /// Verdicts of all disks below each device, a bit each, until a verdict changes.
+    /// Verdicts of all disks below each device, one bit each; reset when a verdict changes.
     combined: RefCell<Option<Combined>>,
-    /// Recorded disks of this installation, and the identifiers that do not tell them apart.
+    /// Recorded disks of this installation, and the identifiers that several of them share.
     pub records: OnceCell<Vec<(&'a [MarkedDisk], Shared)>>,
-    /// Index in `Layout::disks` to the disk that is meant.
+    /// Matching disk by index in `Layout::disks`.
     pub found: BTreeMap<usize, &'a inventory::Disk>,
-    /// Index in `Layout::disks` to why there is no such disk.
+    /// Absent disk by index in `Layout::disks`.
     pub absent: BTreeMap<usize, Absent>,
-    /// Device path of the layout to what is or will be there.
+    /// Present or future devices by their path in the layout.
     pub devices: Devices<'a>,
     pub groups: BTreeMap<&'a str, Group<'a>>,
-    /// Encrypted groups that nobody has seen the inside of.
+    /// Encrypted groups that were not opened.
     pub hidden: BTreeMap<&'a str, Hidden>,
-    /// What is taken down.
+    /// Devices that are released.
     pub released: BTreeSet<KernelName>,
-    /// Devices of the layout that volumes of Kubernetes have.
+    /// Devices of the layout that Kubernetes volumes use.
     pub layout_names: BTreeSet<LayoutPath>,
-    /// Sizes in bytes of the volumes that are added to each kept group.
+    /// Sizes in bytes of the volumes that are added to each preserved group.
     pub added: BTreeMap<String, Vec<u64>>,
     pub decided: Decided,
 }
@@ -175,7 +177,7 @@ fn bit(verdict: Verdict) -> u8 {
     1 << verdict as u8
 }
 
-/// The verdict of a disk. `listed` is its entry in the layout.
+/// Returns the verdict on a disk. `listed` is its entry in the layout.
 pub fn of_disk(mode: Mode, listed: Option<&layout::Disk>) -> Verdict {
     match (mode, listed) {
         (_, None) => Verdict::NotOurs,
@@ -198,13 +200,13 @@ impl<'a> Deciding<'a> {
         self.verdicts.get(disk).copied().unwrap_or(Verdict::NotOurs)
     }
 
-    /// Returns the verdict that the disk had before.
+    /// Sets the verdict on a disk and returns the previous one.
     pub fn set_verdict(&mut self, disk: &KernelName, verdict: Verdict) -> Option<Verdict> {
         self.combined.take();
         self.verdicts.insert(disk.clone(), verdict)
     }
 
-    /// The verdicts of all disks at the bottom of a device that the inventory knows.
+    /// Returns the verdicts of all disks below a device of the inventory.
     pub fn verdicts_below(&self, name: &KernelName) -> BTreeSet<Verdict> {
         let mut combined = self.combined.borrow_mut();
         let combined = combined.get_or_insert_with(|| self.stack.combined(|disk| bit(self.verdict(disk))));
@@ -212,18 +214,18 @@ impl<'a> Deciding<'a> {
         Verdict::ALL.into_iter().filter(|verdict| bits & bit(*verdict) != 0).gather()
     }
 
-    /// The same by its path.
+    /// Returns the verdicts of all disks below a device, by path.
     pub fn verdicts_on(&self, device: &DevicePath) -> BTreeSet<Verdict> {
         self.verdicts_below(&self.stack.name(device))
     }
 
-    /// Names of the disks at the bottom of a device of the inventory.
+    /// Returns the names of the disks below a device of the inventory.
     pub fn disks_below(&self, device: &DevicePath) -> BTreeSet<KernelName> {
         self.stack.disks(&self.stack.name(device))
     }
 
-    /// The verdict travels upwards. What lies on these devices is made if all of them are made, and kept if all of them are
-    /// kept. A mixture is refused. `None`: the problem is noted already.
+    /// Returns the devices below an object and their common fate: it is created if all of them are created, and preserved if all of them
+    /// are preserved. A mixture is refused. Returns `None` if a problem was added.
     pub fn below(&mut self, place: &str, what: &str, devices: &[LayoutPath]) -> Option<Below<'a>> {
         let below = self.devices.get_all(place, devices)?;
         let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).gather();
@@ -239,18 +241,19 @@ impl<'a> Deciding<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             Fate::Blank => format!(
-                "{what} is to be kept. It lies on {others} and on {some}, but there is nothing on {some}. Put the old disk back. Or start the installed system, and make the new disk a part of {what}. Or pull the new disk, if {what} works without it"
+                "{what} must be kept and lies on {others} and on {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or remove the new disk, if {what} works without it"
             ),
             _ => format!(
-                "a reinstall wipes {some} and keeps {others}, but {what} lies on both. Give all of its disks the same wipeonreinstall"
+                "a reinstall wipes {some} and keeps {others}, but {what} lies on both; set the same wipeonreinstall for all of its disks"
             ),
         };
         self.refuse(format!("{place}.devices"), message);
         None
     }
 
-    /// Takes down what runs on the disks to be wiped. Takes down what was only assembled to look inside, unless it lies on kept
-    /// disks alone. What lies on kept disks alone must not be in use by others: it could not be taken down in the end.
+    /// Releases holders of the disks that will be wiped, and devices that were only assembled for inspection, unless they lie only on
+    /// preserved disks. Devices that lie only on preserved disks must not be in use otherwise, because they could not be stopped at the
+    /// end.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (Release::new(self.stack), Release::new(self.stack));
         let mut problems = Vec::new();
@@ -264,7 +267,7 @@ impl<'a> Deciding<'a> {
         }
         for holder in &kept.holders {
             if let Holder::Swap { device } = holder {
-                let message = format!("{device} is to be kept and is in use (active swap): swapoff it first");
+                let message = format!("{device} must be kept but is in use (active swap); run swapoff first");
                 problems.push(Problem::new("disks", message));
             }
         }
@@ -279,11 +282,11 @@ impl<'a> Deciding<'a> {
     }
 
     fn finish(mut self) -> Decided {
-        // Unknown devices are reported only without other problems, from which they follow unless the layout was not valid.
+        // Unknown devices follow from other problems unless the layout is invalid, so they are reported only without those.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }
-        // A decision that is made with an incomplete answer must not be carried out.
+        // A decision that is based on incomplete answers must not be carried out.
         if self.stack.steps().is_exhausted() {
             self.refuse("disks", TOO_ENTANGLED);
         }

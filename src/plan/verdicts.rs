@@ -1,8 +1,8 @@
-//! What a plan means for the data of a machine, in a form that two programs write alike: what an operator approves, and what the
-//! agent compares with it. Disks are identified by what is printed on them and have what is on them; things have the layout's names.
-//! Random ids of what is made and names that the kernel assigns are not in it.
+//! Effect of a plan on the data of a machine, in a canonical form that two programs write identically: the operator approves it, and the
+//! agent compares it. Disks are identified by their printed identifiers and contain their present content; things have the names of the
+//! layout. Random ids of new objects and kernel names are not included.
 //!
-//! A table in docs/rack.md has the form. What is changed here gets another [`VERSION`].
+//! The format is described by a table in docs/rack.md. A change of the format or of its texts requires another [`VERSION`].
 
 mod disks;
 
@@ -21,16 +21,16 @@ use crate::topology::{Match, find};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Version 1 did not have what is on the disks.
+/// Version of the format. Version 1 did not include the content of the disks.
 pub const VERSION: u32 = 2;
 
-/// The fields of each of these structures stand in the order of their names, so that its compact JSON is canonical.
+/// Approved form of a plan. The fields of each of these structures are sorted by name, so that the compact JSON is canonical.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdicts {
-    /// Ids, as the control plane has them.
+    /// Id of the allocation in the control plane.
     pub allocation: String,
-    /// Those that are not written and not kept are not there.
+    /// Verdicts on disks that are written or preserved.
     pub disks: Vec<DiskVerdict>,
     pub image: String,
     pub layout: String,
@@ -38,7 +38,7 @@ pub struct Verdicts {
     pub machine: String,
     pub mode: Mode,
     pub things: Vec<Thing>,
-    /// Arrays, groups and the like that lose members and are on disks which stay as well.
+    /// Arrays, groups and similar objects that lose members and also have members on disks that are not wiped.
     pub torn: Vec<String>,
     pub version: u32,
 }
@@ -49,29 +49,30 @@ pub struct Verdicts {
 pub struct Thing {
     pub fate: Kind,
     pub name: String,
-    /// The disks that it lies on in the end.
+    /// Disks below it, after the installation.
     pub on: Vec<String>,
 }
 
+/// Fate of an array, group, volume or filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     Made,
     Kept,
-    /// To what is kept: a volume of Kubernetes.
+    /// Added to a preserved object: a Kubernetes volume.
     Added,
 }
 
 impl Verdicts {
-    /// `sha256:HEX` of the canonical JSON.
+    /// Returns `sha256:HEX` of the canonical JSON.
     pub fn digest(&self) -> String {
-        // Texts and numbers always are JSON.
+        // Serialization of texts and numbers cannot fail.
         let canonical = serde_json::to_vec(self).unwrap_or_default();
         format!("sha256:{:x}", Sha256::digest(canonical))
     }
 }
 
-/// What the plan that was decided means. Nothing of it may have been refused.
+/// Returns the verdicts of a plan that was decided without problems.
 pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Verdicts {
     let meant = Match::new(layout, inventory);
     let identifiers = OwnIdentifiers::of(&inventory.disks);
@@ -107,7 +108,7 @@ pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &D
     Verdicts { things, torn, ..verdicts }
 }
 
-/// Volumes of Kubernetes.
+/// Returns the verdicts on Kubernetes volumes.
 fn persistent(inventory: &Inventory, identifiers: &OwnIdentifiers, decided: &Decided) -> Vec<Thing> {
     let name = |disk: &inventory::Disk| DiskVerdict::identity("a disk", disk, identifiers).name();
     let thing = |volume: &PersistentVolume| {
@@ -125,17 +126,16 @@ fn persistent(inventory: &Inventory, identifiers: &OwnIdentifiers, decided: &Dec
     decided.persistent.planned.iter().filter_map(thing).collect()
 }
 
-/// What can be said of a machine whose disks have changed since the inventory was read: they are the same disks, and hold what the
-/// layout has there. The agent looks, and refuses when it finds something else.
+/// Predicts the verdicts for a machine whose disks have changed since the inventory was read, under the assumption that they are the same
+/// disks with the content that the layout specifies. The agent checks that, and refuses otherwise.
 ///
-/// # Errors
-/// What is refused whatever the disks hold.
+/// # Errors Returns the problems that do not depend on the content of the disks.
 pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<Verdicts, Vec<Problem>> {
     let meant = receiving::meant(layout, inventory, request);
     let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {
-        let why = "what becomes of volumes of Kubernetes is not known before the disks are read again: start the machine into the ramdisk";
+        let why = "the verdicts on Kubernetes volumes are unknown until the disks are read again; boot the machine into the ramdisk";
         problems.push(Problem::new("volumes", why));
     }
     let identifiers = OwnIdentifiers::of(&inventory.disks);
@@ -145,14 +145,14 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
         let place = format!("disks[{index}].device");
         match find::disk(listed, inventory) {
             Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
-                let why = format!("{} is {} again, which the layout lists already", listed.device, disk.device);
+                let why = format!("{} is {}, which the layout already lists", listed.device, disk.device);
                 problems.push(Problem::new(place, why));
             }
             Ok(disk) => {
                 seen.push(disk);
                 let verdict = of_disk(request.mode, Some(listed));
                 let verdict = DiskVerdict::new(listed, disk, &identifiers, verdict);
-                // Their contents have changed since and were not read again.
+                // Their content has changed since, and was not read again.
                 disks.push(Some(DiskVerdict { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Problem::new(place, why)),
@@ -179,9 +179,10 @@ pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Re
     Ok(Head { layout, request, disks }.verdicts(fates))
 }
 
-/// What becomes of a thing, by its place in the layout's list and the disks below it; `None`: it lies on no disk.
+/// Returns the fate of a thing, by its index in the layout and the disks below it; `None` if it lies on no disk.
 type FateOf<'a> = &'a dyn Fn(usize, &[&DiskVerdict]) -> Option<Kind>;
 
+/// Functions that return the fate of each type of object.
 struct Fates<'a> {
     array: FateOf<'a>,
     group: FateOf<'a>,
@@ -189,10 +190,11 @@ struct Fates<'a> {
     filesystem: FateOf<'a>,
 }
 
+/// Layout, request and disk verdicts from which a summary is built.
 struct Head<'a> {
     layout: &'a Layout,
     request: &'a Request,
-    /// In the layout's order; `None`: there is no such disk, and the plan does without.
+    /// Disks in the order of the layout; `None` for an absent disk without which the plan proceeds.
     disks: Vec<Option<DiskVerdict>>,
 }
 
@@ -222,7 +224,7 @@ impl Head<'_> {
         let graph = Graph::of(layout);
         let mut things = Vec::new();
         let mut add = |fate: FateOf, index: usize, name: String, devices: &[LayoutPath]| {
-            // Nodes of disks come first, in the layout's order.
+            // Nodes of disks come first, in the order of the layout.
             let bottoms = graph.bottoms(devices.iter().filter_map(|device| graph.device(device)));
             let on: Vec<&DiskVerdict> = bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
             let Some(fate) = fate(index, &on) else { return };

@@ -1,5 +1,5 @@
-//! Is the installation still whole that a reinstall is to renew? An earlier attempt has announced that it begins to
-//! destroy, but perhaps it never heard the answer.
+//! Check whether the installation is still complete that a reinstall replaces, although an earlier attempt has announced that it would
+//! start to destroy data: it may not have received the response.
 
 use super::Claim;
 use super::marking::table_guid;
@@ -8,15 +8,14 @@ use crate::layout::{self, Layout};
 use crate::marker::Marker;
 use crate::topology::{Match, Stack};
 
-/// | found | |
-/// |---|---|
-/// | the marker of this installation on the disks of `/`, and every disk that is to be wiped begins as the layout says, with the table that the marker names | whole |
-/// | anything else, or a disk of which nobody can tell | perhaps not |
+/// Returns whether the old installation is provably complete.
 ///
-/// A wipe destroys the beginning of a disk first, and all disks are wiped before one of them gets anything new. So
-/// where every disk still begins as it should, no wipe had begun. The marker alone proves nothing: a new mirror shows
-/// the content of the old one, with its marker. But the table below the new mirror is another one. And with the marker
-/// of this very order, the installation is not the old one.
+/// | found | | |---|---| | the marker of this installation on the disks of `/`, and every disk that will be wiped starts as the layout
+/// specifies, with the table that the marker names | complete | | anything else, or a disk of unknown state | possibly incomplete |
+///
+/// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
+/// starts as expected, no wipe was started. The marker alone proves nothing: a new mirror shows the content of the old one, with its
+/// marker, but the table below the new mirror is different. If the marker has this very order, the installation is not the old one.
 pub fn is_whole(layout: &Layout, inventory: &Inventory, claim: &Claim) -> bool {
     let meant = Match::new(layout, inventory);
     let Some(marker) = marker_of(&meant, inventory, claim) else { return false };
@@ -37,15 +36,14 @@ fn marker_of<'a>(meant: &Match, inventory: &'a Inventory, claim: &Claim) -> Opti
     ours.map(|(_, marker)| marker)
 }
 
-/// Is this the GPT that was there when the marker was written? An older marker does not name the GPT, and proves
-/// nothing.
+/// Returns whether the disk has the GPT of the time when the marker was written. An older marker does not name the GPT, and proves nothing.
 fn has_its_table(listed: &layout::Disk, found: &inventory::Disk, marker: &Marker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
     is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
-/// The superblock of an array proves nothing about the beginning: it may be at the end.
+/// Returns whether the disk starts as the layout specifies. The superblock of an array proves nothing, because it may be at the end.
 fn begins_as(listed: &layout::Disk, found: &inventory::Disk) -> bool {
     if listed.partitions.is_empty() {
         return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");

@@ -1,12 +1,11 @@
-//! How a disk is made empty, and which places are made sure of.
+//! Erasure of a disk, and the ranges that are zeroed in any case.
 //!
-//! Zeroed are both ends of the disk and of every partition, old and new: an old superblock at the very offset of a new
-//! partition would come back to life (LP #1718699). What lies elsewhere can come back only where a new device begins or
-//! ends: both ends of new arrays are zeroed when they are made, signatures on new volumes by lvcreate, and mkfs begins
-//! with both ends of its device.
+//! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new partition would be
+//! detected again (LP #1718699). Other old data can only be detected where a new device starts or ends: both ends of new arrays are zeroed
+//! when they are created, signatures on new volumes by lvcreate, and mkfs starts with both ends of its device.
 //!
-//! A disk writes in any order what it was given between two flushes. A power cut in the middle must not leave a system that boots
-//! and lacks files, so the disk forgets how to boot before it forgets anything else.
+//! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
+//! unbootable before anything else is erased.
 
 use super::sectors::{self, Extent, MIB};
 use super::{ByteRange, DiskIdentity, WipeDisk};
@@ -30,8 +29,8 @@ pub fn of_disk(erase: Erase, disk: &Disk, extents: &[Extent]) -> WipeDisk {
     WipeDisk { device, identity, methods, strict, budget_seconds, first: first(disk), zero: zero(disk, extents) }
 }
 
-/// The first sector, which arrives whole or not at all: a BIOS runs it, and UEFI believes no GPT without it (UEFI specification
-/// 5.2.3). Then what lies around the partitions, where the tables are.
+/// Returns the ranges that are zeroed first. The first sector, which is written atomically, is executed by a BIOS, and required by UEFI for
+/// a valid GPT (UEFI specification 5.2.3). The ranges before and after the partitions, which contain the tables, follow.
 fn first(disk: &Disk) -> Vec<ByteRange> {
     let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
     let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);

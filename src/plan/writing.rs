@@ -1,15 +1,13 @@
-//! The plan that writes an image onto a disk, and nothing else: it stays as it was made, and nobody looks into it. That is what an
-//! agent of Ironic does with `write_image`.
+//! Plan that writes an unmodified image to a disk, without inspecting it. Ironic's agent does this in `write_image`.
 
 use super::{AddedPartition, OfRun, Operation, Plan, Refusal, Request, StageName, erasing};
 use crate::device::KernelName;
 use crate::inventory::{Disk, Inventory};
 use crate::layout::{self, Layout};
 
-/// The image of the request onto this disk, and what is `added` behind it. Disks of `skipped` are left alone.
+/// Makes a plan that writes the image of the request to this disk, followed by the partition `added`. Disks in `skipped` are not used.
 ///
-/// # Errors
-/// The disk cannot be written, or is held by something that cannot be taken down. All reasons at once; nothing was written.
+/// # Errors Returns all reasons why the disk cannot be written, or why its holders cannot be released. Nothing was written.
 pub fn write(
     inventory: &Inventory,
     disk: &Disk,
@@ -18,7 +16,7 @@ pub fn write(
     added: Option<AddedPartition>,
 ) -> Result<Plan, Box<Refusal>> {
     let disks = vec![layout::Disk { image: true, ..erasing::listed(disk) }];
-    let layout = Layout { id: "the image as it is".to_owned(), disks, ..Layout::default() };
+    let layout = Layout { id: "the unmodified image".to_owned(), disks, ..Layout::default() };
     let decided = erasing::decide(&layout, inventory, &request, skipped);
     let whole = erasing::arrange(&layout, inventory, request, decided)?;
     let mut plan = whole.part(&["deploy.apply_layout", "deploy.burn_image"]);

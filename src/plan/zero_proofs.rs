@@ -1,14 +1,10 @@
-//! What is taken for blank is read completely before the first write: that samples of it are zero proves nothing.
+//! Devices that are assumed to be blank and are read completely before the first write: zero samples are not a proof.
 //!
-//! | taken for blank, by samples | |
-//! |---|---|
-//! | a kept partition, array or volume on which a filesystem is made | read completely |
-//! | a kept volume that becomes a volume of Kubernetes | read completely |
-//! | an unlisted disk that becomes a volume of Kubernetes, in a reinstall | read completely |
-//! | a kept disk that is made anew | read completely, but for the ends with the table |
-//! | the same, and the records prove that it is another disk than the installation had | not read: it was replaced |
-//! | an earlier attempt has begun to make it, and has read it before | not read: it may be half made |
-//! | the operator gives up its disks | not read |
+//! | assumed to be blank, by samples | | |---|---| | a preserved partition, array or volume on which a filesystem is created | read
+//! completely | | a preserved volume that becomes a Kubernetes volume | read completely | | an unlisted disk that becomes a Kubernetes
+//! volume, in a reinstall | read completely | | a preserved disk that is recreated | read completely, except the ends with the table | |
+//! the same, and the records prove that it is not the disk of the installation | not read: it was replaced | | an earlier attempt has
+//! started to create it, and has read it before | not read: it may be unfinished | | the operator discards its disks | not read |
 //!
 //! No report of a device counts as a proof that a range is unallocated: neither discarded ranges nor thin provisioning.
 
@@ -23,32 +19,32 @@ use crate::layout;
 use crate::marker::MarkedDisk;
 
 impl<'a> Deciding<'a> {
-    /// Requires that all of a kept device is zero, on which a filesystem is made.
+    /// Requires that a preserved device is zero on which a filesystem is created.
     pub fn require_zeros_on(&mut self, device: &Device) {
         self.require_zeros(&device.now.clone(), device.size_bytes.unwrap_or_default());
     }
 
-    /// Requires that all of a device is zero.
+    /// Requires that a whole device is zero.
     pub fn require_zeros(&mut self, device: &DevicePath, size_bytes: u64) {
         self.require(device, vec![ByteRange { start: 0, length: size_bytes }]);
     }
 
-    /// Requires that an unlisted disk is zero, which a volume takes. A first installation takes the samples for a proof: it has
-    /// no order with which an operator could give up the disk instead of waiting for hours.
+    /// Requires that an unlisted disk is zero that a volume takes. A first installation accepts samples: it has no order in which an
+    /// operator could discard the disk instead of waiting for hours.
     pub fn require_zeros_of_unlisted(&mut self, disk: &Disk) {
         if self.request.mode == Mode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
         }
     }
 
-    /// Requires that a kept disk is zero, which is made anew.
+    /// Requires that a preserved disk is zero that is recreated.
     pub fn require_zeros_of(&mut self, listed: &layout::Disk, found: &Disk) {
         if self.is_replaced(listed, found) || self.was_being_made(&listed.device) {
             return;
         }
         let range = match &found.table {
             None => ByteRange { start: 0, length: found.size_bytes },
-            // Its table is at both ends.
+            // The table is at both ends.
             Some(_) => ByteRange { start: MIB, length: found.size_bytes.saturating_sub(2 * MIB) },
         };
         self.require(&found.device, vec![range]);
@@ -76,7 +72,7 @@ impl<'a> Deciding<'a> {
         !likenesses.is_empty() && likenesses.iter().all(|is| *is == Likeness::Contradicting)
     }
 
-    /// Returns the disks of each record of this installation: of its markers, of the control plane, of the attempt that has begun.
+    /// Returns the disks of each record of this installation: of its markers, of the control plane, of the started attempt.
     fn own_records(&self) -> Vec<(&'a [MarkedDisk], Shared)> {
         let Some(claim) = &self.request.claim else { return Vec::new() };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

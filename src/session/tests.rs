@@ -390,7 +390,7 @@ fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write(
     let failure = Bench::new().run(&plan).unwrap_err();
     assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::ImageReach, false));
     let text = failure.error.to_string();
-    assert!(text.contains("by its manifest the image has no kernel in /boot"), "{text}");
+    assert!(text.contains("according to its manifest, the image has no kernel in /boot"), "{text}");
     assert!(text.contains("no GRUB for BIOS") && !text.contains("no init"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! Which disk of the machine a disk of the layout is.
+//! Lookup of the disk of the machine that matches a disk of the layout.
 
 use super::multipath;
 use crate::device::identifiers::names_placeholder;
@@ -6,10 +6,9 @@ use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 use crate::text::bytes;
 
-/// The disk that is meant: by its kernel name or `/dev/disk/by-*` path, or the only one that matches its hints.
+/// Returns the matching disk: by its kernel name or `/dev/disk/by-*` path, or the only one that matches its hints.
 ///
-/// # Errors
-/// No disk is meant, or more than one: which disks there are, and what tells them apart.
+/// # Errors No disk matches, or more than one: the message lists the disks, and how they differ.
 pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a inventory::Disk, String> {
     if let Some(why) = selected_by_placeholder(wanted) {
         return Err(why);
@@ -24,9 +23,8 @@ pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a i
     }
 }
 
-/// Is there no such disk at all? One that is there twice is not absent.
-///
-/// One that a placeholder selects may be any disk, and is not absent either.
+/// Returns whether no disk matches. A disk that is present twice is not absent, nor is one that is selected by a placeholder, because it
+/// may be any disk.
 pub fn is_absent(wanted: &layout::Disk, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,
@@ -35,7 +33,7 @@ pub fn is_absent(wanted: &layout::Disk, inventory: &Inventory) -> bool {
     }
 }
 
-/// Returns why the layout's disk cannot be found in any machine.
+/// Returns why the disk of the layout cannot be identified in any machine.
 fn selected_by_placeholder(wanted: &layout::Disk) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::placeholder(&wanted.hints) {
@@ -43,7 +41,7 @@ fn selected_by_placeholder(wanted: &layout::Disk) -> Option<String> {
     }
     (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
         format!(
-            "device:{} cannot be found: this link is made of a placeholder that many disks report; {remedy}",
+            "device:{} cannot be found: the link is derived from a placeholder that many disks report; {remedy}",
             wanted.device
         )
     })
@@ -52,7 +50,7 @@ fn selected_by_placeholder(wanted: &layout::Disk) -> Option<String> {
 fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
     let there: Vec<String> = inventory.disks.iter().map(disk_in_short).collect();
     let there =
-        if there.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", there.join(", ")) };
+        if there.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", there.join(", ")) };
     let likely = layout::likely_disk(wanted.device.as_str()).map(|likely| format!("; did you mean {likely}?"));
     format!("device:{} does not exist on given hardware: {there}{}", wanted.device, likely.unwrap_or_default())
 }
@@ -61,7 +59,7 @@ fn none_matches(wanted: &layout::Disk, inventory: &Inventory) -> String {
     let differs = |disk: &inventory::Disk| hints::differs(&wanted.hints, disk).join(", ");
     let tried = inventory.disks.iter().map(|disk| format!("{} ({})", disk.device, differs(disk)));
     let tried: Vec<String> = tried.collect();
-    let tried = if tried.is_empty() { "it has no disks".to_owned() } else { tried.join("; ") };
+    let tried = if tried.is_empty() { "no disks were found".to_owned() } else { tried.join("; ") };
     format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}", wanted.device)
 }
 
@@ -79,7 +77,7 @@ fn several_match(wanted: &layout::Disk, candidates: &[&inventory::Disk], invento
     )
 }
 
-/// All that hints can tell apart.
+/// Describes all properties that hints can use.
 fn attributes(disk: &inventory::Disk) -> String {
     let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("tran", &disk.transport), ("by_path", &disk.by_path)];
     let known = known.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));

@@ -1,26 +1,28 @@
-//! What lies on what, wherever that was read: things with names, and for each what it is made of and what is made of it.
+//! Graph of named items and the items that lie on them, independent of its source.
 
 pub mod reach;
 pub mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A node of a [`Graph`].
 #[derive(Debug, Clone)]
 pub struct Node<N, T> {
-    /// What it is called where the graph was read.
+    /// Name of the item in the source of the graph.
     pub name: N,
     pub item: T,
-    /// Nodes that this one is made of, in the order in which they were told.
+    /// Nodes below this one, in the order in which they were linked.
     pub below: Vec<usize>,
-    /// Nodes that are made of this one.
+    /// Nodes on this one.
     pub above: Vec<usize>,
 }
 
+/// A directed graph of items that lie on each other. Every link is stored on both nodes.
 #[derive(Debug, Clone)]
 pub struct Graph<N, T> {
     pub nodes: Vec<Node<N, T>>,
     named: BTreeMap<N, usize>,
-    /// Every pair of `below` and `above`.
+    /// Pairs of all linked nodes, lower and upper.
     links: BTreeSet<(usize, usize)>,
 }
 
@@ -31,13 +33,13 @@ impl<N, T> Default for Graph<N, T> {
 }
 
 impl<N: Ord + Clone, T> Graph<N, T> {
-    /// A node that nothing can be put on by its name.
+    /// Adds a node that cannot be found by name.
     pub fn add(&mut self, name: N, item: T) -> usize {
         self.nodes.push(Node { name, item, below: Vec::new(), above: Vec::new() });
         self.nodes.len() - 1
     }
 
-    /// A node that can be found by its name. The first of a name is meant wherever that name is used.
+    /// Adds a node that can be found by name. If a name is used repeatedly, its first node is found.
     pub fn provide(&mut self, name: N, item: T) -> usize {
         let node = self.add(name.clone(), item);
         self.named.entry(name).or_insert(node);
@@ -48,7 +50,7 @@ impl<N: Ord + Clone, T> Graph<N, T> {
         self.named.get(name).copied()
     }
 
-    /// `upper` is made of `lower`.
+    /// Links `upper` as lying on `lower`.
     pub fn link(&mut self, lower: usize, upper: usize) {
         if self.links.insert((lower, upper)) {
             self.nodes[lower].above.push(upper);
@@ -56,17 +58,17 @@ impl<N: Ord + Clone, T> Graph<N, T> {
         }
     }
 
-    /// These and all that they are made of.
+    /// Returns these nodes and all nodes below them.
     pub fn beneath(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         walk::reach(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// What these are made of in the end.
+    /// Returns the bottommost nodes below these.
     pub fn bottoms(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         walk::ends(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Nodes that stand on nothing.
+    /// Returns the nodes without a node below them.
     pub fn roots(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].below.is_empty())
     }

@@ -1,11 +1,11 @@
-//! The devices of an inventory by their names, so that finding one does not cost a search through all of them. Of several with one
-//! name the first counts, as where a list is searched.
+//! The devices of an inventory by name, for lookups without a search. If several have the same name, the first counts.
 
 use super::stack::{Unit, units};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, Inventory, LogicalVolume, VolumeGroup};
 use std::collections::BTreeMap;
 
+/// Devices, arrays and volumes of an inventory, by name or path.
 #[derive(Default)]
 pub struct Index<'a> {
     stacked: BTreeMap<&'a DevicePath, &'a KernelName>,

@@ -1,4 +1,4 @@
-//! Which device of a machine is which of a layout.
+//! Mapping between the devices of a layout and those of a machine.
 
 use super::find;
 use crate::device::{DevicePath, KernelName, LayoutPath};
@@ -8,20 +8,21 @@ use crate::layout::{self, Layout};
 use crate::order::Gather;
 use std::collections::BTreeSet;
 
+/// A layout and an inventory, with the disks of the one matched to those of the other.
 pub struct Match<'a> {
     pub graph: Graph<'a>,
     pub inventory: &'a Inventory,
-    /// In the order of `Layout::disks`.
+    /// Matching disks, in the order of `Layout::disks`.
     disks: Vec<Option<&'a inventory::Disk>>,
 }
 
 impl<'a> Match<'a> {
-    /// Disks by the names and hints of the layout.
+    /// Matches disks by the names and hints of the layout.
     pub fn new(layout: &'a Layout, inventory: &'a Inventory) -> Match<'a> {
         Match::by(layout, inventory, |listed| find::disk(listed, inventory).ok())
     }
 
-    /// Disks as `disk` knows them.
+    /// Matches disks with the given function.
     pub fn by(
         layout: &'a Layout,
         inventory: &'a Inventory,
@@ -30,28 +31,28 @@ impl<'a> Match<'a> {
         Match { graph: Graph::of(layout), inventory, disks: layout.disks.iter().map(disk).collect() }
     }
 
-    /// By position in the layout's list.
+    /// Returns the disk by its index in the layout.
     pub fn disk(&self, listed: usize) -> Option<&'a inventory::Disk> {
         self.disks.get(listed).copied().flatten()
     }
 
-    /// The layout's entry of a disk.
+    /// Returns the entry of a disk in the layout.
     pub fn listed(&self, disk: &KernelName) -> Option<&'a layout::Disk> {
         let listed = self.disks.iter().position(|found| found.is_some_and(|found| found.name == *disk))?;
         self.graph.layout.disks.get(listed)
     }
 
-    /// The disks that carry `/`.
+    /// Returns the disks below `/`.
     pub fn root_disks(&self) -> BTreeSet<KernelName> {
         let disks = self.graph.below_root().disks.into_iter();
         disks.filter_map(|listed| self.disk(listed)).map(|disk| disk.name.clone()).gather()
     }
 
-    /// Where a device of the layout is now. An array or volume must run for that.
+    /// Returns the present path of a device of the layout; `None` for an inactive array or volume.
     pub fn now(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.device(device)?;
         match self.graph.nodes[node].item {
-            // What a raw image brings has no node of its own.
+            // Partitions of a raw image have no nodes.
             Item::Disk(disk) => match disk.image_partition(device) {
                 Some(number) => Some(self.disk_of(disk)?.partition(number)),
                 None => self.node_now(node),
@@ -84,8 +85,7 @@ impl<'a> Match<'a> {
         Some(stacked.device.clone())
     }
 
-    /// What the physical volumes of a group are, as far as they are there: those of an encrypted one are in containers, which must be
-    /// open for that.
+    /// Returns the present physical volumes of a group. Those of an encrypted group are in containers, which must be open.
     fn physical(&self, group: usize) -> Vec<DevicePath> {
         let group = &self.graph.nodes[group];
         let on = self.all_now(&group.below);
@@ -97,7 +97,7 @@ impl<'a> Match<'a> {
         }
     }
 
-    /// As far as they are there. Nothing lies on itself in the graph of a layout, so that this ends.
+    /// Returns the present paths. The recursion terminates, because the graph of a layout has no cycles.
     fn all_now(&self, nodes: &[usize]) -> Vec<DevicePath> {
         nodes.iter().filter_map(|node| self.node_now(*node)).collect()
     }
@@ -108,21 +108,21 @@ impl<'a> Match<'a> {
     }
 }
 
-/// Arrays with one of these devices as a member, running or not.
+/// Returns the arrays with one of these devices as a member, running or not.
 pub fn arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a Array> {
     let devices: BTreeSet<&DevicePath> = devices.iter().gather();
     let is = |array: &&Array| array.members.iter().any(|member| devices.contains(&member.device));
     inventory.arrays.iter().filter(is).collect()
 }
 
-/// Groups with one of these devices as a physical volume, active or not.
+/// Returns the groups with one of these devices as a physical volume, active or not.
 pub fn groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a VolumeGroup> {
     let devices: BTreeSet<&DevicePath> = devices.iter().gather();
     let is = |group: &&VolumeGroup| group.devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
 }
 
-/// The inside of the container on this device, which is open.
+/// Returns the mapping of the open container on this device.
 pub fn opened_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> Option<&'a Stacked> {
     let below = inventory.kernel_name(device);
     inventory.stacked.iter().find(|is| is.kind == StackedKind::Crypt && is.below.contains(&below))

@@ -1,6 +1,6 @@
-//! What lies on what, and which device of a machine is which of a layout.
+//! Stacking of block devices, and the mapping between the devices of a layout and those of a machine.
 //!
-//! The graph of a layout is made where layouts are ([`crate::layout::tree`]), that of a machine here.
+//! The graph of a layout is in [`crate::layout::tree`], that of a machine is here.
 
 pub mod find;
 pub mod graph;

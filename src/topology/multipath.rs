@@ -1,10 +1,10 @@
-//! One disk that is reached by two paths is shown as two. What would be written by one of them is seen by the other.
+//! Detection of disks that are visible through two paths: a write through one of them is visible through the other.
 
 use crate::device::identifiers::is_same_wwn;
 use crate::inventory::{Disk, Inventory};
 
-/// Another path to the same disk. A serial number alone does not tell: cheap bridges all have the same one, and so have the
-/// namespaces of an NVMe controller. Disks with a placeholder for a world wide name are different disks.
+/// Returns another path to the same disk. A serial number alone is not sufficient: cheap bridges all have the same one, and so have the
+/// namespaces of an NVMe controller. Disks with a placeholder as WWN are different disks.
 pub fn other_path<'a>(disk: &Disk, inventory: &'a Inventory) -> Option<&'a Disk> {
     let is_same = |other: &&Disk| {
         other.name != disk.name
@@ -15,10 +15,10 @@ pub fn other_path<'a>(disk: &Disk, inventory: &'a Inventory) -> Option<&'a Disk>
     inventory.disks.iter().find(is_same)
 }
 
-/// Why a disk with two paths is not installed on.
+/// Explains why a disk with two paths is refused.
 pub fn refusal(disk: &Disk, other: &Disk) -> String {
     format!(
-        "{} and {} are two paths to one disk (serial {}, wwn {}): multipath is not supported. Leave one path connected, or take the other one away (zoning, cabling)",
+        "{} and {} are two paths to one disk (serial {}, wwn {}): multipath is not supported; leave only one path connected (zoning, cabling)",
         disk.device,
         other.device,
         if disk.serial.is_empty() { "none" } else { &disk.serial },

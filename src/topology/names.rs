@@ -1,4 +1,4 @@
-//! Names by which mount options, fstab and systemd call block devices, and the devices of a machine that answer to them.
+//! Names of block devices in mount options, fstab and systemd, and the devices that match them.
 
 use super::{Stack, Unit};
 use crate::device::DevicePath;
@@ -15,8 +15,8 @@ const TAGS: [(&str, &str); 5] = [
 
 const LINKS: &str = "/dev/disk/";
 
-/// Returns the path of the device that the value of an option names: `UUID=…` as `/dev/disk/by-uuid/…`, a systemd unit
-/// `dev-sda3.device` as `/dev/sda3`. `None`: it does not name a device.
+/// Returns the path of the device that the value of an option names: `UUID=…` as `/dev/disk/by-uuid/…`, a systemd unit `dev-sda3.device` as
+/// `/dev/sda3`. `None` if it does not name a device.
 pub fn device_name(value: &str) -> Option<String> {
     let value = value.trim().trim_matches('"');
     let tagged = TAGS.iter().find_map(|(tag, links)| Some((links, value.strip_prefix(tag)?)));
@@ -29,7 +29,7 @@ pub fn device_name(value: &str) -> Option<String> {
     value.starts_with("/dev/").then(|| unescaped(value))
 }
 
-/// `\x2d` as udev and systemd write characters that have a meaning in names.
+/// Decodes `\x2d`, the notation of udev and systemd for special characters.
 fn unescaped(text: &str) -> String {
     let mut pieces = text.split("\\x");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -48,7 +48,7 @@ fn unescaped(text: &str) -> String {
     plain
 }
 
-/// Returns whether the device answers to this path, which [`device_name`] has returned.
+/// Returns whether the device matches this path, which was returned by [`device_name`].
 pub fn answers(stack: &Stack, device: &DevicePath, unit: Unit, wanted: &str) -> bool {
     let matches = |name: String| match wanted.starts_with("/dev/disk/by-uuid/") || wanted.contains("/by-partuuid/") {
         true => name.eq_ignore_ascii_case(wanted),
@@ -66,7 +66,7 @@ fn link(directory: &str, name: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("{LINKS}{directory}/{name}"))
 }
 
-/// Links that depend on the kind of the device.
+/// Returns the links that depend on the type of the device.
 fn links(stack: &Stack, device: &DevicePath, unit: Unit) -> Vec<String> {
     match unit {
         Unit::Disk(disk) => {

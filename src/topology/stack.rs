@@ -1,4 +1,4 @@
-//! What lies on what in a machine at this moment: disks, partitions and the devices made of them, by kernel name.
+//! Stacking of the block devices of a machine: disks, partitions and the devices on them, by kernel name.
 
 use super::graph::reach::{Met, Reach};
 use super::graph::{Graph, Node, walk};
@@ -10,13 +10,13 @@ use crate::order::{self, Gather};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
-/// What a node of the machine is.
+/// A node of the machine.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit<'a> {
     Disk(&'a Disk),
     Partition(&'a Partition),
     Stacked(&'a Stacked),
-    /// Something is said to lie on it or to hold something, and no more is known.
+    /// A device that other devices refer to, without further information.
     Unknown,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// All disks, partitions and stacked devices, partitions after what they are parts of.
+/// Returns all disks, partitions and stacked devices, with partitions after their whole device.
 pub fn units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, Unit<'_>)> {
     let disks = inventory.disks.iter().map(|disk| (&disk.device, Unit::Disk(disk)));
     let stacked = inventory.stacked.iter().map(|device| (&device.device, Unit::Stacked(device)));
@@ -76,12 +76,13 @@ pub fn units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, Unit<'
     })
 }
 
+/// The block devices of a machine, and which of them lie on which.
 pub struct Stack<'a> {
     index: Index<'a>,
     graph: Graph<KernelName, Unit<'a>>,
     /// Disks and unknown devices at the bottom of each node.
     bottoms: OnceCell<Reach>,
-    /// Topmost holders of each node, partitions left out.
+    /// Topmost holders of each node, except partitions.
     tops: OnceCell<Reach>,
     steps: Steps,
 }
@@ -91,7 +92,7 @@ impl<'a> Stack<'a> {
         Stack::with(inventory, Steps::unlimited())
     }
 
-    /// A stack whose answers may be incomplete once its steps are exhausted.
+    /// Returns a stack with a limited number of steps. Its answers may be incomplete once they are exhausted.
     pub fn bounded(inventory: &'a Inventory) -> Stack<'a> {
         Stack::with(inventory, Steps::bounded())
     }
@@ -113,7 +114,7 @@ impl<'a> Stack<'a> {
                 stack.graph.link(whole, part);
             }
         }
-        // Both sides say who lies on whom: one of them may know more.
+        // Both sides list the relation, and either may be more complete.
         for node in 0..stack.graph.nodes.len() {
             let unit = stack.graph.nodes[node].item;
             for usage in unit.uses() {
@@ -136,12 +137,12 @@ impl<'a> Stack<'a> {
         self.graph.find(name).unwrap_or_else(|| self.graph.provide(name.clone(), Unit::Unknown))
     }
 
-    /// Steps that answers about disks and pairs of devices have cost so far.
+    /// Returns the counter of steps for answers about disks and pairs of devices.
     pub fn steps(&self) -> &Steps {
         &self.steps
     }
 
-    /// Kernel name of a device path as the inventory writes it: `/dev/sda1` → `sda1`, `/dev/mapper/vg00-root` → `dm-0`.
+    /// Returns the kernel name of a device path of the inventory: `/dev/sda1` → `sda1`, `/dev/mapper/vg00-root` → `dm-0`.
     pub fn name(&self, device: &DevicePath) -> KernelName {
         self.index.kernel_name(device)
     }
@@ -150,12 +151,12 @@ impl<'a> Stack<'a> {
         self.graph.find(name).map_or(Unit::Unknown, |node| self.graph.nodes[node].item)
     }
 
-    /// The first disk, partition or stacked device with that path.
+    /// Returns the first disk, partition or stacked device with that path.
     pub fn unit_at(&self, device: &DevicePath) -> Option<Unit<'a>> {
         self.index.unit(device)
     }
 
-    /// Disk or stacked device that has the partition in its table.
+    /// Returns the disk or stacked device that has the partition in its table.
     pub fn whole_of(&self, partition: &DevicePath) -> Option<Unit<'a>> {
         self.index.whole_of(partition)
     }
@@ -167,28 +168,27 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Array that runs under that name.
+    /// Returns the array that runs under that name.
     pub fn array(&self, name: &KernelName) -> Option<&'a Array> {
         self.index.array(name)
     }
 
-    /// Logical volume that is active under that name, and its group.
+    /// Returns the logical volume that is active under that name, and its group.
     pub fn volume(&self, name: &KernelName) -> Option<(&'a VolumeGroup, &'a LogicalVolume)> {
         self.index.volume(name)
     }
 
-    /// Arrays with the device as a member, running or not.
+    /// Returns the arrays with the device as a member, running or not.
     pub fn arrays_on(&self, device: &DevicePath) -> &[&'a Array] {
         self.index.arrays_on(device)
     }
 
-    /// Groups with the device as a physical volume, active or not.
+    /// Returns the groups with the device as a physical volume, active or not.
     pub fn groups_on(&self, device: &DevicePath) -> &[&'a VolumeGroup] {
         self.index.groups_on(device)
     }
 
-    /// `GROUP/VOLUME` of a logical volume. LVM tells it, or the name of the mapping, in which LVM writes each dash of a name
-    /// twice.
+    /// Returns `GROUP/VOLUME` of a logical volume, from LVM or from the name of the mapping, in which LVM doubles each dash of a name.
     pub fn volume_name(&self, device: &Stacked) -> Option<String> {
         match self.volume(&device.name) {
             Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
@@ -196,13 +196,13 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// What holds the device directly. Its partitions are parts of it, and do not.
+    /// Returns the direct holders of the device. Its partitions are parts of it, not holders.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.holding(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).gather()
     }
 
-    /// Sorted names of the direct holders that the inventory does not list as stacked devices.
+    /// Returns the sorted names of the direct holders that the inventory does not list as stacked devices.
     pub fn unknown_holders(&self, name: &KernelName) -> Vec<&KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.holding(node));
         let unknown = nodes.map(|node| &self.graph.nodes[node]).filter(|node| !matches!(node.item, Unit::Stacked(_)));
@@ -212,7 +212,7 @@ impl<'a> Stack<'a> {
         names
     }
 
-    /// Returns whether anything holds the device directly.
+    /// Returns whether the device has a direct holder.
     pub fn is_held(&self, name: &KernelName) -> bool {
         self.graph.find(name).is_some_and(|node| self.holding(node).next().is_some())
     }
@@ -222,12 +222,12 @@ impl<'a> Stack<'a> {
         above.filter(|upper| !matches!(self.graph.nodes[*upper].item, Unit::Partition(_)))
     }
 
-    /// The device and all that is made of it or of its partitions, in the order in which it is taken down: itself last.
+    /// Returns the device and everything on it or on its partitions, in the order in which it is taken down: itself last.
     pub fn topmost_first(&self, name: &KernelName) -> Vec<KernelName> {
         self.topmost_first_but(&BTreeSet::new(), name)
     }
 
-    /// [`Stack::topmost_first`] without `known` devices, of which all that is made of them is known too.
+    /// Like [`Stack::topmost_first`], without `known` devices and everything on them.
     pub fn topmost_first_but(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
         walk::farthest_first_but(known, name.clone(), |name| {
             let partitions = self.unit(name).table().into_iter().flat_map(|table| &table.partitions);
@@ -249,12 +249,12 @@ impl<'a> Stack<'a> {
         self.tops.get_or_init(|| Reach::new(nodes.map(|node| self.holding(node).collect()).collect()))
     }
 
-    /// Names of the disks at the bottom of a device. An unknown device stands for itself.
+    /// Returns the names of the disks at the bottom of a device. An unknown device stands for itself.
     pub fn disks(&self, name: &KernelName) -> BTreeSet<KernelName> {
         self.disks_of([name])
     }
 
-    /// Names of the disks at the bottom of any of these devices.
+    /// Returns the names of the disks at the bottom of any of these devices.
     pub fn disks_of<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> BTreeSet<KernelName> {
         let (mut nodes, mut disks) = (Vec::new(), BTreeSet::new());
         for name in names {
@@ -270,12 +270,12 @@ impl<'a> Stack<'a> {
         disks
     }
 
-    /// Combines the values that `value` has for the disks at the bottom of each device.
+    /// Combines the values of the disks at the bottom of each device.
     pub fn combined(&self, value: impl Fn(&KernelName) -> u8) -> Combined {
         Combined(self.bottoms().combine(|end| value(&self.graph.nodes[end].name)))
     }
 
-    /// The combined value of a device; `None` for one that is in no inventory.
+    /// Returns the combined value of a device; `None` if the inventory does not contain it.
     pub fn value_of(&self, combined: &Combined, name: &KernelName) -> Option<u8> {
         combined.0.get(self.graph.find(name)?).copied()
     }
@@ -299,12 +299,12 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// A value for each device, by the disks at its bottom.
+/// A value for each device, combined from the disks at its bottom.
 pub struct Combined(Vec<u8>);
 
-/// `vg0-lv--0` → `vg0/lv-0`.
+/// Decodes the name of a mapping: `vg0-lv--0` → `vg0/lv-0`.
 fn mapping_name(mapping: &str) -> Option<String> {
-    // No name has a slash, so that it can stand for a dash meanwhile.
+    // Names contain no slash, so it can temporarily replace a dash.
     let (group, volume) =
         mapping.replace("--", "/").split_once('-').map(|(group, volume)| (group.to_owned(), volume.to_owned()))?;
     Some(format!("{}/{}", group.replace('/', "-"), volume.replace('/', "-")))

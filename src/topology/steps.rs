@@ -1,12 +1,12 @@
-//! A budget of steps for a computation. It counts them itself, so the same input ends on every machine at the same step.
+//! Budget of steps for a computation. It is deterministic, so the same input stops at the same step on every machine.
 
 use std::cell::Cell;
 
-/// Disks that are named for devices, and pairs of devices that are compared. A machine with 800 disks below each of 300 volumes takes
-/// some 2 million.
+/// Maximum number of steps: disks that are listed for devices, and pairs of devices that are compared. A machine with 800 disks below each
+/// of 300 volumes needs about 2 million.
 const MAXIMUM: usize = 4_000_000;
 
-/// Counts steps up to a maximum. Nothing that was computed after it is complete, so nothing of it may be used.
+/// Counter of steps with a maximum. Results that were computed after it was exceeded are incomplete and must not be used.
 #[derive(Debug)]
 pub struct Steps {
     taken: Cell<usize>,
@@ -22,7 +22,7 @@ impl Steps {
         Steps { taken: Cell::new(0), maximum: usize::MAX }
     }
 
-    /// Returns whether so many more steps may be made.
+    /// Returns whether this number of further steps is permitted.
     pub fn take(&self, count: usize) -> bool {
         self.taken.set(self.taken.get().saturating_add(count));
         !self.is_exhausted()

@@ -121,7 +121,7 @@ fn arrays_that_did_not_run_are_foreseen() {
     at_rest.groups.iter_mut().flat_map(|group| &mut group.volumes).for_each(|volume| volume.running = None);
     let row = row("one", Outlook::Told(machine), registered(at_rest, false));
     assert!(row.foreseen && row.outcome == Outcome::Erases, "{row:?}");
-    assert!(row.reasons[0].contains("did not run when it registered"), "{row:?}");
+    assert!(row.reasons[0].contains("were not active when it registered"), "{row:?}");
 }
 
 #[test]

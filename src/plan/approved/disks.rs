@@ -1,4 +1,4 @@
-//! Compares the disks of a plan with those of the approved one.
+//! Comparison of the disks of a plan with those of the approved plan.
 
 use super::paired;
 use crate::order::Gather;
@@ -6,10 +6,10 @@ use crate::plan::Verdict;
 use crate::plan::verdicts::DiskVerdict;
 use std::collections::BTreeSet;
 
-/// Ends of lines about a device on which an attempt may make something meanwhile.
+/// Suffixes of content lines about devices on which a started attempt may have created something.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
-/// A line for each disk that differs, with both sides.
+/// Returns a line for each disk that differs, with both sides.
 pub(super) fn differences(approved: &[DiskVerdict], found: &[DiskVerdict], has_begun: bool) -> Vec<String> {
     let key = |disk: &DiskVerdict| {
         let DiskVerdict { serial, wwn, device, place, size_bytes, .. } = disk.clone();
@@ -19,7 +19,7 @@ pub(super) fn differences(approved: &[DiskVerdict], found: &[DiskVerdict], has_b
     pairs.filter_map(|(_, (then, now))| difference(&then, &now, has_begun)).collect()
 }
 
-/// Disks that nothing tells apart are compared in their order.
+/// Compares the disks with one key. Disks with equal keys are compared in order.
 fn difference(then: &[&DiskVerdict], now: &[&DiskVerdict], has_begun: bool) -> Option<String> {
     let name = then.first().or(now.first())?.name();
     let is_milder = |then: &DiskVerdict, now: &DiskVerdict| {
@@ -45,13 +45,13 @@ fn difference(then: &[&DiskVerdict], now: &[&DiskVerdict], has_begun: bool) -> O
     pairs().find_map(|(then, now)| other_disk(&name, then, now, has_begun))
 }
 
-/// Why the disk is another one than was approved, or holds other things.
+/// Returns the difference between a disk and the approved one in model or content.
 fn other_disk(name: &str, then: &DiskVerdict, now: &DiskVerdict, has_begun: bool) -> Option<String> {
     if then.model != now.model {
         return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
     }
     let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
-    // An attempt that has begun has erased what it wipes, and may have made filesystems on what it keeps.
+    // A started attempt has erased the disks that it wipes, and may have created filesystems on preserved ones.
     if has_begun && then.verdict != Verdict::Keep {
         return None;
     }
@@ -77,8 +77,8 @@ fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Wipe => "wiped",
         Verdict::Keep => "kept",
-        Verdict::Make => "made anew, there is nothing on it",
+        Verdict::Make => "recreated, because it is blank",
         Verdict::NotOurs => "not written",
-        Verdict::Volumes => "for volumes of Kubernetes",
+        Verdict::Volumes => "for Kubernetes volumes",
     }
 }

@@ -1,4 +1,4 @@
-//! The table of the disks: each with its verdict, what is on it, and below it a tree of that.
+//! Table of the disks: the verdict and current content of each, followed by a tree of that content.
 
 use super::short;
 use crate::plan::{DiskPlan, Verdict};
@@ -12,7 +12,7 @@ pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
     let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
     rows.extend(disks.iter().map(row));
     let table = columns(&rows);
-    // All before it has one width in characters.
+    // Everything before the verdict has the same width, in characters, on every line.
     let verdict_at = table.find("verdict").unwrap_or_default();
     for (number, row) in table.lines().enumerate() {
         let disk = number.checked_sub(1).and_then(|number| disks.get(number));
@@ -38,7 +38,7 @@ fn row(disk: &DiskPlan) -> [String; 6] {
     };
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let now = match disk.verdict {
-        Verdict::NotOurs => format!("untouched in every case: {}", disk.now),
+        Verdict::NotOurs => format!("never written: {}", disk.now),
         _ => disk.now.clone(),
     };
     [
@@ -51,7 +51,7 @@ fn row(disk: &DiskPlan) -> [String; 6] {
     ]
 }
 
-/// With the verdict, which begins after so many columns, in its colour.
+/// Returns the row with the verdict, which starts at column `verdict_at`, in colour.
 fn coloured(row: &str, verdict_at: usize) -> String {
     let at = row.char_indices().map(|(at, _)| at).find(|at| width(&row[..*at]) == verdict_at).unwrap_or(row.len());
     let (before, rest) = row.split_at(at);

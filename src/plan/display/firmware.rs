@@ -1,4 +1,4 @@
-//! Boot variables of the firmware.
+//! Table of the firmware's boot variables.
 
 use crate::plan::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use crate::text::{clean, cut};

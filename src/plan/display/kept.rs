@@ -1,4 +1,4 @@
-//! What is on a kept disk and stays there, as a tree for a person: sizes, labels, UUIDs, how full, mounted where.
+//! Tree of the content of a preserved disk: sizes, labels, UUIDs, used space and mount points.
 
 use super::lines::Lines;
 use super::{bytes, nothing_known, short, signature};
@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";
 
-/// Gives the kept disks of a reinstall their trees.
+/// Sets `running` of the preserved disks of a reinstall to their trees.
 pub fn show_kept(meant: &Match, decided: &mut Decided) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = Keeping::new(inventory, decided);
     let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
         let (device, made) = match is {
             FilesystemFate::Kept { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => (device, ""),
-            FilesystemFate::Filled(new) => (&new.device, "made anew, "),
+            FilesystemFate::Filled(new) => (&new.device, "recreated, "),
             FilesystemFate::Made(_)
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Tmpfs
@@ -48,7 +48,7 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
         layout,
         decided,
         places: places.gather(),
-        // The first of a device counts.
+        // If a device is listed twice, its first entry is used.
         inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).gather(),
         drawn: BTreeSet::new(),
         lines: Lines::default(),
@@ -61,15 +61,16 @@ pub fn show_kept(meant: &Match, decided: &mut Decided) {
     }
 }
 
+/// Draws the trees of preserved disks. An object that spans several disks is drawn once.
 struct Tree<'a> {
     meant: &'a Match<'a>,
     stack: Stack<'a>,
     layout: &'a Layout,
     decided: &'a Decided,
-    /// Devices of the inventory to where their filesystem is mounted.
+    /// Mount of each filesystem, as text, by its device in the inventory.
     places: BTreeMap<&'a DevicePath, String>,
     inside: BTreeMap<&'a DevicePath, &'a inventory::Filesystem>,
-    /// Arrays and groups, by UUID, which may lie on several disks.
+    /// UUIDs of arrays and groups that were drawn already, since they may span several disks.
     drawn: BTreeSet<String>,
     lines: Lines,
 }
@@ -97,7 +98,7 @@ impl<'a> Tree<'a> {
         self.device(&part.device, &part.signatures, 1);
     }
 
-    /// What lies on a device: an array, a group, or filesystems and the like.
+    /// Draws the content of a device: an array, a volume group, or signatures.
     fn device(&mut self, device: &'a DevicePath, signatures: &'a [Signature], depth: usize) {
         if self.lines.is_full(depth) {
             return;
@@ -120,10 +121,10 @@ impl<'a> Tree<'a> {
             let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
             self.line(depth, &signature(found), &parts);
         }
-        // What is in an open container.
+        // Content of an open container.
         for holder in self.stack.holders(&self.stack.name(device)) {
             let open = self.stack.stacked(&holder).filter(|is| is.kind == StackedKind::Crypt);
-            // A container lies on one device; one that is listed on several is drawn once for each.
+            // A container lies on one device. If it is listed on several, it is drawn once for each.
             if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
                 self.device(&open.device, &open.signatures, depth + 1);
             }
@@ -131,7 +132,7 @@ impl<'a> Tree<'a> {
         if signatures.is_empty() {
             let place: Vec<String> = place.into_iter().collect();
             let unit = self.stack.unit(&self.stack.name(device));
-            // All that is on a device with a partition table is in its partitions.
+            // The content of a device with a partition table is in its partitions.
             if !place.is_empty() || unit.table().is_none() {
                 self.line(depth, nothing_known(unit.is_blank()), &place);
             }

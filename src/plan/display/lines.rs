@@ -1,22 +1,23 @@
-//! The lines of a tree, bounded in number and depth: a machine with very many devices has a tree that can be read and stored.
+//! Lines of a tree, bounded in number and depth, so that the tree of a machine with very many devices stays readable and storable.
 
-/// Lines of one tree. A disk with 800 logical volumes has as many.
+/// Maximum number of lines of one tree. A disk with 800 logical volumes has as many lines.
 const MAXIMUM_LINES: usize = 2000;
-/// Lines of all trees of a machine.
+/// Maximum number of lines of all trees of a machine.
 const MAXIMUM_ALL_LINES: usize = 20_000;
-/// Levels below which nothing is drawn. It also bounds the recursion of those who draw.
+/// Maximum depth of a tree. It also bounds the recursion of callers.
 const MAXIMUM_DEPTH: usize = 64;
 
+/// Lines of the present tree, and the number of earlier ones.
 #[derive(Debug, Default)]
 pub struct Lines {
     lines: Vec<String>,
-    /// Lines of the trees before this one.
+    /// Number of lines of the previous trees.
     earlier: usize,
     is_cut: bool,
 }
 
 impl Lines {
-    /// Returns whether nothing more is drawn at this depth, and notes that something is missing.
+    /// Returns whether a line at this depth exceeds a limit, and records that the tree is incomplete.
     pub fn is_full(&mut self, depth: usize) -> bool {
         let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
         let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;
@@ -32,7 +33,7 @@ impl Lines {
         }
     }
 
-    /// Removes the first line if it is just this name, and moves those below it one level up.
+    /// Removes the first line if it is just this name, and moves the lines below it one level up.
     pub fn lift(&mut self, name: &str) {
         if self.lines.first().is_some_and(|line| line == name) {
             self.lines.remove(0);
@@ -40,11 +41,11 @@ impl Lines {
         }
     }
 
-    /// Ends the tree.
+    /// Returns the lines of the tree, and starts the next tree.
     pub fn take(&mut self) -> Vec<String> {
         self.earlier += self.lines.len();
         if std::mem::take(&mut self.is_cut) {
-            self.lines.push("… and more devices, which are not shown".to_owned());
+            self.lines.push("… more devices not shown".to_owned());
         }
         std::mem::take(&mut self.lines)
     }

@@ -1,4 +1,4 @@
-//! Objects whose content was not seen, with reason and remedy.
+//! Objects whose content could not be inspected, with reason and remedy.
 
 use crate::inventory::OpaqueObject;
 use crate::text::terminal::escape_line;
@@ -8,7 +8,7 @@ pub fn opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Resu
     if objects.is_empty() {
         return Ok(());
     }
-    writeln!(f, "not looked into:")?;
+    writeln!(f, "not inspected:")?;
     for object in objects {
         let line = format!("  {object}: {}; {}", object.reason, object.remedy);
         writeln!(f, "{}", escape_line(&line))?;

@@ -1,4 +1,4 @@
-//! The operations of a stage as lines; the same thing done to many devices is one line.
+//! Operations of a stage, as lines. The same operation on several devices is one line.
 
 use super::{containers, finish, received, short};
 use crate::device::DevicePath;
@@ -15,10 +15,10 @@ use crate::plan::{
 use crate::text::{self, bytes, seconds};
 use std::collections::BTreeMap;
 
-/// Bytes by device path, as far as they are known.
+/// Size in bytes by device path, if known.
 type Sizes = BTreeMap<DevicePath, u64>;
 
-/// One text for each operation or each run of like ones.
+/// Returns one text for each operation, or for each group of equal operations.
 pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
     let mut said: Vec<(Vec<&str>, Said)> = Vec::new();
     for operation in operations {
@@ -31,7 +31,7 @@ pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
     said.into_iter().flat_map(|(devices, what)| what.lines(&devices.join(", "))).collect()
 }
 
-/// What is said about devices: before their names, after them, and on lines below.
+/// Text about devices: before their names, after them, and on the lines below.
 #[derive(PartialEq, Eq)]
 pub(super) struct Said {
     before: String,
@@ -63,7 +63,7 @@ impl Said {
     }
 }
 
-/// The device of an operation that can be told together with others, and what is said.
+/// Returns the device of an operation that can share a line with others, and the text.
 fn of<'a>(operation: &'a Operation, sizes: &Sizes) -> (Option<&'a str>, Said) {
     match operation {
         Operation::Device(operation) => on_device(operation, sizes),
@@ -75,7 +75,7 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
     let alone = |line: String| (None, Said::after(line));
     match operation {
         OnDevice::Release(holder) => release(holder),
-        OnDevice::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
+        OnDevice::AssertFree { disks } => alone(format!("check that nothing holds {}", listed(disks))),
         OnDevice::ProveZeros(proofs) => alone(prove_zeros(proofs)),
         OnDevice::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
         OnDevice::WriteTable(table) => {
@@ -91,7 +91,7 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
         }
         OnDevice::CloseContainer { mapping } => (Some(short(mapping)), Said::before("close ")),
         OnDevice::TakeDown { devices } => {
-            alone(format!("take down what was assembled on {} to look inside", listed(devices)))
+            alone(format!("stop arrays and mappings on {} that were assembled for inspection", listed(devices)))
         }
         OnDevice::AssembleArray(AssembleArray { device, members, .. }) => {
             alone(format!("assemble {} ({})", short(device), listed(members)))
@@ -111,9 +111,11 @@ fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Sa
 fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
     let alone = |line: String| (None, Said::after(line));
     match operation {
-        OfRun::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
+        OfRun::ReachImage { url, .. } => alone(format!("query {url} for size and digest")),
         OfRun::VerifyDefinition { os, parameters, .. } => alone(verify(os, parameters)),
-        OfRun::FindPrograms { os, programs } => alone(format!("create of {os} finds {}", programs.join(", "))),
+        OfRun::FindPrograms { os, programs } => {
+            alone(format!("check for programs of create of {os}: {}", programs.join(", ")))
+        }
         OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
         OfRun::CheckContainers(containers) => alone(containers::checked(containers)),
         OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
@@ -125,7 +127,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::Receive(receive) => (None, received::from(receive)),
         OfRun::AdaptMoved(finishing) => (None, finish::moved(finishing)),
         OfRun::GrowFilesystem(mount) => {
-            alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
+            alone(format!("{}: grow {} to the size of its partition", short(&mount.device), mount.format))
         }
         OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
         OfRun::WriteMachineFiles { files } => {
@@ -135,29 +137,29 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::InjectFiles(files) => (None, inject(files)),
         OfRun::Finish(finishing) => (None, finish::tree(finishing)),
         OfRun::AdaptImage(finishing) => (None, finish::raw(finishing)),
-        OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
+        OfRun::ExtendFstab(_) => alone("/etc/fstab of the image, with lines for filesystems on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
         OfRun::WriteCrypttab(_) => alone("/etc/crypttab, and the keys in /etc/cryptsetup-keys.d".to_owned()),
-        OfRun::FindLoader => alone("what the image boots by".to_owned()),
+        OfRun::FindLoader => alone("find the boot loader of the image".to_owned()),
         OfRun::WritePersistent(write) => (None, write_persistent(write)),
         OfRun::RemoveVariables(removal) => alone(remove_variables(removal)),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
-        // Nothing may be written after it.
+        // Without extents, nothing may be written after this operation.
         OfRun::TellPointOfNoReturn { extents, .. } if extents.is_empty() => {
-            alone("the control plane still wants it, and knows that this boot has all of it".to_owned())
+            alone("the control plane confirms the run, and records that this boot has received everything".to_owned())
         }
         OfRun::TellPointOfNoReturn { .. } => {
-            alone("the control plane still wants it, and knows that disks are about to change".to_owned())
+            alone("the control plane confirms the run, and records that disks are about to change".to_owned())
         }
-        OfRun::MoveStands { .. } => alone("the control plane has not taken the move back".to_owned()),
+        OfRun::MoveStands { .. } => alone("the control plane has not cancelled the migration".to_owned()),
         OfRun::ProveKept(kept) => (None, prove_kept(kept)),
         OfRun::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
         OfRun::Unmount => alone("everything".to_owned()),
         OfRun::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
         OfRun::Report(Closing { taken_back, .. }) if !taken_back.is_empty() => alone(format!(
-            "acknowledged by the control plane; where it says no, the ends of {} are wiped",
+            "acknowledged by the control plane; if it denies the migration, both ends of {} are wiped",
             listed(taken_back)
         )),
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
@@ -165,30 +167,30 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
     }
 }
 
-/// `read all of sdb1 (4 GB): it must be zero`.
+/// Describes a proof of zeros: `read all of sdb1 (4 GB): every byte must be zero`.
 fn prove_zeros(proofs: &[ZeroProof]) -> String {
     let device = |proof: &ZeroProof| format!("{} ({})", short(&proof.device), bytes(proof.bytes()));
     let devices: Vec<String> = proofs.iter().map(device).collect();
     format!("read all of {}: every byte must be zero", devices.join(", "))
 }
 
-/// `verify of web+small says yes to ns1, track`.
+/// Describes a run of `verify`: `verify of web+small accepts ns1, track`.
 fn verify(os: &str, parameters: &[String]) -> String {
     match parameters {
-        [] => format!("verify of {os} says yes"),
-        some => format!("verify of {os} says yes to {}", some.join(", ")),
+        [] => format!("verify of {os} passes"),
+        some => format!("verify of {os} accepts {}", some.join(", ")),
     }
 }
 
-/// `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
+/// Describes new boot entries: `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
 fn boot_entries(BootEntries { label, esps, order, unless_installer }: &BootEntries) -> String {
     let esps: Vec<&str> = esps.iter().map(|esp| short(&esp.device)).collect();
     let order = match order {
         BootOrder::Pxe => "PXE stays first",
-        BootOrder::Disk => "they come first",
-        BootOrder::Keep => "the boot order stays",
+        BootOrder::Disk => "first in the boot order",
+        BootOrder::Keep => "boot order unchanged",
     };
-    let unless = if *unless_installer { "; not where the image has an installer" } else { "" };
+    let unless = if *unless_installer { "; not if the image has an installer" } else { "" };
     format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
 }
 
@@ -202,8 +204,8 @@ fn writable_again(others: &[u32]) -> String {
     let numbers = others.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     match others {
         [] => " writable again".to_owned(),
-        [_] => format!(" writable again, but for partition {numbers}, which is not in the layout"),
-        _ => format!(" writable again, but for partitions {numbers}, which are not in the layout"),
+        [_] => format!(" writable again, except partition {numbers}, which is not in the layout"),
+        _ => format!(" writable again, except partitions {numbers}, which are not in the layout"),
     }
 }
 
@@ -217,12 +219,12 @@ fn make_filesystem(make: &MakeFilesystem) -> String {
     format!("{}: {}{label}", short(&make.device), make.format)
 }
 
-/// `volume db-1: sdc blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
+/// Describes a new Kubernetes volume: `volume db-1: sdc if it is still blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
 fn prepare(volume: &PreparePersistent) -> String {
     let PreparePersistent { name, device, create, must_be_blank, filling, .. } = volume;
     let place = match create {
         Some(create) => format!(" in free space of {}", listed(&create.physical)),
-        None if *must_be_blank => " if it is blank still".to_owned(),
+        None if *must_be_blank => " if it is still blank".to_owned(),
         None => String::new(),
     };
     format!("volume {name}: {}{place}, {}", short(device), filled(filling))
@@ -232,7 +234,7 @@ fn filled(filling: &Filling) -> String {
     match filling {
         Filling::Filesystem(make) => make.format.to_string(),
         Filling::Partition { .. } => "GPT with one partition".to_owned(),
-        Filling::Nothing => "without content".to_owned(),
+        Filling::Nothing => "uninitialized".to_owned(),
     }
 }
 
@@ -241,24 +243,24 @@ fn write_persistent(write: &WritePersistent) -> Said {
         Some(filling) => {
             format!("volume {}: {}, {}, {}", sparse.name, sparse.path, text::bytes(sparse.size_bytes), filled(filling))
         }
-        None => format!("volume {}: {} stays", sparse.name, sparse.path),
+        None => format!("volume {}: {} unchanged", sparse.name, sparse.path),
     };
     let first = Said::after("/etc/metal/volumes.yaml");
     Said { below: write.sparse.iter().map(file).collect(), ..first }
 }
 
-/// `  19498 MiB`: what a device will have at least. The UUID of what is made is not said: on a desk it is not known yet.
+/// Returns the minimum size of a device: `  19498 MiB`. UUIDs of new objects are not printed, because an offline plan cannot predict them.
 fn size(sizes: &Sizes, device: &DevicePath) -> String {
     sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }
 
-/// `try raid1 --bitmap=internal for md/root in memory`.
+/// Describes a trial of an array: `try raid1 --bitmap=internal for md/root in memory`.
 fn try_array(trial: &TryArray) -> String {
     let CreateArray { device, level, createoptions, .. } = &trial.make;
     format!("try {level} {} for {} in memory", createoptions.join(" "), short(device))
 }
 
-/// `try ext4 -m 0 for sda2 in memory, mounted with noatime`.
+/// Describes a trial of a filesystem: `try ext4 -m 0 for sda2 in memory, mounted with noatime`.
 fn try_filesystem(trial: &TryFilesystem) -> String {
     let MakeFilesystem { device, format, createoptions, .. } = &trial.make;
     let format = std::iter::once(format.name()).chain(createoptions.iter().map(String::as_str));
@@ -277,18 +279,18 @@ fn mount(mount: &MountFilesystem) -> String {
 }
 
 fn rehearse(rehearsal: &Rehearsal, sizes: &Sizes) -> Said {
-    let first = Said::after(format!("over snapshots of {} in memory, and taken down again:", listed(&rehearsal.over)));
+    let first = Said::after(format!("on in-memory snapshots of {}, and deactivated again:", listed(&rehearsal.over)));
     let operations: Vec<Operation> = rehearsal.operations.iter().cloned().map(Operation::from).collect();
     Said { below: lines(&operations, sizes), ..first }
 }
 
 fn prove_kept(kept: &[Kept]) -> Said {
-    let first = Said::after("what identified it before identifies it now:");
+    let first = Said::after("identity unchanged:");
     Said { below: kept.iter().map(|kept| kept.object.to_string()).collect(), ..first }
 }
 
 fn burn_disk(burn: &BurnDisk) -> Said {
-    let held_back = "its first MiB last of all, when the digest is good".to_owned();
+    let held_back = "its first MiB is written last, after the digest is verified".to_owned();
     Said {
         below: std::iter::once(held_back).chain(brought(burn)).chain(added(burn)).collect(),
         ..Said::after(format!("{} onto {}{}", burn.name, short(&burn.device), growing(burn)))
@@ -297,7 +299,7 @@ fn burn_disk(burn: &BurnDisk) -> Said {
 
 fn create_system(create: &CreateSystem) -> Said {
     let CreateSystem { os, disks, onto, .. } = create;
-    let given = format!("it may write {}, and gets no other disk", listed(disks));
+    let given = format!("it may write {}; other disks are not visible to it", listed(disks));
     Said {
         below: std::iter::once(given).chain(brought(onto)).collect(),
         ..Said::after(format!("create of {os} onto {}{}", short(&onto.device), growing(onto)))
@@ -312,14 +314,14 @@ fn growing(burn: &BurnDisk) -> String {
 fn inject(files: &[InjectedFile]) -> Said {
     let line = |file: &InjectedFile| match &file.content {
         Some(content) => format!("{} with {}", file.path, text::bytes(content.len() as u64)),
-        None => format!("{} goes", file.path),
+        None => format!("{} deleted", file.path),
     };
     Said { below: files.iter().map(line).collect(), ..Said::after("files of the step:".to_owned()) }
 }
 
 fn added(burn: &BurnDisk) -> Option<String> {
     let added = burn.added.as_ref()?;
-    Some(format!("a partition {} with {} at its end", added.name, text::bytes(added.content.len() as u64)))
+    Some(format!("a partition {} with {} at the end of the disk", added.name, text::bytes(added.content.len() as u64)))
 }
 
 fn brought(burn: &BurnDisk) -> impl Iterator<Item = String> {
@@ -331,14 +333,14 @@ fn brought(burn: &BurnDisk) -> impl Iterator<Item = String> {
 
 fn burn(name: &str, hidden: &[String], merged: &[String]) -> Said {
     let below = |said: &str, paths: &[String]| (!paths.is_empty()).then(|| format!("{said} {}", paths.join(", ")));
-    let hidden = below("its files will lie hidden below", hidden);
-    let merged = below("its files are added, and win over those of the same name, below", merged);
-    let first = Said::after(format!("{name}, digest checked before anything of it runs"));
+    let hidden = below("files of the image are hidden below", hidden);
+    let merged = below("files of the image are added, and replace those of the same name, below", merged);
+    let first = Said::after(format!("{name}, digest verified before any of it runs"));
     Said { below: hidden.into_iter().chain(merged).collect(), ..first }
 }
 
 fn release(holder: &Holder) -> (Option<&str>, Said) {
-    // One line each, in the order in which it is done.
+    // One line for each holder, in order of release.
     let alone = |verb: &str, device: &DevicePath| (None, Said::after(format!("{verb} {}", short(device))));
     match holder {
         Holder::Swap { device } => alone("swap off", device),
@@ -349,7 +351,7 @@ fn release(holder: &Holder) -> (Option<&str>, Said) {
     }
 }
 
-/// `discard; then both ends of disk and partitions zero, read back`.
+/// Describes the erasure of a disk: `discard, verified as zero, if possible (at most 2 h); then zero and read back both ends of …`.
 fn erasing(disk: &WipeDisk) -> String {
     let methods: Vec<&str> = disk
         .methods
@@ -363,22 +365,22 @@ fn erasing(disk: &WipeDisk) -> String {
             format!("{}, or fail (at most {}); then ", methods.join(" or "), seconds(disk.budget_seconds as f64))
         }
         (false, false) => {
-            format!("{} if it works (at most {}); then ", methods.join(" or "), seconds(disk.budget_seconds as f64))
+            format!("{} if possible (at most {}); then ", methods.join(" or "), seconds(disk.budget_seconds as f64))
         }
     };
-    format!("{methods}both ends of disk and partitions, old and new, read back as zero")
+    format!("{methods}zero and read back both ends of the disk and of its partitions, old and new")
 }
 
 fn method_in_words(method: EraseMethod) -> &'static str {
     match method {
-        EraseMethod::NvmeSanitizeCrypto => "sanitize (key thrown away)",
-        EraseMethod::NvmeSanitizeBlock => "sanitize (blocks erased)",
-        EraseMethod::NvmeFormatCrypto => "format (key thrown away)",
-        EraseMethod::NvmeFormat => "format (user data erased)",
+        EraseMethod::NvmeSanitizeCrypto => "NVMe sanitize (crypto erase)",
+        EraseMethod::NvmeSanitizeBlock => "NVMe sanitize (block erase)",
+        EraseMethod::NvmeFormatCrypto => "NVMe format (crypto erase)",
+        EraseMethod::NvmeFormat => "NVMe format (user data erase)",
         EraseMethod::AtaEnhancedErase => "ATA enhanced secure erase",
         EraseMethod::AtaErase => "ATA secure erase",
         EraseMethod::Discard => "discard that reads back as zero",
-        EraseMethod::WriteZeroes => "zeros over all of it",
+        EraseMethod::WriteZeroes => "zeros over the whole disk",
         EraseMethod::Ends => "ends only",
     }
 }
@@ -395,7 +397,7 @@ fn rows(table: &PartitionTable) -> Vec<String> {
     partitions.iter().map(row).collect()
 }
 
-/// `md/root raid1 metadata 1.2 (sda2 sdb2) spare sdc2`.
+/// Describes a new array: `md/root raid1 metadata 1.2 (sda2 sdb2) spare sdc2`.
 fn create_array(array: &CreateArray) -> String {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     let (members, spares) = array.devices.split_at(active);
@@ -415,7 +417,7 @@ fn create_array(array: &CreateArray) -> String {
 
 fn create_volume(volume: &CreateVolume, sizes: &Sizes) -> String {
     let size = match volume.size {
-        Size::Rest => format!("all that is left{}", size(sizes, &volume.device)),
+        Size::Rest => format!("remaining space{}", size(sizes, &volume.device)),
         Size::Mib(mib) => format!("{mib} MiB"),
     };
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)

@@ -1,4 +1,4 @@
-//! What runs on each disk now, as a tree for a person.
+//! Objects in use on each disk, as a tree for the operator.
 
 use super::lines::Lines;
 use super::{nothing_known, short, signature};
@@ -8,7 +8,7 @@ use crate::plan::{arrays, lvm};
 use crate::topology::Stack;
 use std::collections::BTreeSet;
 
-/// Draws the trees; what lies on several disks is drawn once.
+/// Draws the trees. An object that spans several disks is drawn once.
 pub struct Running<'a> {
     inventory: &'a Inventory,
     stack: &'a Stack<'a>,
@@ -21,7 +21,7 @@ impl<'a> Running<'a> {
         Running { inventory, stack, drawn: BTreeSet::new(), lines: Lines::default() }
     }
 
-    /// One tree for each disk of the inventory, in its order.
+    /// Returns one tree for each disk of the inventory, in order.
     pub fn trees(mut self) -> Vec<Vec<String>> {
         let mut trees = Vec::new();
         for disk in &self.inventory.disks {
@@ -32,7 +32,7 @@ impl<'a> Running<'a> {
         trees
     }
 
-    /// The disk itself, whose name is in the line above the tree.
+    /// Draws the whole disk, whose name is in the line above the tree.
     fn whole(&mut self, disk: &'a Disk) {
         self.unit(&disk.name, &disk.device, &disk.uses, 0);
         self.lines.lift(short(&disk.device));
@@ -44,7 +44,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A disk or partition, when something is on it that runs or could run.
+    /// Draws a disk or partition if something on it is active, or can be activated.
     fn unit(&mut self, name: &KernelName, device: &DevicePath, uses: &[Use], depth: usize) {
         let mut parts: Vec<String> = uses.iter().filter_map(use_in_words).collect();
         let holders = self.stack.holders(name);
@@ -60,12 +60,12 @@ impl<'a> Running<'a> {
 
     fn holder(&mut self, name: &KernelName, depth: usize) {
         let Some(device) = self.stack.stacked(name) else {
-            return self.line(depth, name, &["which nothing is known about".to_owned()]);
+            return self.line(depth, name, &["unknown device".to_owned()]);
         };
         if self.lines.is_full(depth) {
             return;
         }
-        // What the agent has put over a device to look inside is not worth a line.
+        // Overlays of the agent for inspection are omitted.
         if device.is_overlay() {
             if !self.drawn.insert(&device.name) {
                 return;
@@ -88,7 +88,7 @@ impl<'a> Running<'a> {
         self.partitions(&device.table, depth + 1);
     }
 
-    /// An array or group on a device that nothing holds.
+    /// Returns the inactive arrays and groups on a device without holders.
     fn dormant(&self, device: &DevicePath) -> Vec<String> {
         let arrays = self.stack.arrays_on(device).iter().filter(|array| array.running.is_none());
         let groups = self.stack.groups_on(device).iter();

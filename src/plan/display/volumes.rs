@@ -1,4 +1,4 @@
-//! The table of the volumes of Kubernetes: each with its device and its verdict.
+//! Table of the Kubernetes volumes: device and verdict of each.
 
 use super::short;
 use crate::plan::{PersistentVerdict, PersistentVolume};
@@ -14,11 +14,11 @@ pub fn volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt:
     writeln!(f, "{}", columns(&rows))
 }
 
-/// What is said in place of a path.
+/// Returns the text for a path that does not exist or is not known yet.
 fn unknown(volume: &PersistentVolume) -> String {
     match volume.verdict {
         PersistentVerdict::Leave => "none: marked for deletion".to_owned(),
-        _ => format!("by LVM's UUID of {}", short(&volume.device)),
+        _ => format!("from the LVM UUID of {}", short(&volume.device)),
     }
 }
 

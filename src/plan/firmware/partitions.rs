@@ -14,7 +14,7 @@ use uuid::Uuid;
 pub enum PartitionFate {
     Destroyed(DevicePath),
     Preserved(DevicePath),
-    /// No readable disk has it, and this disk cannot be read.
+    /// No readable disk has it, and the content of this disk is unknown.
     Unread(DevicePath),
     Absent,
 }
@@ -23,14 +23,14 @@ pub enum PartitionFate {
 pub struct Partitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
-    /// Preserved disk whose content is not known.
+    /// Preserved disk whose content is unknown.
     unread: Option<DevicePath>,
     /// Preserved disk with an MBR.
     mbr: Option<DevicePath>,
 }
 
 impl Partitions {
-    /// Without a decision, all disks are preserved.
+    /// Collects the partitions. Without a decision, all disks are preserved.
     pub fn new(inventory: &Inventory, decided: Option<&Decided>) -> Partitions {
         let is_made = |verdict: Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
@@ -50,7 +50,7 @@ impl Partitions {
             tables.flat_map(|(table, _)| &table.partitions).filter_map(by_guid).gather()
         };
         let mut preserved: BTreeMap<Uuid, DevicePath> = of(false);
-        // A repeated attempt gives partitions the GUIDs that they have.
+        // A repeated attempt recreates partitions with the same GUIDs.
         let new = decided.iter().flat_map(|decided| &decided.tables).flat_map(|table| &table.partitions);
         preserved.extend(new.map(|partition| (partition.guid, partition.device.clone())));
         let kept = || inventory.disks.iter().filter(|disk| !made.contains(&disk.name));
@@ -63,7 +63,7 @@ impl Partitions {
         }
     }
 
-    /// A GUID that a preserved disk has as well belongs to that one: disks are copied.
+    /// Returns the fate of the partition with this GUID. If a preserved disk has the GUID as well, as a copy does, that partition counts.
     pub fn fate(&self, guid: Uuid) -> PartitionFate {
         if let Some(device) = self.preserved.get(&guid) {
             return PartitionFate::Preserved(device.clone());
@@ -74,13 +74,13 @@ impl Partitions {
         self.unread.clone().map_or(PartitionFate::Absent, PartitionFate::Unread)
     }
 
-    /// Inventories do not contain the signature of an MBR, so that any preserved one may be meant.
+    /// Returns the fate of an MBR partition. Inventories do not contain the signature of an MBR, so any preserved one may be meant.
     pub fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)
     }
 
-    /// Returns whether a disk with partitions, or with unknown content, stays.
+    /// Returns whether a disk with partitions, or with unknown content, is preserved.
     pub fn has_preserved(&self) -> bool {
         !self.preserved.is_empty() || self.unread.is_some() || self.mbr.is_some()
     }

@@ -1,4 +1,4 @@
-//! Finds the devices that have a volume's UUID.
+//! Devices that have the UUID of a Kubernetes volume.
 
 use super::super::verdict::Deciding;
 use super::super::{Mode, Verdict, display};
@@ -8,20 +8,20 @@ use crate::topology::{Unit, units};
 use crate::volume::{Content, Volume};
 use uuid::Uuid;
 
-/// Devices with one UUID that are compared with each other.
+/// Maximum number of devices with one UUID that are compared with each other.
 const MAXIMUM_COMPARED: usize = 32;
 
-/// A device that has the UUID of a volume.
+/// A device that has the UUID of a Kubernetes volume.
 #[derive(Clone, Copy)]
 pub(super) struct Carrier<'a> {
     pub device: &'a DevicePath,
     pub unit: Unit<'a>,
-    /// The UUID is where the volume's mode puts it, and the device has no second signature.
+    /// Whether the UUID is at the place for the mode of the volume, and the device has no second signature.
     pub is_plain: bool,
 }
 
 impl<'a> Deciding<'a> {
-    /// Returns all devices with the volume's UUID. Parts of an array or of another device are left out if the assembled device has it.
+    /// Returns all devices with the volume's UUID. Parts of an array or of another device are omitted if the assembled device has it.
     pub(super) fn carriers(&self, volume: &Volume) -> Vec<Carrier<'a>> {
         let all: Vec<Carrier> =
             units(self.inventory).filter_map(|(device, unit)| carrier(volume, device, unit)).collect();
@@ -39,8 +39,7 @@ impl<'a> Deciding<'a> {
 
     /// Returns the preserved device with the volume's UUID.
     ///
-    /// # Errors
-    /// Several devices have it, or the device has something else too, or another filesystem.
+    /// # Errors Several devices have it, or the device has other content too, or a different filesystem.
     pub(super) fn found(&self, volume: &Volume) -> Result<Option<(&'a DevicePath, Unit<'a>)>, String> {
         let carriers = self.carriers(volume);
         let is_kept = |carrier: &&Carrier| !self.is_erased(carrier.device) && !self.is_half(volume, carrier);
@@ -62,12 +61,12 @@ impl<'a> Deciding<'a> {
             && signature.kind != format.name()
         {
             let there = display::signature(signature);
-            return Err(format!("is to be {format}, and {} has its UUID and is {there}", one.device));
+            return Err(format!("must be {format}, but {} has its UUID and contains {there}", one.device));
         }
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device with the volume's data that this reinstall wipes. The volume may name another one by now.
+    /// Returns a device with the volume's data that this reinstall wipes. The volume may refer to a different device by now.
     pub(super) fn lost(&self, volume: &Volume) -> Option<&'a DevicePath> {
         let carriers = self.carriers(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);
@@ -86,13 +85,13 @@ impl<'a> Deciding<'a> {
         self.verdicts_on(device).iter().any(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
     }
 
-    /// Returns whether a reinstall erases the device, and the operator does not give up all of its disks.
+    /// Returns whether a reinstall erases the device, and the operator does not discard all of its disks.
     fn is_lost_copy(&self, device: &DevicePath) -> bool {
         let is_given_up = self.disks_below(device).iter().all(|disk| self.is_given_up(disk));
         self.request.mode == Mode::Reinstall && self.is_erased(device) && !is_given_up
     }
 
-    /// Returns whether an earlier attempt was cut off while it made this filesystem. mkfs.xfs writes the UUID first, and the rest after it.
+    /// Returns whether an earlier attempt was interrupted while it created this filesystem. mkfs.xfs writes the UUID first.
     fn is_half(&self, volume: &Volume, carrier: &Carrier) -> bool {
         let content = on_kept(carrier.device, carrier.unit.signatures(), 0);
         self.was_cut_off(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
@@ -131,7 +130,7 @@ fn carrier<'a>(volume: &Volume, device: &'a DevicePath, unit: Unit<'a>) -> Optio
     has_uuid(unit, uid).then_some(Carrier { device, unit, is_plain })
 }
 
-/// Returns why the device with the volume's UUID cannot be taken for the volume.
+/// Explains why the device with the volume's UUID cannot be used as the volume.
 fn ambiguous(volume: &Volume, Carrier { device, unit, .. }: &Carrier) -> String {
     let uuid = volume.uid.to_string();
     let signatures: Vec<String> = unit.signatures().iter().map(display::signature).collect();

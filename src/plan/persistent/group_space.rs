@@ -1,17 +1,13 @@
-//! Whether LVM can add a volume to a kept group, as far as the inventory tells. The rehearsal tries the rest.
+//! Check whether LVM can add a volume to a preserved group, as far as the inventory shows. The rehearsal covers the rest.
 //!
-//! | the group | a new volume |
-//! |---|---|
-//! | has read-only metadata | refused |
-//! | has as many volumes as its limit | refused |
-//! | has less free space on allocatable physical volumes than the volume needs | refused |
-//! | allocates contiguously, and has no free area of that size | refused |
-//! | anything else | tried in the rehearsal, over snapshots |
+//! | the group | a new volume | |---|---| | has read-only metadata | refused | | has as many volumes as its limit | refused | | has less
+//! free space on allocatable physical volumes than the volume needs | refused | | allocates contiguously, and has no free area of that size
+//! | refused | | anything else | tried in the rehearsal, on snapshots |
 
 use crate::inventory::{GroupAllocation, VolumeGroup};
 use crate::text;
 
-/// Why no volume of this size can be added, after those of the sizes `added`. `None` if nothing is known to prevent it.
+/// Returns why no volume of this size can be added, after those of the sizes `added`. `None` if no obstacle is known.
 pub fn obstacle(group: &VolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     let Some(allocation) = &group.allocation else {
@@ -35,12 +31,12 @@ pub fn obstacle(group: &VolumeGroup, size_bytes: u64, added: &[u64]) -> Option<S
         .or_else(|| fragmented(name, size_bytes, allocation))
 }
 
-/// The same for an inventory that tells only how much is free.
+/// Like [`obstacle`], for an inventory that contains only the amount of free space.
 fn old_obstacle(group: &VolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     match group.free_bytes {
         Some(free) => too_little(name, size_bytes, free, 0, added),
-        None => Some(format!("is new in vg:{name}, and how much is free there is not known: read the inventory anew")),
+        None => Some(format!("is new in vg:{name}, whose free space is unknown; read the inventory again")),
     }
 }
 

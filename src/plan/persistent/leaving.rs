@@ -1,5 +1,5 @@
-//! Volumes that are marked for deletion (`metadata.deletionTimestamp`): what is there stays, and nothing is prepared for them. When their
-//! data may go is decided in Kubernetes, and the list tells it: then they are not in it.
+//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data stay, and nothing is prepared. Kubernetes
+//! decides when the data may be deleted; the volume is then no longer in the list.
 
 use super::super::devices::{Fate, Size};
 use super::super::verdict::Deciding;
@@ -11,12 +11,11 @@ use crate::order::Gather;
 use crate::volume::{Content, Source, Volume};
 
 impl Deciding<'_> {
-    /// | the volume, on this machine | |
-    /// |---|---|
-    /// | is on a device that stays | kept |
-    /// | is on one that this reinstall makes anew | refused, as one that is not marked: somebody may still use it |
-    /// | may be in a group or a filesystem that is encrypted, and that this reinstall makes anew without having looked into it | refused |
-    /// | is nowhere | left: nothing is written for it |
+    /// Decides on a volume that is marked for deletion.
+    ///
+    /// | the volume, on this machine | | |---|---| | is on a device that is not wiped | kept | | is on a device that this reinstall
+    /// recreates | refused, like an unmarked one: it may still be in use | | may be in an encrypted group or filesystem that this reinstall
+    /// recreates without having opened it | refused | | does not exist | left: nothing is written for it |
     pub(super) fn decide_deleted(&mut self, volume: &Volume) -> Result<Decision, Refused> {
         let decision = match &volume.source {
             Source::Raw(path) => self.leave_raw(volume, Some(path)),
@@ -26,13 +25,13 @@ impl Deciding<'_> {
         }?;
         match self.unseen(volume).filter(|_| decision.verdict == PersistentVerdict::Leave) {
             Some(what) => Err(Some(format!(
-                "is marked for deletion, and nobody sees whether its data are in {what}, which is encrypted and which this reinstall makes anew: take it out of the list when nobody uses it any more"
+                "is marked for deletion, and its data may be in {what}, which is encrypted and will be recreated by this reinstall; remove the volume from the list once it is no longer used"
             ))),
             None => Ok(decision),
         }
     }
 
-    /// What is encrypted, has not been opened because it is made anew, and may have the volume.
+    /// Returns the encrypted object that was not opened because it is recreated, and that may contain the volume.
     fn unseen(&self, volume: &Volume) -> Option<String> {
         let group = match &volume.source {
             Source::Logical { group, .. } => self.layout.volumegroups.iter().find(|listed| listed.name == *group),
@@ -63,7 +62,7 @@ impl Deciding<'_> {
             return Err(Some(wiped(lost.device)));
         }
         let named = path.map(|path| DevicePath::from(path.as_str())).unwrap_or_default();
-        // A block volume of LVM has no UUID of its own: it is the volume of the layout.
+        // A block volume of LVM has no UUID of its own: it is the logical volume of the layout.
         if let (Some(path), Content::Block) = (path, &volume.content)
             && let Some(Item::Volume(listed)) = self.graph.device(path).map(|node| self.graph.nodes[node].item)
             && let Some((uuid, size_bytes)) = self.logical_there(&listed.volumegroup, &listed.name)
@@ -104,7 +103,7 @@ impl Deciding<'_> {
         Ok(Decision { disks: disks.gather(), ..kept(device, size_bytes, path) })
     }
 
-    /// A volume of LVM of these names: its persistent path, and its bytes.
+    /// Returns the persistent path and the size of the logical volume with these names.
     fn logical_there(&self, group: &str, name: &str) -> Option<(String, u64)> {
         let groups = self.inventory.groups.iter().filter(|is| is.name == group);
         let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
@@ -132,7 +131,7 @@ impl Deciding<'_> {
 
 fn wiped(device: &DevicePath) -> String {
     format!(
-        "is marked for deletion, and its data are on {device}, which this reinstall makes anew: take it out of the list when nobody uses it any more"
+        "is marked for deletion, and its data are on {device}, which this reinstall recreates; remove the volume from the list once it is no longer used"
     )
 }
 

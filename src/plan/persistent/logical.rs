@@ -1,4 +1,4 @@
-//! Volumes of their own in a group of the layout, made or kept.
+//! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
 use super::super::capacity::{self, EXTENT_BYTES, NoRoom};
 use super::super::devices::{Fate, Size as Known};
@@ -25,18 +25,18 @@ impl<'a> Deciding<'a> {
         let layout = self.layout;
         if layout.logicalvolumes.iter().any(|listed| listed.volumegroup == group && listed.name == volume.name) {
             return Err(Some(format!(
-                "is called like a volume that the layout has in vg:{group}: name it as rawBlockDevice"
+                "has the name of a volume that the layout has in vg:{group}; list it as rawBlockDevice"
             )));
         }
         let Some(listed) = layout.volumegroups.iter().find(|listed| listed.name == group) else {
-            return Err(Some(format!("is to be in vg:{group}, which is no group of the layout")));
+            return Err(Some(format!("requires vg:{group}, which is not in the layout")));
         };
-        // A group that is missing here was refused.
+        // A missing group was refused.
         let Some(found) = self.groups.get(group) else { return Err(None) };
         let (fate, kept) = (found.fate, found.kept);
         if is_lost(self.request.mode, fate) {
-            let why = "which a reinstall wipes: say wipeonreinstall: false for its disks";
-            return Err(Some(format!("is to be in vg:{group}, {why}")));
+            let why = "which a reinstall wipes; set wipeonreinstall: false for its disks";
+            return Err(Some(format!("requires vg:{group}, {why}")));
         }
         let mib = size_bytes.div_ceil(MIB);
         let create = CreateVolume {
@@ -61,8 +61,8 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Keeps the volume where it is found: by its UUID, or by the recorded LVM UUID of a `Block` volume. The logical volume may have been
-    /// renamed since. A volume that has its name is left to the caller, as is the refusal of another one with that name.
+    /// Keeps the volume under its present name if it was renamed: found by its UUID, or by the recorded LVM UUID of a `Block` volume. A
+    /// volume with its own name is left to the caller, as is the refusal of another volume with that name.
     fn keep_renamed(
         &mut self,
         volume: &Volume,
@@ -73,7 +73,7 @@ impl<'a> Deciding<'a> {
             return self.keep_recorded(volume, named, same_name);
         }
         let Some((device, unit)) = self.found(volume)?.filter(|_| same_name.is_none()) else { return Ok(None) };
-        self.warn(format!("volume {} names {named}, and is kept on {device}, which has its UUID", volume.name));
+        self.warn(format!("volume {} names {named}, but is kept on {device}, which has its UUID", volume.name));
         Ok(Some(self.keep_raw(volume, None, device, unit)))
     }
 
@@ -92,11 +92,11 @@ impl<'a> Deciding<'a> {
         let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
         if found.health == Health::Lost {
             return Err(Some(format!(
-                "cannot be kept on {device}, which was {named}: not all of its data are there; put the missing disk back"
+                "cannot be kept on {device}, which was {named}: part of its data are missing; attach the missing disk"
             )));
         }
         self.warn(format!(
-            "volume {} names {named}, and is kept on {device}, which has the recorded LVM UUID",
+            "volume {} names {named}, but is kept on {device}, which has the recorded LVM UUID",
             volume.name
         ));
         Ok(Some(Decision {
@@ -131,7 +131,7 @@ impl<'a> Deciding<'a> {
         Ok(self.created(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Make))
     }
 
-    /// The only write that a kept disk gets: new extents, and LVM's record of them.
+    /// Adds the volume to a preserved group. The only writes to its disks are new extents, and LVM's record of them.
     fn add_logical(
         &mut self,
         volume: &Volume,
@@ -143,13 +143,13 @@ impl<'a> Deciding<'a> {
         let group = &create.group;
         if kept.physical.iter().any(|physical| physical.device.is_none()) {
             return Err(Some(format!(
-                "is new in vg:{group}, which is kept without a physical volume: nothing is added to it"
+                "is new in vg:{group}, which lacks a physical volume, so no volume can be added"
             )));
         }
         let disks: BTreeSet<KernelName> = kept.devices().flat_map(|device| self.disks_below(device)).gather();
         let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
-            return Err(Some(format!("is new in vg:{group}, and {} is read-only: it cannot be written", disk.device)));
+            return Err(Some(format!("is new in vg:{group}, but {} is read-only", disk.device)));
         }
         let extent = kept.extent_bytes.max(1);
         let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);
@@ -163,7 +163,7 @@ impl<'a> Deciding<'a> {
         Ok(self.created(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
     }
 
-    /// What the next attempt must know when this one is cut off.
+    /// Records the new volume for the next attempt, in case this one is interrupted.
     fn extend(&mut self, group: &str, volume: &Volume, create: &CreateVolume, on: &[LayoutPath]) {
         self.decided.persistent.extended.insert(create.group.clone());
         if let Content::Filesystem { .. } = volume.content {
@@ -210,7 +210,7 @@ impl<'a> Deciding<'a> {
         PreparePersistent { name, uid, device, create, must_be_blank: false, filling }
     }
 
-    /// A volume of that name is in the kept group: it is the one that is meant, or the plan is refused.
+    /// Keeps the logical volume with that name in the preserved group if it is the requested one.
     fn keep_logical(
         &mut self,
         volume: &Volume,
@@ -221,13 +221,13 @@ impl<'a> Deciding<'a> {
         on: &[LayoutPath],
     ) -> Result<Decision, Refused> {
         let device = create.device.clone();
-        let refuse = |why: String| Err(Some(format!("is to be {device}, {why}")));
+        let refuse = |why: String| Err(Some(format!("cannot be {device}: {why}")));
         if found.health == Health::Lost {
-            return refuse("and not all of its data are there".to_owned());
+            return refuse("part of its data are missing".to_owned());
         }
         if found.size_bytes < size_bytes {
             let (is, wanted) = (text::bytes(found.size_bytes), text::bytes(size_bytes));
-            return refuse(format!("which is there with {is} and not {wanted}"));
+            return refuse(format!("its size is {is} instead of {wanted}"));
         }
         let running = found.running.as_ref().and_then(|name| self.stack.stacked(name));
         let disks = kept.devices().flat_map(|device| self.disks_below(device)).collect();
@@ -243,17 +243,17 @@ impl<'a> Deciding<'a> {
         };
         if volume.content == Content::Block {
             if let Some(other) = running.and_then(|running| self.whose_filesystem(&running.signatures)) {
-                return refuse(format!("on which the filesystem of volume {other} is"));
+                return refuse(format!("it contains the filesystem of volume {other}"));
             }
             return Ok(Decision { persistent: Persistent::Known(mapping_path(&kept.uuid, &found.uuid)), ..is });
         }
         let elsewhere = self.found(volume)?;
         let Some(running) = running else {
-            return refuse("which is not active, so that nothing is known of what is on it".to_owned());
+            return refuse("it is not active, so its content is unknown".to_owned());
         };
         match elsewhere {
             Some((carrier, _)) if *carrier == running.device => return Ok(is),
-            Some((carrier, _)) => return refuse(format!("and its UUID is on {carrier}")),
+            Some((carrier, _)) => return refuse(format!("the UUID of the volume is on {carrier}")),
             None => {}
         }
         let content = on_kept(&running.device, &running.signatures, found.size_bytes);
@@ -261,15 +261,15 @@ impl<'a> Deciding<'a> {
         if !running.blank && !cut_off {
             let there: Vec<String> = running.signatures.iter().map(display::signature).collect();
             let there = if there.is_empty() { display::nothing_known(false).to_owned() } else { there.join(" and ") };
-            return refuse(format!("which does not have its UUID: there is {there}"));
+            return refuse(format!("it does not have the UUID of the volume, but contains {there}"));
         }
         if let Some(how) = &found.entangled {
-            return refuse(format!("which {how}: end that in the installed system"));
+            return refuse(format!("it {how}; undo that in the installed system"));
         }
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);
         }
-        // What the attempt before this one has made and not filled.
+        // A previous attempt created the logical volume, but did not initialize it.
         self.extend(&kept.uuid, volume, &create, on);
         self.activate(&create);
         let filling = self.filling(volume, &device, true);

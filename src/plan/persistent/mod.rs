@@ -1,16 +1,12 @@
-//! Volumes of Kubernetes: made, kept, or added to what is kept.
+//! Kubernetes volumes: created, kept, or added to preserved objects.
 //!
-//! A translation of the table in docs/plan.md.
+//! An implementation of the table in docs/plan.md.
 //!
-//! | | |
-//! |---|---|
-//! | its UUID is on a device that stays | kept, wherever that is |
-//! | a blank disk that the layout does not name | made: the volume names that disk, and nothing else is written to it |
-//! | a device that this plan makes | made; refused where that is on a disk which this reinstall wipes |
-//! | free space of a kept group, a new file in a kept filesystem | added |
-//! | it was prepared before, and its data are not found | refused: they may be on a disk that is not seen ([`prepared`]) |
-//! | it is marked for deletion | kept where it is there, and left where it is not |
-//! | anything else | refused, by the volume's name |
+//! | | | |---|---| | its UUID is on a device that is not wiped | kept, wherever that is | | a blank disk that the layout does not list |
+//! created: the volume names that disk, and nothing else is written to it | | a device that this plan creates | created; refused on a disk
+//! that this reinstall wipes | | free space of a preserved group, a new file in a preserved filesystem | added | | it was prepared before,
+//! and its data are not found | refused: they may be on a disk that is absent or unreadable ([`prepared`]) | | it is marked for deletion |
+//! kept if it exists, otherwise left | | anything else | refused, by the name of the volume |
 
 mod carriers;
 mod group_space;
@@ -37,27 +33,27 @@ use crate::order;
 use crate::volume::{Content, Source, Volume};
 use std::collections::BTreeSet;
 
-/// What was decided of all volumes.
+/// Decisions on all Kubernetes volumes.
 #[derive(Default)]
 pub struct Decisions {
-    /// In the order of the list.
+    /// Volumes in the order of the list.
     pub planned: Vec<PersistentVolume>,
     pub prepared: Vec<Prepared>,
     pub prepares: Vec<PreparePersistent>,
     pub sparse: Vec<SparseVolume>,
     pub trials: Vec<TryFilesystem>,
-    /// Disks that the layout does not name, and that are written for a volume.
+    /// Disks that the layout does not list and that are written for a volume.
     pub written: Vec<KernelName>,
     /// Volumes that the marker records.
     pub records: Vec<RecordedVolume>,
-    /// Kept groups that get a volume.
+    /// Preserved groups to which a volume is added.
     pub extended: BTreeSet<String>,
 }
 
-/// A table, and something to partition.
+/// Minimum size of a volume: a partition table, and space for a partition.
 const LEAST_BYTES: u64 = 4 * MIB;
 
-/// What becomes of one volume.
+/// Decision on one volume.
 struct Decision {
     device: DevicePath,
     disks: BTreeSet<KernelName>,
@@ -68,7 +64,7 @@ struct Decision {
     persistent: Persistent,
 }
 
-/// Why a volume is refused. `None`: what it lies on was refused.
+/// Reason why a volume is refused; `None` if an object below it was refused.
 pub type Refused = Option<String>;
 
 impl<'a> Deciding<'a> {
@@ -79,7 +75,7 @@ impl<'a> Deciding<'a> {
             Err(problems) => return self.decided.problems.extend(problems),
         };
         let mut order: Vec<usize> = (0..volumes.len()).collect();
-        // What is looked for takes only what nobody has named.
+        // Volumes with hints come last: they take only disks that no other volume names.
         order::by_key(&mut order, |&index| matches!(volumes[index].source, Source::Discover(_)));
         let mut decisions: Vec<(usize, Decision)> = Vec::new();
         for index in order {
@@ -87,7 +83,7 @@ impl<'a> Deciding<'a> {
             let decided = match volume.is_of(&hostname) {
                 true if volume.deleted => self.decide_deleted(volume),
                 true => self.refuse_hidden(volume).and_then(|()| self.decide_volume(volume)),
-                false => Err(Some(format!("is of the node {}, and this machine is {hostname}", volume.node))),
+                false => Err(Some(format!("belongs to node {}, but this machine is {hostname}", volume.node))),
             };
             match decided {
                 Ok(decision) => decisions.push((index, decision)),
@@ -167,7 +163,7 @@ impl<'a> Deciding<'a> {
         decided.prepared.push(Prepared { volume: volume.clone(), device, is_part, persistent, size_bytes });
     }
 
-    /// The volume of the list whose filesystem this is.
+    /// Returns the name of the listed volume with this filesystem.
     fn whose_filesystem(&self, signatures: &[Signature]) -> Option<String> {
         let [one] = signatures else { return None };
         let volumes = self.request.assigned.allocation.volumes().unwrap_or_default();
@@ -175,7 +171,7 @@ impl<'a> Deciding<'a> {
         volumes.into_iter().find(is_it).map(|volume| volume.name)
     }
 
-    /// The filesystem or the partition that a volume gets on this device; a block volume of LVM gets nothing.
+    /// Returns the filesystem or partition that is created for a volume on this device; nothing for a block volume of LVM.
     fn filling(&mut self, volume: &Volume, device: &DevicePath, is_logical: bool) -> Filling {
         match &volume.content {
             Content::Filesystem { format, options } => Filling::Filesystem(MakeFilesystem {
@@ -201,20 +197,20 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// A disk that no layout names belongs to the allocation from here on.
+    /// Reserves an unlisted disk for the allocation.
     fn take_name(&mut self, disk: &Disk) {
         if self.set_verdict(&disk.name, Verdict::Volumes).is_none() {
             self.decided.identities.push(super::DiskIdentity::of(disk));
         }
     }
 
-    /// A disk that the layout does not name.
+    /// Returns whether the layout does not list the disk.
     fn is_unlisted(&self, disk: &Disk) -> bool {
         !self.found.values().any(|found| found.name == disk.name)
     }
 }
 
-/// Devices are compared with those of an attempt that was cut off as if they were kept.
+/// Returns the device as if it were preserved, for comparison with those of an interrupted attempt.
 fn on_kept<'a>(device: &DevicePath, signatures: &'a [Signature], size_bytes: u64) -> Device<'a> {
     Device {
         path: device.clone(),
@@ -234,7 +230,7 @@ fn place(volume: &Volume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// What the kernel and udev will show in the installed system, on all but arrays.
+/// Returns the path of the volume in the installed system, from the kernel and udev, on any device except arrays.
 fn persistent(volume: &Volume) -> Persistent {
     Persistent::Known(match volume.content {
         Content::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),
@@ -243,7 +239,7 @@ fn persistent(volume: &Volume) -> Persistent {
 }
 
 fn lies_on_wiped(device: &DevicePath) -> String {
-    format!("lies on {device}, which a reinstall wipes: say wipeonreinstall: false for its disks")
+    format!("lies on {device}, which a reinstall wipes; set wipeonreinstall: false for its disks")
 }
 
 fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {
@@ -256,20 +252,20 @@ fn too_small(volume: &Volume, decision: &Decision) -> Option<String> {
         _ => return None,
     };
     let (existing, required) = (crate::text::bytes(existing), crate::text::bytes(required));
-    Some(format!("has {existing} on {}, and {} needs {required}", decision.device, volume.content))
+    Some(format!("has {existing} on {}, but {} requires {required}", decision.device, volume.content))
 }
 
-/// What the disks beneath are called, for a sentence.
+/// Lists the disks of the machine for a message.
 fn names(inventory: &Inventory) -> String {
     let disks: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
-    if disks.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", disks.join(", ")) }
+    if disks.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", disks.join(", ")) }
 }
 
 fn is_of_disk(disk: &Disk, path: &LayoutPath) -> bool {
     disk.is(path.as_str())
 }
 
-/// Does a reinstall of this mode wipe what is made there now?
+/// Returns whether a device with this fate is wiped by a reinstall.
 fn is_lost(mode: Mode, fate: Fate) -> bool {
     mode == Mode::Reinstall && fate == Fate::Wiped
 }

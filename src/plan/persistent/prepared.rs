@@ -1,12 +1,10 @@
-//! Refuses to prepare a volume a second time while its data may exist.
+//! Refuses to prepare a Kubernetes volume a second time while its data may exist.
 //!
-//! | the volume is not found on a device that stays, and | this plan prepares it |
-//! |---|---|
-//! | a file or a device with its UUID is elsewhere in the machine, on a disk that stays | refused |
-//! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator gives up the recorded disks |
-//! | an attempt was about to prepare it on a disk that is not in the machine | refused |
-//! | neither control plane nor marker records volumes, and something that cannot be looked into may have it | refused |
-//! | otherwise | yes |
+//! | the volume is not found on a device that is not wiped, and | this plan prepares it | |---|---| | a file or a device with its UUID is
+//! elsewhere in the machine, on a disk that is not wiped | refused | | the control plane or an install marker records that it was prepared
+//! | refused, unless the plan erases the recorded data, or the operator discards the recorded disks | | an attempt was preparing it on a
+//! disk that is absent | refused | | neither control plane nor marker records volumes, and an object that could not be inspected may
+//! contain it | refused | | otherwise | yes |
 
 use super::super::identity_words::record_in_words;
 use super::super::same::{Shared, looks_like, may_be};
@@ -21,11 +19,11 @@ use crate::topology::units;
 use crate::volume::{Content, Source, Volume};
 use uuid::Uuid;
 
-/// Remedy that every operator has: Kubernetes identifies a volume by the UID of its resource.
+/// Remedy that is available to every operator: Kubernetes identifies a volume by the UID of its resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
 
 impl<'a> Deciding<'a> {
-    /// Decides whether a volume that is not on any device that stays may be prepared.
+    /// Checks whether a volume may be prepared that was not found on a device that is not wiped.
     pub(super) fn refuse_second_copy(&mut self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
         let device = &decision.device;
         if let Some((carrier, _)) = self.found(volume)? {
@@ -49,7 +47,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Returns the latest record of the volume: of the control plane, or of a marker in the machine.
+    /// Returns the latest record of the volume, from the control plane or from a marker on the disks.
     pub(super) fn record_of(&self, volume: &Volume) -> Option<&'a RecordedVolume> {
         let uid = volume.uid.to_string();
         let mut markers: Vec<&Marker> = self.all_markers().collect();
@@ -60,7 +58,7 @@ impl<'a> Deciding<'a> {
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
     }
 
-    /// Returns the markers of every installation: the UID of a resource is unique.
+    /// Returns the markers of all installations, because the UID of a resource is unique.
     fn all_markers(&self) -> impl Iterator<Item = &'a Marker> + use<'a> {
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -78,7 +76,10 @@ impl<'a> Deciding<'a> {
         }
         let was = was_prepared(record);
         if self.are_given_up(&record.disks) {
-            self.warn(format!("volume {} {was}: the operator gives that up, and it is prepared again", volume.name));
+            self.warn(format!(
+                "volume {} {was}: the operator discards those data, and it is prepared again",
+                volume.name
+            ));
             return Ok(());
         }
         let serials: Vec<&str> = record.disks.iter().map(|disk| disk.serial.as_str()).collect();
@@ -89,7 +90,7 @@ impl<'a> Deciding<'a> {
             false => String::new(),
         };
         Err(Some(format!(
-            "cannot be prepared on {}: it {was}, and no device of this machine has its {}; put back what it was on. If its data are lost, {give_up}{REPLACE}",
+            "cannot be prepared on {}: it {was}, and no device of this machine has its {}; attach the device that it was on. If its data are lost, {give_up}{REPLACE}",
             decision.device,
             identifier(volume),
         )))
@@ -111,7 +112,7 @@ impl<'a> Deciding<'a> {
         is_seen || has_file || recorded || all_erased
     }
 
-    /// Returns the logical volume with the recorded LVM UUIDs, whatever its name is now.
+    /// Returns the logical volume with the recorded LVM UUIDs, whatever its present name is.
     pub(super) fn recorded_logical(
         &self,
         record: &RecordedVolume,
@@ -129,7 +130,7 @@ impl<'a> Deciding<'a> {
         !disks.is_empty() && disks.iter().all(is_named)
     }
 
-    /// Refuses a volume that an interrupted attempt was about to prepare on a disk that is missing now.
+    /// Refuses a volume that an interrupted attempt was preparing on a disk that is now absent.
     fn refuse_unfinished(&self, volume: &Volume, decision: &Decision) -> Result<(), Refused> {
         let begun_on = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
         let uuid = volume.uid.to_string();
@@ -141,7 +142,7 @@ impl<'a> Deciding<'a> {
             begun_on.iter().filter(|disk| disk.making.iter().any(|making| making.uuid.as_ref() == Some(&uuid)));
         match on.find(|disk| !is_there(disk)) {
             Some(gone) => Err(Some(format!(
-                "cannot be prepared on {}: an attempt was cut off that was about to prepare it on {}, which was {} and is not in the machine; put that disk back, or {REPLACE}",
+                "cannot be prepared on {}: an interrupted attempt was preparing it on {}, which was {} and is absent; attach that disk, or {REPLACE}",
                 decision.device,
                 gone.device,
                 record_in_words(gone)
@@ -158,14 +159,14 @@ impl<'a> Deciding<'a> {
         }
         match self.unseen_carrier() {
             Some(what) => Err(Some(format!(
-                "cannot be prepared on {}: it is not recorded whether it was prepared before, and its content may be in {what}, which was not seen; make that readable, or reinstall once without this volume in the list: then the marker records that it is new",
+                "cannot be prepared on {}: it is not recorded whether it was prepared before, and its content may be in {what}, which could not be inspected; make that readable, or reinstall once without this volume in the list: the marker then records that it is new",
                 decision.device
             ))),
             None => Ok(()),
         }
     }
 
-    /// Returns whether the control plane or this installation's marker lists what was prepared.
+    /// Returns whether the control plane or the marker of this installation has a list of prepared volumes.
     fn records_volumes(&self) -> bool {
         let is_installed = self.request.claim.as_ref().is_some_and(Claim::is_installed);
         let is_listed = is_installed && self.request.assigned.allocation.prepared_volumes.is_some();
@@ -178,7 +179,7 @@ impl<'a> Deciding<'a> {
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
     }
 
-    /// Names an object that is not erased, may contain the device of a volume, and was not seen.
+    /// Describes an object that is not erased, may contain the device of a volume, and could not be inspected.
     fn unseen_carrier(&self) -> Option<String> {
         let objects = self.inventory.opaque_objects().into_iter();
         let mut carriers = objects.filter(OpaqueObject::may_contain_devices);
@@ -192,7 +193,7 @@ fn is_alike(record: &MarkedDisk, disk: &Disk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }
 
-/// `was prepared on /dev/sdc (the disk with serial S4X (400 GB))`.
+/// Describes the record of a volume: `was prepared on /dev/sdc, the disk with serial S4X (400 GB)`.
 fn was_prepared(record: &RecordedVolume) -> String {
     let disks: Vec<String> = record.disks.iter().map(record_in_words).collect();
     match (record.device.as_str(), disks.is_empty()) {

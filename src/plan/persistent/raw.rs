@@ -1,4 +1,4 @@
-//! Volumes on block devices: a blank disk that the layout does not name, or a device of the layout.
+//! Kubernetes volumes on block devices: a blank disk that the layout does not list, or a device of the layout.
 
 use super::super::devices::{Device, Fate, Size};
 use super::super::verdict::{ArrayFate, Deciding};
@@ -14,14 +14,14 @@ use crate::volume::{Content, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// What a path means.
+/// Target of a path in the list of volumes.
 enum Means<'a> {
     Layout(LayoutPath),
     Unlisted(&'a Disk),
 }
 
 impl<'a> Deciding<'a> {
-    /// A volume without a path was found by its UUID.
+    /// Decides on a volume on a block device. A volume without a path was found by its UUID.
     pub(super) fn decide_raw(&mut self, volume: &Volume, path: Option<&LayoutPath>) -> Result<Decision, Refused> {
         if let Some((device, unit)) = self.found(volume)? {
             return Ok(self.keep_raw(volume, path, device, unit));
@@ -41,7 +41,7 @@ impl<'a> Deciding<'a> {
         unit: Unit<'a>,
     ) -> Decision {
         let disks = self.disks_below(device);
-        // A block volume is named by the device of which it is a partition.
+        // A path to a block volume refers to the device of which it is a partition.
         let whole = self.stack.whole_of(device).and_then(|whole| whole.device()).unwrap_or(device);
         if let Some(path) = path {
             let is_there = |device: &DevicePath| match self.inventory.disk(path.as_str()) {
@@ -49,7 +49,7 @@ impl<'a> Deciding<'a> {
                 None => self.devices.path(path).is_none_or(|(now, later)| device == now || device == later),
             };
             if !is_there(device) && !is_there(whole) {
-                let said = format!("volume {} names {path}, and is kept on {device}, which has its UUID", volume.name);
+                let said = format!("volume {} names {path}, but is kept on {device}, which has its UUID", volume.name);
                 self.warn(said);
             }
         }
@@ -69,7 +69,7 @@ impl<'a> Deciding<'a> {
         Decision { device, disks, verdict, size, sector_bytes, prepare: None, persistent }
     }
 
-    /// The layout's devices by its own names; disks and their partitions by any of their names.
+    /// Resolves a path: devices of the layout by the names in the layout, disks and their partitions by any of their names.
     fn meant(&self, path: &LayoutPath) -> Result<Means<'a>, Refused> {
         if self.devices.path(path).is_some() {
             return Ok(Means::Layout(path.clone()));
@@ -95,20 +95,20 @@ impl<'a> Deciding<'a> {
         let is_there = units(inventory).any(|(device, _)| *device == path.as_str());
         Err(Some(match is_there {
             true => format!(
-                "names {path}, which is neither a disk nor a device of the layout: a volume takes a blank disk, or a device that the layout has for it"
+                "names {path}, which is neither a disk nor a device of the layout: list a blank disk, or an unused device of the layout"
             ),
             false => format!("names {path}, which does not exist on given hardware: {}", names(inventory)),
         }))
     }
 
-    /// A disk that only this volume names. It is written only when nothing is on it.
+    /// Decides on a disk that only this volume names. It is written only if it is blank.
     pub(super) fn take_disk(&mut self, volume: &Volume, disk: &'a Disk) -> Result<Decision, Refused> {
         let refuse = |why: String| Err(Some(why));
         if self.verdicts.contains_key(&disk.name) {
-            return refuse(format!("names {}, which another volume has", disk.device));
+            return refuse(format!("names {}, which another volume uses", disk.device));
         }
         if let Some(other) = multipath::other_path(disk, self.inventory) {
-            return refuse(format!("cannot have {}: {}", disk.device, multipath::refusal(disk, other)));
+            return refuse(format!("cannot use {}: {}", disk.device, multipath::refusal(disk, other)));
         }
         let cut_off = self.is_cut_off(volume, disk);
         let parts = disk.table.iter().flat_map(|table| &table.partitions);
@@ -118,14 +118,14 @@ impl<'a> Deciding<'a> {
             return refuse(format!("names {}, which is in use", disk.device));
         }
         if let Some(why) = &disk.unreadable {
-            return refuse(format!("names {}, and what is on it cannot be read: {why}", disk.device));
+            return refuse(format!("names {}, whose content cannot be read: {why}", disk.device));
         }
         if !cut_off && (is_taken || !disk.blank) {
             let there = display::contents(disk);
-            return refuse(format!("names {}, which is not blank: there is {there}", disk.device));
+            return refuse(format!("names {}, which is not blank: it contains {there}", disk.device));
         }
         if disk.read_only {
-            return refuse(format!("names {}, which is read-only: it cannot be written", disk.device));
+            return refuse(format!("names {}, which is read-only", disk.device));
         }
         self.take_name(disk);
         self.decided.persistent.written.push(disk.name.clone());
@@ -145,13 +145,13 @@ impl<'a> Deciding<'a> {
         })
     }
 
-    /// An earlier attempt was about to prepare this volume on the disk, and has left it unfinished.
+    /// Returns whether an earlier attempt was preparing this volume on the disk, and left it unfinished.
     fn is_cut_off(&self, volume: &Volume, disk: &Disk) -> bool {
         self.was_cut_off(&on_kept(&disk.device, &disk.signatures, disk.size_bytes))
             .is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// The first blank disk that nobody names and that matches. `None`: the volume is there already.
+    /// Returns the first matching blank disk that is not used otherwise; `None` if the volume already exists.
     pub(super) fn discovered(
         &self,
         volume: &Volume,
@@ -172,17 +172,17 @@ impl<'a> Deciding<'a> {
             Some(disk) => Ok(Some(disk)),
             None => {
                 let why = |disk: &Disk| match (self.verdicts.contains_key(&disk.name), self.is_free(disk)) {
-                    (true, _) => format!("{} (is named)", disk.device),
-                    (_, false) => format!("{} (is not blank: {})", disk.device, display::contents(disk)),
+                    (true, _) => format!("{} (used by the layout or another volume)", disk.device),
+                    (_, false) => format!("{} (not blank: {})", disk.device, display::contents(disk)),
                     (_, true) => format!("{} ({})", disk.device, hints::differs(wanted, disk).join(", ")),
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
-                Err(Some(format!("finds no blank disk by its hints: {}", disks.join("; "))))
+                Err(Some(format!("cannot find a blank disk that matches its hints: {}", disks.join("; "))))
             }
         }
     }
 
-    /// Blank, named by nobody, and one that can be written.
+    /// Returns whether the disk is blank, writable and not used otherwise.
     fn is_free(&self, disk: &Disk) -> bool {
         let is_empty = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
         let is_one = multipath::other_path(disk, self.inventory).is_none();
@@ -193,7 +193,7 @@ impl<'a> Deciding<'a> {
         self.is_unlisted(disk) && !self.verdicts.contains_key(&disk.name)
     }
 
-    /// A device that the layout brings about and puts nothing on.
+    /// Decides on a device that the layout provides without content.
     fn decide_on_layout(&mut self, volume: &Volume, path: &LayoutPath) -> Result<Decision, Refused> {
         let Some(node) = self.graph.device(path) else { return Err(None) };
         let above: Vec<&Item> =
@@ -203,16 +203,16 @@ impl<'a> Deciding<'a> {
         let item = self.graph.nodes[node].item;
         let brings_image = matches!(item, Item::Disk(disk) if disk.image);
         if brings_image || !above.iter().all(is_for_it) || !self.is_for_one(path) {
-            return Err(Some(format!("names {path}, on which the layout or another volume puts something")));
+            return Err(Some(format!("names {path}, which the layout or another volume uses")));
         }
         let Some(device) = self.devices.get("volumes", path) else { return Err(None) };
         if device.absent.is_some() {
-            return Err(Some(format!("lies on {path}, which is not in the machine")));
+            return Err(Some(format!("lies on {path}, which is absent")));
         }
         self.layout_names.insert(path.clone());
         if is_lost(self.request.mode, device.fate) {
             return Err(Some(format!(
-                "lies on {path}, which a reinstall wipes: say wipeonreinstall: false for its disks"
+                "lies on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
             )));
         }
         if device.fate == Fate::Kept {
@@ -234,7 +234,7 @@ impl<'a> Deciding<'a> {
                 let Some(create) = made_here.cloned() else { return Err(None) };
                 Decision { persistent: Persistent::Made(create), ..made }
             }
-            // The partition is made with the volume's UUID, and needs nothing else.
+            // The partition is created with the volume's UUID, and needs no preparation.
             (Content::Block, Item::Partition(_)) => {
                 let mut parts = self.decided.tables.iter_mut().flat_map(|table| &mut table.partitions);
                 let Some(part) = parts.find(|part| part.device == device.path) else { return Err(None) };
@@ -250,7 +250,7 @@ impl<'a> Deciding<'a> {
         })
     }
 
-    /// A volume of LVM is a block volume as it is. All else on a kept device was found by its UUID, or is something else.
+    /// Decides on a preserved device. A logical volume is usable as a block volume; any other volume would have been found by its UUID.
     fn keep_on_layout(&mut self, volume: &Volume, device: &Device<'a>, item: Item) -> Result<Decision, Refused> {
         if let (Content::Block, Item::Volume(listed)) = (&volume.content, item) {
             let of = |group: &&crate::inventory::VolumeGroup| group.name == listed.volumegroup;
@@ -262,7 +262,7 @@ impl<'a> Deciding<'a> {
                 .flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
             let Some((group, found)) = volumes.find(|(_, found)| found.name == listed.name) else { return Err(None) };
             if let Some(other) = self.whose_filesystem(device.content.as_deref().unwrap_or_default()) {
-                return Err(Some(format!("names {}, on which the filesystem of volume {other} is", device.path)));
+                return Err(Some(format!("names {}, which contains the filesystem of volume {other}", device.path)));
             }
             return Ok(Decision {
                 device: device.path.clone(),
@@ -280,16 +280,16 @@ impl<'a> Deciding<'a> {
                 "it is blank: on a kept disk a volume is added only in the free space of a group (lvmLogicalVolume)"
                     .to_owned()
             }
-            Ok([]) => "there are data of no known kind".to_owned(),
+            Ok([]) => "there are unrecognized data".to_owned(),
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(display::signature).collect();
                 format!("there is {}", found.join(" and "))
             }
         };
-        Err(Some(format!("is to be kept on {}, which does not have its UUID: {there}", device.path)))
+        Err(Some(format!("must be kept on {}, which does not have its UUID: {there}", device.path)))
     }
 
-    /// The UUID that an array gets; none where it was refused.
+    /// Returns the UUID of a new array; `None` if the array was refused.
     fn made_array(&self, device: &DevicePath) -> Option<Uuid> {
         self.decided.arrays.iter().find_map(|fate| match fate {
             ArrayFate::Made(array) if array.device == *device => Some(array.uuid),
@@ -301,7 +301,7 @@ impl<'a> Deciding<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// At an installation all is made. What the layout promises for later is said now.
+    /// Warns about volumes on disks that a later reinstall wipes; a first installation creates them anyway.
     pub(super) fn warn_of_wipes(&mut self, volume: &Volume, on: &[LayoutPath]) {
         let below = self.graph.below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);
@@ -321,7 +321,7 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Bytes, and those of a sector.
+/// Returns the size and the sector size, in bytes.
 fn size_of(unit: Unit) -> (u64, u32) {
     match unit {
         Unit::Disk(disk) => (disk.size_bytes, disk.sector_bytes),

@@ -1,4 +1,4 @@
-//! Volumes in files of the installed system.
+//! Kubernetes volumes in files of the installed system.
 
 use super::super::devices::Size;
 use super::super::placed::FilesystemFate;
@@ -13,16 +13,15 @@ use crate::text;
 use crate::volume::{SPARSE, Source, Volume};
 
 impl<'a> Deciding<'a> {
-    /// | the filesystem that carries the file | |
-    /// |---|---|
-    /// | is made by this installation | made, and said when a reinstall makes it anew |
-    /// | is made by this reinstall, beside kept ones | refused: the file would be gone with it |
-    /// | is kept, and has the file | kept |
-    /// | is kept, and has it not | added, unless it is mounted read-only |
-    /// | cannot have a file of that size | refused |
-    /// | has too little room for what mkfs writes into the file ([`super::sparse_room`]) | refused |
+    /// Decides on a volume in a file.
+    ///
+    /// | the filesystem that contains the file | | |---|---| | is created by this installation | created, with a warning if a reinstall
+    /// recreates the filesystem | | is created by this reinstall, next to preserved ones | refused: the file would be lost | | is
+    /// preserved, and contains the file | kept | | is preserved, and does not contain it | added, unless it is mounted read-only | | does
+    /// not support a file of that size | refused | | has too little space for what mkfs writes to the file ([`super::sparse_room`]) |
+    /// refused |
     pub(super) fn decide_sparse(&mut self, volume: &Volume, size_bytes: u64) -> Result<Decision, Refused> {
-        // Something of the layout was refused.
+        // An object of the layout was refused.
         if self.decided.filesystems.len() != self.layout.filesystems.len() {
             return Err(None);
         }
@@ -31,20 +30,17 @@ impl<'a> Deciding<'a> {
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
                 if self.request.mode == Mode::Reinstall =>
             {
-                let why = "which a reinstall makes anew: put /var/lib/metalk8s on a filesystem that is kept";
+                let why = "which a reinstall recreates; put /var/lib/metalk8s on a filesystem that is kept";
                 return Err(Some(format!("is a file below {path}, {why}")));
             }
-            FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is in memory"))),
+            FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is a tmpfs"))),
             FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
-                self.warn(format!(
-                    "volume {}: the machine sees whether its file is there, when it opens {path}",
-                    volume.name
-                ));
+                self.warn(format!("volume {}: the machine checks for its file when it opens {path}", volume.name));
                 PersistentVerdict::Extend
             }
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
-                return Err(Some(format!("is a file below {path}, which stays locked: give its key")));
+                return Err(Some(format!("is a file below {path}, which stays locked; provide its key")));
             }
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
                 PersistentVerdict::Make
@@ -69,7 +65,7 @@ impl<'a> Deciding<'a> {
         })
     }
 
-    /// The filesystem that carries the files, and its path.
+    /// Returns the filesystem that contains the files, with its mount point.
     pub(super) fn sparse_carrier(&self) -> Option<(&'a str, &'a Filesystem, &FilesystemFate)> {
         let carries = |path: &str| path == "/" || SPARSE == path || SPARSE.starts_with(&format!("{path}/"));
         let carriers = self.layout.filesystems.iter().zip(&self.decided.filesystems);
@@ -77,7 +73,7 @@ impl<'a> Deciding<'a> {
         carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len())
     }
 
-    /// Is it encrypted, and nobody has seen what is in it?
+    /// Returns whether the filesystem is encrypted and was not opened.
     fn is_unopened(&self, wanted: &Filesystem) -> bool {
         let Some((_, _, is)) = self.sparse_carrier() else { return false };
         let is_seen =
@@ -88,12 +84,13 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Is it kept on this device?
+    /// Returns whether the preserved filesystem with the files is on this device.
     pub(super) fn is_carried_on(&self, device: &DevicePath) -> bool {
         self.carrier_now().is_some_and(|(_, now)| now == device)
     }
 
-    /// The kept filesystem that carries the files, and where it is seen now: an encrypted one inside of its container.
+    /// Returns the preserved filesystem that contains the files, and its present device: for an encrypted one, the mapping of its
+    /// container.
     pub(super) fn carrier_now(&self) -> Option<(&'a Filesystem, &DevicePath)> {
         let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
         let now = match wanted.encrypted {
@@ -114,7 +111,7 @@ impl<'a> Deciding<'a> {
             Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
             Some(file) => {
                 let (is, wanted) = (text::bytes(file.size_bytes), text::bytes(size_bytes));
-                Err(Some(format!("is a file below {path}, which is there with {is} and not {wanted}")))
+                Err(Some(format!("is a file below {path}, whose size is {is} instead of {wanted}")))
             }
             None if wanted.is_read_only() => {
                 Err(Some(format!("is a new file below {path}, which is kept and mounted read-only")))
@@ -123,26 +120,24 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// Decides about a kept filesystem that was not looked into: on a desk the machine will, on the machine it cannot be.
+    /// Decides on a preserved filesystem that was not inspected. Offline, the machine will inspect it later; on the machine, it cannot be
+    /// mounted.
     fn extend_unread(&mut self, volume: &Volume, now: &DevicePath, path: &str) -> Result<PersistentVerdict, Refused> {
         let failure = self.inventory.failure(&Tried::Filesystem(now.clone()));
         let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
         match failure {
             None if is_preview => {
-                self.warn(format!(
-                    "volume {}: the machine sees whether its file is there, when it mounts {path}",
-                    volume.name
-                ));
+                self.warn(format!("volume {}: the machine checks for its file when it mounts {path}", volume.name));
                 Ok(PersistentVerdict::Extend)
             }
             why => Err(Some(format!(
-                "cannot be looked for below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
-                why.unwrap_or("it was not looked into")
+                "cannot be located below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
+                why.unwrap_or("it was not inspected")
             ))),
         }
     }
 
-    /// Returns whether the file may be in a filesystem that is opened on the machine only, and not on a desk.
+    /// Returns whether the file may be in a filesystem that is opened only on the machine, while this plan is made offline.
     pub(super) fn may_be_in_closed_carrier(&self, volume: &Volume) -> bool {
         let is_preview = self.request.claim.is_none();
         let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, Source::Sparse { .. }));
@@ -153,7 +148,7 @@ impl<'a> Deciding<'a> {
         })
     }
 
-    /// What the file of a new sparse volume gets.
+    /// Returns the initial content of the file of a new sparse volume.
     pub(super) fn sparse_filling(&mut self, volume: &Volume) -> Option<Filling> {
         let Source::Sparse { .. } = volume.source else { return None };
         let device = DevicePath::from(volume.sparse_path());
@@ -161,19 +156,19 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// 2^32 sectors, of which the tree that leads to the blocks has some.
+/// Maximum size of a file on ext3: 2^32 sectors, less those of its block tree.
 const EXT3_BYTES: u64 = 2_196_873_666_560;
 
-/// Why the carrier cannot have a file of that size.
+/// Returns why the filesystem does not support a file of that size.
 fn too_large(size_bytes: u64, path: &str, carrier: &Filesystem) -> Option<String> {
     let most = largest_file_bytes(carrier).filter(|most| size_bytes > *most)?;
-    let has = format!("which is {} and has none of more than {most}", carrier.format);
+    let has = format!("which is {} and supports at most {most} bytes", carrier.format);
     let put = "make it smaller, or put /var/lib/metalk8s on xfs";
-    Some(format!("is a file of {size_bytes} bytes below {path}, {has}: {put}"))
+    Some(format!("is a file of {size_bytes} bytes below {path}, {has}; {put}"))
 }
 
-/// What the kernel lets a file grow to (fs/ext4/super.c: `ext4_max_size` and `ext4_max_bitmap_size`). None where that is more than
-/// a volume can have.
+/// Returns the maximum file size of the kernel (fs/ext4/super.c: `ext4_max_size` and `ext4_max_bitmap_size`). `None` if it exceeds the
+/// maximum size of a volume.
 fn largest_file_bytes(carrier: &Filesystem) -> Option<u64> {
     let block_bytes: u64 = match carrier.create_option('b') {
         Some("1024" | "1k" | "1K") => 1024,
@@ -187,13 +182,13 @@ fn largest_file_bytes(carrier: &Filesystem) -> Option<u64> {
             let tree = 12 + pointers + pointers.pow(2) + pointers.pow(3);
             Some((tree * block_bytes).min(EXT3_BYTES))
         }
-        // A length has 32 bits there.
+        // vfat stores the length in 32 bits.
         Format::Vfat => Some(u64::from(u32::MAX)),
         Format::Xfs | Format::Btrfs | Format::Swap | Format::Tmpfs | Format::None => None,
     }
 }
 
-/// Do its create options take away what makes files larger?
+/// Returns whether the create options disable the features for large files.
 fn is_like_ext3(carrier: &Filesystem) -> bool {
     let without = ["^extent", "^extents", "^huge_file", "-extent", "-extents", "-huge_file", "none"];
     let features = carrier.create_option('O').unwrap_or_default().to_ascii_lowercase();

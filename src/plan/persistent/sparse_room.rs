@@ -1,26 +1,16 @@
-//! Room for the files of sparse volumes on the filesystem that carries them. A sparse file takes no room, but mkfs
-//! allocates journal, log and metadata in it: on a full carrier it fails, after the wipe and at every attempt.
+//! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A sparse file takes no space, but mkfs
+//! allocates journal, log and metadata in it: on a full carrier it would fail, after the wipe and in every attempt.
 //!
-//! Allocated by mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) without options in a sparse file on ext4; on
-//! xfs and btrfs it is the same within 1 %, on ext3 less. KiB:
+//! Allocated by mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) without options in a sparse file on ext4; on xfs and btrfs it is
+//! the same within 1 %, on ext3 less. KiB:
 //!
-//! | file | ext4 | xfs |
-//! |---|---|---|
-//! | 64 MiB | 4,480 | refused by mkfs.xfs |
-//! | 300 MiB | 8,624 | 65,868 |
-//! | 1 GiB | 33,428 | 65,868 |
-//! | 10 GiB | 69,868 | 65,868 |
-//! | 64 GiB | 529,100 | 65,868 |
-//! | 100 GiB | 529,544 | 65,868 |
-//! | 128 GiB | 1,054,088 | 65,868 |
-//! | 500 GiB | 1,058,420 | 256,332 |
-//! | 1 TiB | 1,064,668 | 524,620 |
-//! | 4 TiB | 1,106,176 | 2,087,244 |
-//! | 15 TiB | 1,272,140 | 2,087,508 |
+//! | file | ext4 | xfs | |---|---|---| | 64 MiB | 4,480 | refused by mkfs.xfs | | 300 MiB | 8,624 | 65,868 | | 1 GiB | 33,428 | 65,868 | |
+//! 10 GiB | 69,868 | 65,868 | | 64 GiB | 529,100 | 65,868 | | 100 GiB | 529,544 | 65,868 | | 128 GiB | 1,054,088 | 65,868 | | 500 GiB |
+//! 1,058,420 | 256,332 | | 1 TiB | 1,064,668 | 524,620 | | 4 TiB | 1,106,176 | 2,087,244 | | 15 TiB | 1,272,140 | 2,087,508 |
 //!
-//! The formulas below stay above all of these: the journal or log that the tool chooses for the size, and metadata.
-//! Options that change what is written (`-E nodiscard,lazy_itable_init=0` takes 2.2 GB for 100 GiB) count as all inode
-//! tables written. A block volume gets a partition table, of which 1 MiB is enough. vfat has no sparse files.
+//! The formulas below exceed all of these: the journal or log that the tool chooses for the size, and metadata. With options that change
+//! the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2 GB for 100 GiB), all inode tables count as written. A block volume gets
+//! a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
 use super::super::devices::Size;
 use super::super::placed::{FilesystemFate, New};
@@ -32,17 +22,17 @@ use crate::text;
 
 const GIB: u64 = 1 << 30;
 
-/// Largest log of XFS, and more than mkfs.xfs ever chooses.
+/// Maximum log size of XFS, which mkfs.xfs never chooses by itself.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
-/// Headers and first blocks of an allocation group of XFS; 24 KiB measured.
+/// Size of the headers and first blocks of an XFS allocation group; 24 KiB were measured.
 const XFS_GROUP_BYTES: u64 = 64 << 10;
 
-/// Options of mke2fs that leave the amount of what is written as it is.
+/// Options of mke2fs that do not change the amount written.
 const HARMLESS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
 
 impl Deciding<'_> {
-    /// Refuses new sparse volumes whose filesystems do not fit into the room that their carrier has.
+    /// Refuses new sparse volumes whose filesystems need more space than their carrier has.
     pub(super) fn refuse_full_carrier(&mut self) {
         let new = self.decided.persistent.sparse.iter().filter_map(|file| Some((file, file.make.as_ref()?)));
         let Some((path, wanted, is)) = self.sparse_carrier() else { return };
@@ -54,8 +44,8 @@ impl Deciding<'_> {
         let (place, path) = (format!("volumes[{last}]"), path.to_owned());
         let names: Vec<&str> = needs.iter().map(|(name, _)| name.as_str()).collect();
         let message = format!(
-            "{path} cannot carry the files of the new volumes {}: their filesystems take {} at once, and {path} has {} free; \
-             free or add as much, or make the volumes smaller",
+            "{path} cannot hold the files of the new volumes {}: their filesystems need {} initially, but it has only {} free; \
+             free or add space, or make the volumes smaller",
             names.join(", "),
             text::bytes(needed),
             text::bytes(room)
@@ -63,7 +53,7 @@ impl Deciding<'_> {
         self.refuse(place, message);
     }
 
-    /// Free bytes of the carrier. `None` if nobody knows before it is made or opened.
+    /// Returns the free bytes of the carrier; `None` if unknown before it is created or opened.
     fn carrier_room(&self, wanted: &Filesystem, is: &FilesystemFate) -> Option<u64> {
         match is {
             FilesystemFate::Kept { .. } => {
@@ -84,7 +74,7 @@ impl Deciding<'_> {
     }
 }
 
-/// What a new carrier takes of its own device: the journal or log; the rest is small.
+/// Returns the space that a new carrier needs for itself: the journal or log; the rest is small.
 fn own_bytes(format: Format, size_bytes: u64) -> u64 {
     match format {
         Format::Ext3 | Format::Ext4 => ext_journal_bytes(size_bytes).saturating_add(size_bytes / 64),
@@ -93,7 +83,7 @@ fn own_bytes(format: Format, size_bytes: u64) -> u64 {
     }
 }
 
-/// At most so many bytes of the carrier does the file take once its filesystem or partition table is in it.
+/// Returns an upper bound of the space that the file takes on the carrier, with its filesystem or partition table.
 fn file_bytes(filling: &Filling, size_bytes: u64, carrier: Format) -> u64 {
     match filling {
         _ if carrier == Format::Vfat => size_bytes,
@@ -122,17 +112,18 @@ fn filesystem_bytes(make: &MakeFilesystem, size_bytes: u64) -> u64 {
             let tables = if is_usual { 0 } else { size_bytes / 32 };
             journal.saturating_add(metadata).saturating_add(tables)
         }
-        // No class of volumes has another.
+        // No class of volumes uses another format.
         Format::Btrfs | Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => size_bytes / 16,
     }
 }
 
-/// mkfs.xfs: 64 MiB, and a 2048th of what is larger than 128 GiB.
+/// Returns the log size of mkfs.xfs: 64 MiB, or a 2048th of the size above 128 GiB.
 fn xfs_log_bytes(size_bytes: u64) -> u64 {
     (size_bytes / 2048).clamp(64 * MIB, XFS_LOG_BYTES)
 }
 
-/// e2fsprogs, `ext2fs_default_journal_size` with blocks of 4096 bytes; larger blocks and smaller ones have no larger one.
+/// Returns the journal size of e2fsprogs (`ext2fs_default_journal_size`) with blocks of 4096 bytes; other block sizes do not give larger
+/// ones.
 fn ext_journal_bytes(size_bytes: u64) -> u64 {
     let steps =
         [(128 * MIB, 4), (GIB, 16), (2 * GIB, 32), (16 * GIB, 64), (32 * GIB, 128), (64 * GIB, 256), (128 * GIB, 512)];
@@ -140,7 +131,7 @@ fn ext_journal_bytes(size_bytes: u64) -> u64 {
     step.map_or(GIB, |(_, mib)| mib * MIB)
 }
 
-/// Value of `name=` in an option such as `-l size=64m`, in one word or two.
+/// Returns the value of `name=` in an option such as `-l size=64m`, in one word or two.
 fn sub_option<'a>(options: &[&'a str], letter: char, name: &str) -> Option<&'a str> {
     let flag = format!("-{letter}");
     options.iter().enumerate().find_map(|(at, word)| {

@@ -73,7 +73,7 @@ fn the_report_tells_what_is_installed_already() {
     let machine = marked(installed(), "/dev/sda2", "");
     let plan = plan(&layout(), &machine, Mode::Install, "a", "").unwrap();
     let [Operation::Run(OfRun::Report(closing))] = operations(&plan, StageName::ReportFinal) else { panic!("{plan}") };
-    assert_eq!(closing.message, "debian-12.0.20261001 is installed already; nothing was written");
+    assert_eq!(closing.message, "debian-12.0.20261001 is already installed; nothing was written");
     assert_eq!(closing.already, plan.already);
 }
 
@@ -95,7 +95,7 @@ fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
     let machine = super::identity::marked();
     let plan = |claim| super::identity::install(&layout(), &machine, claim);
     let claim = || super::identity::claim();
-    let expected = "disks: /dev/sda2 on sda has the marker (/etc/metal/drophammer.json) of machine m-1, allocation a-1, image , of 2026-11-01T00:00:00Z, but the control plane does not say that this allocation is installed. It is neither booted nor erased. If the control plane has lost its memory, tell it: drophammer machine adopt m-1; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself";
+    let expected = "disks: /dev/sda2 on sda has the marker (/etc/metal/drophammer.json) of machine m-1, allocation a-1, image , dated 2026-11-01T00:00:00Z, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt m-1; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
     assert_eq!(reasons(plan(claim())), [expected]);
     let installed = machine.filesystems[0].marker.clone();
     for believed in [Claim { succeeded: true, ..claim() }, Claim { installed, ..claim() }] {
@@ -175,7 +175,7 @@ fn boot_on_an_array_is_where_the_array_runs() {
     machine.arrays[0].running = None;
     let reasons = reasons(plan(&layout, &machine, Mode::Install, "a", ""));
     assert!(
-        reasons[0].contains("cannot be booted from here: /boot is on /dev/md/efi, which is not there"),
+        reasons[0].contains("cannot be booted from the ramdisk: /boot is on /dev/md/efi, which is absent"),
         "{reasons:?}"
     );
 }
@@ -189,7 +189,7 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     assert_eq!(
         reasons,
         [
-            "filesystems: this allocation is installed already, so it is not installed again. But it cannot be booted from here: / is on /dev/sda2, which holds zfs_member \"root\", and that cannot be mounted without a write. Boot it from its disk. To install it anew, order a reinstall"
+            "filesystems: this allocation is already installed, so it is not installed again, but its system cannot be booted from the ramdisk: / is on /dev/sda2, which contains zfs_member \"root\" and cannot be mounted without writing. Boot it from its disk. To install it again, order a reinstall"
         ]
     );
 }
@@ -197,12 +197,12 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
 /// On an erased disk, an installation that the control plane knows would only be refused again.
 #[test]
 fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
-    let cases = [(Mode::Install, "", "order a reinstall"), (Mode::Reinstall, "o", "erase the disk that carries /")];
+    let cases = [(Mode::Install, "", "order a reinstall"), (Mode::Reinstall, "o", "erase the disk that contains /")];
     for (mode, order, remedy) in cases {
         let mut machine = marked(installed(), "/dev/sda2", order);
         machine.disks[0].table.as_mut().unwrap().partitions[1].signatures.clear();
         let reasons = reasons(plan(&layout(), &machine, mode, "a", order));
-        assert!(reasons[0].contains("has no signature of a filesystem. Boot it"), "{reasons:?}");
-        assert!(reasons[0].ends_with(&format!("To install it anew, {remedy}")), "{reasons:?}");
+        assert!(reasons[0].contains("lacks a filesystem signature. Boot it"), "{reasons:?}");
+        assert!(reasons[0].ends_with(&format!("To install it again, {remedy}")), "{reasons:?}");
     }
 }

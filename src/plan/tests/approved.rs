@@ -184,7 +184,7 @@ fn each_difference_is_refused_by_its_name() {
         change(&mut other);
         assert_ne!(other.digest(), before.digest(), "{what}");
         let said = refused(&layout(), &inventory, Mode::Reinstall, approval(&other));
-        assert!(said[0].starts_with("this is not the plan that was approved (sha256:"), "{said:?}");
+        assert!(said[0].starts_with("the plan differs from the approved plan (sha256:"), "{said:?}");
         assert!(said.join("\n").contains(words), "{what}: {said:?}");
         let others = if what == "another disk" || what == "size" { 3 } else { 2 };
         assert_eq!(said.len(), others, "{what}: {said:?}");
@@ -199,9 +199,9 @@ fn a_disk_that_was_replaced_is_not_what_was_approved() {
     super::identity::empty(&mut replaced.disks[1], "S-new");
     let said = refused(&layout(), &replaced, Mode::Reinstall, approved.clone()).join("\n");
     for words in [
-        "disk serial S-new: approved not written, found made anew, there is nothing on it",
+        "disk serial S-new: approved not written, found recreated, because it is blank",
         "disk serial S-sdb: approved kept, found not written",
-        "ext4 /srv on serial S-new: approved not there, found made",
+        "ext4 /srv on serial S-new: approved absent, found made",
     ] {
         assert!(said.contains(words), "{said}");
     }
@@ -223,18 +223,18 @@ fn what_cannot_be_compared_is_refused() {
     for (approved, words) in [
         (
             Approved { sha256: "sha256:0".to_owned(), ..good.clone() },
-            "the approval is not whole: it says sha256:0, and",
+            "the approval is corrupt: its hash is sha256:0, but",
         ),
-        (with("image", "other".into()), "the approval is not whole"),
-        (with("version", 1.into()), "the approval has version 1, which does not cover all that version 2 of this"),
+        (with("image", "other".into()), "the approval is corrupt"),
+        (with("version", 1.into()), "the approval has version 1, which lacks data that version 2 of this"),
         (with("version", 3.into()), "the approval has version 3, which"),
         (with("version", Value::Null), "the approval has no version"),
-        (with("more", 1.into()), "the approval is not understood: unknown field `more`"),
-        (with("disks", 7.into()), "the approval is not understood"),
+        (with("more", 1.into()), "cannot parse the approval: unknown field `more`"),
+        (with("disks", 7.into()), "cannot parse the approval"),
         (Approved { verdicts: Value::Null, ..good.clone() }, "the approval has no version"),
     ] {
         let said = refused(&layout(), &inventory, Mode::Reinstall, approved);
-        assert!(said.len() == 1 && said[0].contains(words) && said[0].ends_with("approve this plan anew"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains(words) && said[0].ends_with("approve this plan again"), "{said:?}");
     }
 }
 
@@ -255,7 +255,7 @@ fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
     // The disk was made anew, and is kept from now on.
     assert!(begun(&before, true).is_ok());
     let said = begun(&before, false).unwrap_err().to_string();
-    assert!(said.contains("approved made anew, there is nothing on it, found kept"), "{said}");
+    assert!(said.contains("approved recreated, because it is blank, found kept"), "{said}");
     // More is never wiped, however often it has begun.
     let mut kept = verdicts_of(&layout(), &before, Mode::Reinstall);
     kept.disks[0].verdict = Verdict::Keep;

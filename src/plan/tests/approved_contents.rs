@@ -118,11 +118,11 @@ fn what_is_taken_apart_was_shown() {
     assert_eq!(torn.torn, ["raid1 \"customers\" of (serial S-sdb), (serial S-sdc)"]);
     assert_ne!(torn.digest(), approved.digest());
     let said = refused(&layout(), &inventory, Mode::Install, approval(&approved)).join("\n");
-    assert!(said.contains("found that it is taken apart: raid1 \"customers\""), "{said}");
+    assert!(said.contains("object that loses members: approved none, found raid1 \"customers\""), "{said}");
     assert!(with_ids(&layout(), &inventory, request(Mode::Install, Some(approval(&torn))), 9).is_ok());
     inventory.arrays.clear();
     let said = refused(&layout(), &inventory, Mode::Install, approval(&torn)).join("\n");
-    assert!(said.contains("approved that it is taken apart, found nothing of it"), "{said}");
+    assert!(said.contains("object that loses members: approved raid1"), "{said}");
 }
 
 /// What an attempt that was cut off has erased or made was approved as that.

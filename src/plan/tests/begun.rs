@@ -82,12 +82,12 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
         let reasons = reasons(install(&layout(), &machine, claim.clone()));
         assert_eq!(reasons.len(), 1, "{name}: {reasons:?}");
         assert!(reasons[0].starts_with(expected), "{name}: {reasons:?}");
-        for side in ["serial ", "this installation has begun with serial", "put the old disk back"] {
+        for side in ["serial ", "this installation was started with serial", "attach the old disk"] {
             assert!(reasons[0].contains(side), "{name}: {reasons:?}");
         }
     }
     // A disk that the layout did not have.
     let fewer = Claim { begun_on: claim.begun_on[..1].to_vec(), ..claim };
     let reasons = reasons(install(&layout(), &machine, fewer));
-    assert!(reasons[0].contains("disks[1].device") && reasons[0].contains("has begun without it"), "{reasons:?}");
+    assert!(reasons[0].contains("disks[1].device") && reasons[0].contains("was started without it"), "{reasons:?}");
 }

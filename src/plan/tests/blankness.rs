@@ -25,7 +25,7 @@ fn only_what_is_proven_blank_is_called_so() {
         (None, &[][..], true, None, "blank"),
         (None, &[], false, None, "data of no known kind"),
         (None, &["ext4"], false, None, "ext4"),
-        (None, &[], false, Some("Input/output error"), "not all can be read: Input/output error"),
+        (None, &[], false, Some("Input/output error"), "partly unreadable: Input/output error"),
         (table("gpt", vec![]), &[], false, None, "GPT 0 partitions"),
         (
             table("gpt", vec![part(1, &["vfat"], false), part(2, &[], true)]),

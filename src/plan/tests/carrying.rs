@@ -105,13 +105,13 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "no marker",
             |_, inventory| inventory.filesystems.clear(),
             &[
-                "disks: no filesystem of this machine has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json), so that nobody can tell that this is the system to be moved: no filesystem has one",
+                "disks: no filesystem of this machine has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json), so the system cannot be identified: no filesystem has a marker",
             ],
         ),
         (
             "that of another allocation",
             |_, inventory| inventory.filesystems[0].marker.as_mut().unwrap().allocation = "a-9".to_owned(),
-            &["has that of machine m-1, allocation a-9"],
+            &["has the marker of machine m-1, allocation a-9"],
         ),
         (
             "the marker elsewhere",
@@ -121,12 +121,12 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
         (
             "a filesystem is gone",
             |_, inventory| signatures(inventory, "srv").clear(),
-            &["(/srv) is to have btrfs by the layout, and there is data of no known kind"],
+            &["(/srv) must contain btrfs according to the layout, but contains data of no known kind"],
         ),
         (
             "another filesystem",
             |_, inventory| signatures(inventory, "srv")[0].kind = "xfs".to_owned(),
-            &["(/srv) is to have btrfs by the layout, and there is xfs \"srv\""],
+            &["(/srv) must contain btrfs according to the layout, but contains xfs \"srv\""],
         ),
         (
             "two signatures",
@@ -134,7 +134,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 let found = signatures(inventory, "srv");
                 found.push(Signature { kind: "zfs_member".to_owned(), ..Signature::default() });
             },
-            &["(/srv) has several signatures at once, btrfs \"srv\" and zfs_member"],
+            &["(/srv) has several signatures, btrfs \"srv\" and zfs_member"],
         ),
         ("no UUID", |_, inventory| signatures(inventory, "srv")[0].uuid.clear(), &["(/srv) has btrfs without a UUID"]),
         (
@@ -175,24 +175,24 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 inventory.failed.push(crate::inventory::Failed { tried, why: "no disk".to_owned() });
             },
             &[
-                "raid[0]: /dev/md/efi (raid1 \"efi\" of /dev/sda1, /dev/sdb1) does not run: no disk",
-                "filesystems[1]: /dev/md/efi (/boot/efi) is not there, or does not run",
+                "raid[0]: /dev/md/efi (raid1 \"efi\" of /dev/sda1, /dev/sdb1) is not running: no disk",
+                "filesystems[1]: /dev/md/efi (/boot/efi) is absent or inactive",
             ],
         ),
         (
             "no array any more",
             |_, inventory| drop(inventory.arrays.remove(0)),
-            &["raid[0]: /dev/md/efi is not there", "filesystems[1]"],
+            &["raid[0]: /dev/md/efi is absent", "filesystems[1]"],
         ),
         (
             "a group is not there",
             |_, inventory| inventory.groups.clear(),
-            &["volumegroups[0]: the group vg00 is not there", "filesystems[0]", "filesystems[3]"],
+            &["volumegroups[0]: volume group vg00 is absent", "filesystems[0]", "filesystems[3]"],
         ),
         (
             "a disk that is not whole",
             |_, inventory| inventory.disks[0].unreadable = Some("read error at 0".to_owned()),
-            &["disks[0]: not all of /dev/sda can be read: read error at 0"],
+            &["disks[0]: /dev/sda is partly unreadable: read error at 0"],
         ),
         (
             "a partition that the layout does not list",
@@ -208,7 +208,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 };
                 table.partitions.push(part);
             },
-            &["disks[5]: /dev/sdf3 (5.24 MB, ext4 \"own\") is not in the layout, and would stay behind"],
+            &["disks[5]: /dev/sdf3 (5.24 MB, ext4 \"own\") is not in the layout and would not be migrated"],
         ),
         (
             "a volume that the layout does not list",
@@ -221,7 +221,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 };
                 inventory.groups[0].volumes.push(own);
             },
-            &["volumegroups[0]: the volume vg00/own (linear, 8.39 MB) is not in the layout"],
+            &["volumegroups[0]: logical volume vg00/own (linear, 8.39 MB) is not in the layout"],
         ),
         (
             "an array and a group of somebody else",
@@ -245,9 +245,9 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 });
             },
             &[
-                "disks[5]: /dev/sdf1 has no filesystem by the layout",
-                "raid: the array raid1 of /dev/sdf1 (faulty)",
-                "volumegroups: the group own is not in the layout",
+                "disks[5]: the layout does not list a filesystem on /dev/sdf1",
+                "raid: array raid1 of /dev/sdf1 (faulty)",
+                "volumegroups: volume group own is not in the layout",
             ],
         ),
         (
@@ -256,7 +256,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 let more = crate::inventory::PhysicalVolume { device: Some("/dev/sdx".into()), ..Default::default() };
                 inventory.groups[0].physical.push(more);
             },
-            &["volumegroups[0]: vg00 lies on /dev/sdx as well"],
+            &["volumegroups[0]: vg00 also uses /dev/sdx"],
         ),
         ("a raw image", |layout, _| layout.disks[5].image = true, &["disks[5]: a raw image is on this disk"]),
     ];

@@ -60,7 +60,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         "x-systemd.after=dev-sda3.device".to_owned(),
     ] {
         let reasons = planned(&option).expect_err(&option);
-        let expected = "/dev/sdb1 is to be kept with xfs \"srv\"";
+        let expected = "/dev/sdb1 must be kept with xfs \"srv\"";
         assert!(reasons.len() == 1 && reasons[0].contains(expected), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("names /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
@@ -202,7 +202,7 @@ fn a_kept_array_or_group_that_extends_to_a_disk_that_is_not_listed_is_refused() 
     let physical = inventory::PhysicalVolume { device: Some("/dev/sdf".into()), ..Default::default() };
     let mut group = stacks::installed();
     group.groups[0].physical.push(physical);
-    for (inventory, what) in [(array, "/dev/md/data is to be kept"), (group, "vg:vg00 is to be kept")] {
+    for (inventory, what) in [(array, "/dev/md/data must be kept"), (group, "vg:vg00 must be kept")] {
         let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
         assert!(reasons.iter().any(|reason| reason.contains(what) && reason.contains("/dev/sdf")), "{reasons:#?}");
     }

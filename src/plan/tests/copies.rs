@@ -22,7 +22,7 @@ fn the_copy_of_a_kept_disk_is_refused_with_both() {
     let inventory = with_copy();
     let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
     let expected = format!(
-        "disks: /dev/sdb1 on sdb (ext4 \"srv\") and /dev/sdc1 on sdc (ext4 \"srv\") have one UUID, {uuid}, and /dev/sdb1 is to be kept: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or give it a UUID of its own"
+        "disks: /dev/sdb1 on sdb (ext4 \"srv\") and /dev/sdc1 on sdc (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
     );
     assert_eq!(refused(&inventory), [expected]);
 }
@@ -35,20 +35,20 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let uuid = srv[0].uuid.clone();
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = srv;
     let said = format!(
-        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have one UUID, {uuid}, and /dev/sdb1 is to be kept, and /dev/sda3 to be wiped"
+        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept, and /dev/sda3 will be wiped"
     );
     let expected = format!(
-        "disks: {said}: one of them is a copy, and nobody can tell which one was used until now. Look into both; if nobody needs what is on /dev/sda3, order the reinstall again with --give-up A0"
+        "disks: {said}: one of them is a copy, and it is unknown which one has the current data. Inspect both; if /dev/sda3 is not needed, order the reinstall again with --give-up A0"
     );
     assert_eq!(refused(&inventory), [expected]);
     let given = |serial: &str| Claim { give_up: vec![serial.to_owned()], ..claim() };
     reinstall(&layout(), &inventory, given("B0")).unwrap_err();
     let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
-    let warned = format!("{said}: the operator gives up what is there");
+    let warned = format!("{said}: the operator discards its data");
     assert!(plan.warnings.contains(&warned), "{:?}", plan.warnings);
     // Where nothing names the disk.
     inventory.disks[0].serial.clear();
-    assert!(refused(&inventory)[0].ends_with("if nobody needs what is on /dev/sda3, erase /dev/sda3 by hand"));
+    assert!(refused(&inventory)[0].ends_with("if /dev/sda3 is not needed, erase /dev/sda3 by hand"));
     reinstall(&layout(), &inventory, given("")).unwrap_err();
 }
 
@@ -115,7 +115,7 @@ fn a_copy_of_a_member_is_refused() {
     let reasons = reasons(make(&super::stacks::layout(), &inventory, Mode::Reinstall));
     assert!(
         reasons.iter().any(|reason| reason.contains(&format!("{} on ", first.device))
-            && reason.contains("/dev/sdf on sdf both say to be member 0 of the array")),
+            && reason.contains("/dev/sdf on sdf both claim to be member 0 of array")),
         "{reasons:?}"
     );
 }
@@ -138,7 +138,7 @@ fn a_disk_with_two_paths_is_refused_by_name() {
         let device = &inventory.disks[to].device;
         let serial = &inventory.disks[to].serial;
         let expected = format!(
-            "disks[{to}].device: {device} and /dev/sdx are two paths to one disk (serial {serial}, wwn 0x5000{to}): multipath is not supported. Leave one path connected, or take the other one away (zoning, cabling)"
+            "disks[{to}].device: {device} and /dev/sdx are two paths to one disk (serial {serial}, wwn 0x5000{to}): multipath is not supported; leave only one path connected (zoning, cabling)"
         );
         assert!(refused(&inventory).contains(&expected), "{:?}", refused(&inventory));
         let mut blank = inventory.clone();

@@ -49,7 +49,7 @@ fn it_is_verified_before_any_disk_is_touched() {
     assert_eq!(names[..3], ["image.reach", "definition.verify", "storage.identify"]);
     assert!(plan.point_of_no_return > 1);
     let text = plan.to_string();
-    assert!(text.contains("definition.verify   verify of web+small says yes to ns1, token"), "{text}");
+    assert!(text.contains("definition.verify   verify of web+small accepts ns1, token"), "{text}");
     assert!(text.contains("/etc/metal/install.yaml, userdata, disk.json, os-parameters"), "{text}");
     for said in [text, serde_json::to_string(&plan).unwrap()] {
         assert!(!said.contains("s3cret") && !said.contains("192.0.2.53"), "{said}");
@@ -161,9 +161,9 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     }
     let text = plan.to_string();
     for said in [
-        "create of web+small finds /bin/bash, sfdisk, mkfs.ext4",
+        "check for programs of create of web+small: /bin/bash, sfdisk, mkfs.ext4",
         "image.burn          create of web+small onto sda, grow sda2",
-        "it may write sda, sdb, and gets no other disk",
+        "it may write sda, sdb; other disks are not visible to it",
         "sda2 must be ext4 \"root\"",
     ] {
         assert!(text.contains(said), "{said}: {text}");
@@ -184,12 +184,12 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
 #[test]
 fn a_create_makes_a_whole_disk_in_place_of_an_image() {
     let refusal = planned(creating(), &layout()).unwrap_err().to_string();
-    assert!(refusal.contains("disks: create of web+small makes a whole disk"), "{refusal}");
+    assert!(refusal.contains("disks: create of web+small fills a whole disk"), "{refusal}");
     let mut with_image = allocation(creating());
     with_image.image.url = "http://10.0.0.1/i".to_owned();
     let raw = super::image::raw();
     let refusal = planned_on(machine(), Mode::Install, with_image, &raw).unwrap_err().to_string();
-    assert!(refusal.contains("allocation.image.url: create of web+small makes the system"), "{refusal}");
+    assert!(refusal.contains("allocation.image.url: create of web+small creates the system"), "{refusal}");
     let mut silent = creating();
     silent.files.remove("needs");
     let refusal = planned(silent, &raw).unwrap_err().to_string();

@@ -101,7 +101,7 @@ fn a_blank_kept_disk_is_made_and_said() {
     replace(&mut inventory, "sdb");
     let plan = make(&super::layout(), &inventory, Mode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Make);
-    let said = "/dev/sdb is to be kept, but there is nothing on it, as on a disk that was replaced: it is made anew";
+    let said = "/dev/sdb must be kept, but is blank, as after a replacement: it will be recreated";
     assert_eq!(plan.warnings[0], said);
     let wipes = operations(&plan, StageName::StorageWipe);
     let Operation::Device(OnDevice::WipeDisk(wipe)) = &wipes[1] else { panic!("{wipes:?}") };
@@ -131,7 +131,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     srv.blank = true;
     let plan = make(&super::layout(), &inventory, Mode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Keep);
-    let said = "/dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing on it, by samples: the filesystem is made if all of it is zero";
+    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but samples of it are blank: the filesystem is created if the whole device is zero";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(matches!(&kept[0], Operation::Run(OfRun::UnlockDisk { device, .. }) if device == "/dev/sdb"), "{kept:?}");
@@ -173,7 +173,7 @@ fn one_blank_disk_among_kept_members_is_refused() {
     assert_eq!(
         reasons(make(&layout(), &inventory, Mode::Reinstall)),
         [
-            "raid[2].devices: /dev/md/data is to be kept. It lies on /dev/sdc, /dev/sde and on /dev/sdd, but there is nothing on /dev/sdd. Put the old disk back. Or start the installed system, and make the new disk a part of /dev/md/data. Or pull the new disk, if /dev/md/data works without it"
+            "raid[2].devices: /dev/md/data must be kept and lies on /dev/sdc, /dev/sde and on /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or remove the new disk, if /dev/md/data works without it"
         ]
     );
 }
@@ -193,7 +193,7 @@ fn a_kept_array_with_a_failed_member_is_kept_loudly() {
     let mut inventory = installed();
     inventory.arrays[2].members[1].role = MemberRole::Faulty;
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
-    let said = "/dev/md/data is kept DEGRADED: there is raid1 \"data\" of /dev/sdc, /dev/sdd (faulty), /dev/sde (spare) with 1 of 2 missing";
+    let said = "/dev/md/data is kept DEGRADED: found raid1 \"data\" of /dev/sdc, /dev/sdd (faulty), /dev/sde (spare) with 1 of 2 missing";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     let members = kept.iter().find_map(|operation| match operation {
@@ -216,9 +216,9 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     });
     assert_eq!(devices.collect::<Vec<_>>(), ["/dev/sda1 missing", "/dev/sda2 missing"]);
     let starts = [
-        "/dev/md/efi is made DEGRADED, without /dev/sdb1",
-        "/dev/md/root is made DEGRADED, without /dev/sdb2",
-        "/dev/md/data is kept DEGRADED: there is raid1 \"data\" of /dev/sdc, /dev/sde (spare) with 1 of 2 missing",
+        "/dev/md/efi is created DEGRADED, without /dev/sdb1",
+        "/dev/md/root is created DEGRADED, without /dev/sdb2",
+        "/dev/md/data is kept DEGRADED: found raid1 \"data\" of /dev/sdc, /dev/sde (spare) with 1 of 2 missing",
         "device:/dev/sdb does not exist on given hardware: its disks are ",
         "device:/dev/sdd does not exist on given hardware: its disks are ",
     ];
@@ -236,9 +236,9 @@ fn degraded_beyond_use_is_refused() {
     unplug(&mut inventory, "sdc");
     unplug(&mut inventory, "sdd");
     let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
-    let expected = "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sde, 1 of them spare, but is degraded beyond use: there is raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
+    let expected = "raid[2]: /dev/md/data must be kept as raid1 of /dev/sde, 1 of them spare, but has lost too many members: found raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
     assert!(reasons.iter().any(|reason| reason == expected), "{reasons:#?}");
-    let expected = "; /dev/md/data (raid1) cannot do without /dev/sdc";
+    let expected = "; /dev/md/data (raid1) requires /dev/sdc";
     assert!(reasons.iter().any(|reason| reason.ends_with(expected)), "{reasons:#?}");
 }
 
@@ -250,7 +250,7 @@ fn an_array_without_copies_needs_all_of_its_disks() {
     unplug(&mut inventory, "sdb");
     let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
     assert!(reasons[0].starts_with("disks[1].device: device:/dev/sdb does not exist"), "{reasons:?}");
-    assert!(reasons[0].ends_with("; /dev/md/root (raid0) cannot do without /dev/sdb2"), "{reasons:?}");
+    assert!(reasons[0].ends_with("; /dev/md/root (raid0) requires /dev/sdb2"), "{reasons:?}");
 }
 
 /// vg01 on sdc and sdd.
@@ -269,7 +269,7 @@ fn two_legs(kind: LvmType) -> (Layout, Inventory) {
 fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let (layout, mut inventory) = two_legs(LvmType::Raid1);
     let plan = make(&layout, &inventory, Mode::Reinstall).unwrap();
-    let said = "vg:vg00 is kept DEGRADED: varlib, srv without a copy: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv)";
+    let said = "vg:vg00 is kept DEGRADED: varlib, srv without redundancy: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv)";
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
     let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
@@ -281,7 +281,7 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let other = inventory::LogicalVolume { name: "pvc-1".to_owned(), health: Health::Lost, ..Default::default() };
     inventory.groups[0].volumes.push(other);
     let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
-    let said = "volumegroups[0]: vg:vg00 is to be kept, but not all data of pvc-1 are there: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
+    let said = "volumegroups[0]: vg:vg00 must be kept, but data of pvc-1 are missing: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
     assert!(reasons.iter().any(|reason| reason == said), "{reasons:#?}");
 }
 
@@ -289,7 +289,7 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
 fn a_group_that_has_lost_data_is_refused() {
     let (layout, inventory) = two_legs(LvmType::Linear);
     let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
-    assert!(reasons.iter().any(|reason| reason.ends_with("; vg:vg00 cannot do without /dev/sdd")), "{reasons:#?}");
+    assert!(reasons.iter().any(|reason| reason.ends_with("; vg:vg00 requires /dev/sdd")), "{reasons:#?}");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn two_signatures_on_a_physical_volume_are_refused() {
     let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
     assert_eq!(
         reasons[0],
-        "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there are several signatures at once: LVM physical volume and ext4"
+        "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there are several signatures: LVM physical volume and ext4"
     );
 }
 
@@ -312,7 +312,7 @@ fn a_table_and_a_signature_on_one_disk_are_refused() {
     assert_eq!(
         reasons,
         [
-            "disks[1].device: /dev/sdb is to be kept, but there are several things at once: GPT 1 partition · ext4 \"srv\" · zfs_member"
+            "disks[1].device: /dev/sdb must be kept, but has both a partition table and signatures: GPT 1 partition · ext4 \"srv\" · zfs_member"
         ]
     );
 }

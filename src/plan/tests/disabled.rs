@@ -41,7 +41,7 @@ fn the_stages_of_a_disabled_step_do_not_run_and_all_others_do() {
 fn what_an_installation_needs_cannot_be_disabled() {
     let both = disabled(&["deploy.burn_image", "deploy.finish"]);
     let expected = ["burn_image", "finish"].map(|step| {
-        format!("steps: deploy.{step} is disabled, and an installation needs it: enable it in the template")
+        format!("steps: deploy.{step} is disabled, but an installation requires it; enable it in the template")
     });
     assert_eq!(reasons(both), expected);
 }

@@ -15,7 +15,7 @@ fn unmountable(device: &str) -> Failed {
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));
 
-const BROKEN: &str = "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", mounted at /srv, but it cannot be mounted, not even read-only: Structure needs cleaning (os error 117)";
+const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", mounted at /srv, but it cannot be mounted even read-only: Structure needs cleaning (os error 117)";
 
 #[test]
 fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
@@ -30,7 +30,7 @@ fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
     inventory.failed.push(unmountable(volume.as_str()));
     let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
-    assert!(reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib is to be kept with xfs"), "{reasons:?}");
+    assert!(reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib must be kept with xfs"), "{reasons:?}");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_kept_array_that_does_not_start_is_refused() {
     inventory.failed.push(failed(Tried::Array(data), "the first try"));
     inventory.failed.push(failed(Tried::Array(data), why));
     let expected = format!(
-        "raid[2]: /dev/md/data is to be kept, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) does not start: {why}"
+        "raid[2]: /dev/md/data must be kept, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) cannot be assembled: {why}"
     );
     assert_eq!(reasons(make(&layout, &inventory, Mode::Reinstall)), [expected]);
     make(&layout, &inventory, Mode::Install).unwrap();
@@ -127,7 +127,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
         make(&layout, &inventory, Mode::Reinstall)
     };
     for (name, change) in refused {
-        let expected = "filesystems[0]: /dev/sdb1 is to be written (mounted at /srv), but /dev/sdb is read-only: it cannot be written (write protection switch, failing disk?)";
+        let expected = "filesystems[0]: /dev/sdb1 must be written (mounted at /srv), but /dev/sdb is read-only (write protection switch, failing disk?)";
         assert_eq!(reasons(planned(change)), [expected], "{name}");
     }
     for (name, change) in accepted {
@@ -139,7 +139,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
     let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
     assert_eq!(reasons.len(), 2, "{reasons:?}");
     assert!(
-        reasons[0].contains("/dev/vg00/varlib is to be written (mounted at /var/lib), but /dev/sdd is"),
+        reasons[0].contains("/dev/vg00/varlib must be written (mounted at /var/lib), but /dev/sdd is"),
         "{reasons:?}"
     );
 }

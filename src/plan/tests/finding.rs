@@ -42,6 +42,6 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 
     layout.disks.push(whole("/dev/sde"));
-    let expected = "disks[1].device: /dev/sde is /dev/sde again, which the layout lists already";
+    let expected = "disks[1].device: /dev/sde is /dev/sde, which the layout already lists";
     assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
 }

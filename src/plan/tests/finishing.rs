@@ -148,7 +148,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
         (Finish::Auto, uefi, no_init, &["no init"]),
         (Finish::Auto, bios, installer.clone(), &[]),
         (Finish::Image, bios, installer, &[]),
-        (Finish::Image, uefi, contents(), &["no installer, and `finish: image` wants one"]),
+        (Finish::Image, uefi, contents(), &["no installer, which `finish: image` requires"]),
         (Finish::None, bios, bare.clone(), &[]),
     ] {
         let made = finished(&layout(), firmware, &with(finish, contents));
@@ -159,7 +159,10 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
         let said = reasons(made);
         assert_eq!(said.len(), wrong.len(), "{said:?}");
         for (said, wrong) in said.iter().zip(wrong) {
-            assert!(said.starts_with(&format!("allocation.image: by its manifest the image has {wrong}")), "{said}");
+            assert!(
+                said.starts_with(&format!("allocation.image: according to its manifest, the image has {wrong}")),
+                "{said}"
+            );
         }
     }
     // Where a reinstall keeps /boot, the kernel may lie there.
@@ -294,13 +297,10 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
 #[test]
 fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
     for (finish, line) in [
-        (
-            Finish::Auto,
-            "/install-go or /install.sh of the image, in a chroot; without one: built in, as the image needs",
-        ),
+        (Finish::Auto, "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher"),
         (Finish::Image, "/install-go or /install.sh of the image, in a chroot\n"),
-        (Finish::Builtin, "built in, as the image needs\n"),
-        (Finish::None, "nothing: the image boots as it is\n"),
+        (Finish::Builtin, "the built-in finisher\n"),
+        (Finish::None, "nothing: the image boots unmodified\n"),
     ] {
         let secret = Allocation { console_password: "hunter2".into(), user_data: "hunter3".into(), ..by(finish) };
         let plan = finished(&layout(), Firmware::Uefi, &secret).unwrap();
@@ -309,7 +309,7 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
         assert!(!json.contains("hunter") && json.contains("\"finish\""), "{json}");
     }
     let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap().to_string();
-    assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; no machine-id"), "{plan}");
+    assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; without the machine-id"), "{plan}");
     assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
 }
 

@@ -17,7 +17,7 @@ fn of(machine: &str, allocation: &str) -> Inventory {
 #[test]
 fn an_installation_over_the_same_allocation_of_another_machine_is_refused() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-1"), claim()));
-    let expected = "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-9, allocation a-1, but this is the installation of machine m-1, allocation a-1: if this is that machine and its id has changed, tell the control plane (drophammer machine rename OLD NEW); else put the disks of this machine back. If nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself";
+    let expected = "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-1, but this is the installation of machine m-1, allocation a-1: if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
     assert_eq!(reasons, [expected]);
 }
 
@@ -25,7 +25,7 @@ fn an_installation_over_the_same_allocation_of_another_machine_is_refused() {
 fn an_installation_over_another_machine_is_refused() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-7"), claim()));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
-    assert!(reasons[0].contains("holds the installation of machine m-9, allocation a-7"), "{reasons:?}");
+    assert!(reasons[0].contains("contains the installation of machine m-9, allocation a-7"), "{reasons:?}");
     assert!(reasons[0].contains("wipefs -a in the rescue shell"), "{reasons:?}");
 }
 
@@ -63,7 +63,7 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
             assert_eq!(plan.unwrap().disks[1].verdict, Verdict::Keep);
             continue;
         }
-        let expected = "disks: /dev/sdb1 on sdb, which is to be kept, holds the installation of machine m-9, allocation a-0, but this is the reinstall of machine m-1, allocation a-1: put the disk of this machine back; if nobody needs what is there, erase it";
+        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase this one if it is not needed";
         assert_eq!(reasons(plan), [expected]);
     }
 }
@@ -72,11 +72,11 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
 fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up() {
     let claim = Claim { waiver: Some(Waiver::Operator), ..claim() };
     let refused = reasons(reinstall(&layout(), &of("m-9", "a-7"), claim.clone()));
-    assert!(refused[0].contains("holds the installation of machine m-9"), "{refused:?}");
+    assert!(refused[0].contains("contains the installation of machine m-9"), "{refused:?}");
     let given = |serial: &str| Claim { give_up: vec![serial.to_owned()], ..claim.clone() };
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
-    assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: the operator gives it up"), "{plan}");
+    assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: the operator discards it"), "{plan}");
     // A serial number that two disks have names neither.
     let mut twice = of("m-9", "a-7");
     twice.disks[2].serial = "A0".to_owned();

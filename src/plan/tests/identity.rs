@@ -96,17 +96,17 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "no marker",
             forget_marker,
-            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has one. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
         ),
         (
             "marker on another disk",
             |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into(),
-            "filesystems[3]: / is to be made anew on sda, but this installation is in the machine and lies elsewhere: /dev/sdb1 on sdb. The layout's names or hints point to another disk than then. Put the disks back in their places; or start again, so that they get their names back",
+            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "another allocation",
             |_, claim| claim.allocation = "a-2".to_owned(),
-            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: put the disks of this machine back; if nobody needs what is there, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if that installation is not needed, erase it",
         ),
         (
             "another machine, and the marker waived",
@@ -114,7 +114,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.machine = "m-2".to_owned();
                 claim.waiver = Some(Waiver::Operator);
             },
-            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: put the disks of this machine back; if nobody needs what is there, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
         ),
         (
             "names swapped",
@@ -122,7 +122,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "B0".to_owned();
                 inventory.disks[1].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "names swapped, marker gone",
@@ -132,7 +132,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "C0".to_owned();
                 inventory.disks[2].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "the kept disk under another name",
@@ -140,7 +140,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 let gone = inventory.disks.remove(1);
                 inventory.disks[1].serial = gone.serial;
             },
-            "disks[1].device: /dev/sdb is not there now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
+            "disks[1].device: /dev/sdb is absent now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "another disk with data",
@@ -149,7 +149,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.waiver = Some(Waiver::Operator);
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk with data of no known kind",
@@ -159,7 +159,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 empty(&mut inventory.disks[0], "Z9");
                 inventory.disks[0].blank = false;
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk than the one that an earlier attempt has begun on",
@@ -169,7 +169,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.begun_on = marker(inventory).disks;
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "replaced by a blank one, not waived",
@@ -177,7 +177,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 forget_marker(inventory, claim);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has one. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
         ),
     ];
     for (name, change, expected) in cases {
@@ -199,7 +199,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 forget_marker(inventory, claim);
                 claim.waiver = Some(Waiver::Begun);
             },
-            "no marker of this installation is on sda; an earlier attempt has begun to wipe",
+            "no marker of this installation is on sda; an earlier attempt has started to wipe",
         ),
         (
             "replaced by a blank one, waived",
@@ -208,12 +208,12 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 claim.waiver = Some(Waiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "no marker of this installation is on sda; the operator has said to go on without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+            "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
         ),
         (
             "a replaced one that has the marker, as a mirror does when the new disk was added",
             |inventory, _| inventory.disks[0].serial = "Z9".to_owned(),
-            "/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+            "/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
         ),
         (
             "a replaced one, made by the attempt that had begun",
@@ -223,7 +223,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 inventory.disks[0].serial = "Z9".to_owned();
                 claim.begun_on = marker(inventory).disks;
             },
-            "no marker of this installation is on sda; an earlier attempt has begun to wipe",
+            "no marker of this installation is on sda; an earlier attempt has started to wipe",
         ),
         (
             "a foreign disk with somebody else's installation",
@@ -288,7 +288,7 @@ fn hinted() -> (Layout, Inventory) {
     (layout, inventory)
 }
 
-const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is not in the machine any more";
+const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is now absent";
 
 /// The scratch disk has died, and the archive is the smallest one that rotates.
 #[test]
@@ -300,7 +300,7 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
         unplug(&mut inventory, "sdc");
         let reasons = reasons(reinstall(&layout, &inventory, Claim { waiver, ..claim() }));
         let expected = format!(
-            "disks[2].device: {ANOTHER}; it is to be wiped and is not blank: there is xfs \"archive\". Put the old disk back, or erase the new one, or give up what is on it: --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
+            "disks[2].device: {ANOTHER}; it will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
         );
         assert_eq!(reasons, [expected], "{waiver:?}");
         empty(&mut inventory.disks[2], "D0");
@@ -320,17 +320,17 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
         (
             "no disk rotates",
             |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
-            "disks[2].device: scratch is not there now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
     ];
     for (name, change, expected) in cases {
@@ -351,7 +351,7 @@ fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
     layout.disks[2].wipeonreinstall = false;
     unplug(&mut inventory, "sdc");
     let reasons = reasons(reinstall(&layout, &inventory, claim()));
-    assert!(reasons[0].contains("is to be kept with xfs \"scratch\""), "{reasons:?}");
+    assert!(reasons[0].contains("must be kept with xfs \"scratch\""), "{reasons:?}");
     inventory.disks[2].signatures[0].label = "scratch".to_owned();
     let plan = reinstall(&layout, &inventory, claim()).unwrap();
     assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], Verdict::Keep));
@@ -360,7 +360,7 @@ fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
 #[test]
 fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
     let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
-    assert!(plan.warnings[0].starts_with("nothing in this inventory tells what is inside of filesystems"), "{plan:?}");
+    assert!(plan.warnings[0].starts_with("the inventory does not include the content of filesystems"), "{plan:?}");
     let mut inventory = marked();
     assert_eq!(make(&layout(), &inventory, Mode::Reinstall).unwrap().warnings, [""; 0]);
     inventory.filesystems[0].marker = None;

@@ -38,7 +38,7 @@ fn renamed(inventory: &Inventory) -> Inventory {
 fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
     let (mut wanted, mut inventory) = (layout(), super::installed());
     inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
-    let expected = "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but it has no UUID, by which /etc/fstab names it: give it one in the installed system";
+    let expected = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it lacks a UUID, which /etc/fstab needs; set one in the installed system";
     assert_eq!(reasons(make(&wanted, &inventory, Mode::Reinstall)), [expected]);
     wanted.filesystems[0].path = None;
     let plan = make(&wanted, &inventory, Mode::Reinstall).unwrap();
@@ -93,8 +93,8 @@ fn whatever_changed_on_a_kept_stack_is_said() {
             |now| drop(now.arrays[2].members.pop()),
             "array /dev/md/data: members was /dev/sdc /dev/sdd /dev/sde and is /dev/sdc /dev/sdd",
         ),
-        (|now| drop(now.arrays.pop()), "array /dev/md/data is gone"),
-        (|now| now.groups[0].uuid = "new".into(), "volume group vg00 is gone"),
+        (|now| drop(now.arrays.pop()), "array /dev/md/data is missing"),
+        (|now| now.groups[0].uuid = "new".into(), "volume group vg00 is missing"),
         (
             |now| now.groups[0].physical[0].uuid = "new".into(),
             "volume group vg00: physical volumes was pv-0 and is new",
@@ -146,7 +146,7 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
             |now| now.disks[1].table.as_mut().unwrap().partitions[1].signatures[0].uuid = "u-2".into(),
             "filesystem on /dev/sdb7: uuid was u-1 and is u-2",
         ),
-        (|now| now.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear(), "filesystem at /srv is gone"),
+        (|now| now.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear(), "filesystem at /srv is missing"),
     ];
     assert_eq!(differences(&compare(kept(&plan), &before)), [""; 0]);
     for (change, words) in cases {

@@ -89,7 +89,7 @@ fn answer(inventory: &Inventory) -> &'static str {
                 reasons[0].contains("(recorded: serial ") && reasons[0].contains("; found: serial "),
                 "{reasons:?}"
             );
-            if reasons[0].contains("nothing that identifies a disk is known of both") { "?" } else { "x" }
+            if reasons[0].contains("no identifier is known of both") { "?" } else { "x" }
         }
     }
 }
@@ -127,7 +127,7 @@ fn data_that_the_operator_gives_up_are_wiped() {
     let inventory = machine_with("swg", "swg", 1);
     let plan =
         reinstall(&layout_with_scratch(), &inventory, Claim { give_up: vec!["s1".to_owned()], ..claim() }).unwrap();
-    assert!(plan.to_string().contains("; the operator gives up what is on it\n"), "{plan}");
+    assert!(plan.to_string().contains("; the operator discards its data\n"), "{plan}");
     let other = Claim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
     assert!(reinstall(&layout_with_scratch(), &inventory, other.clone()).is_err());
     // Nothing names a disk without serial number.

@@ -89,7 +89,7 @@ fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
     ] {
         let plan = reinstall(&layout(), &left, next(&first)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         assert_eq!((made(&plan).as_ref(), making(&plan)), (Some(&uuid), making(&first)), "{name}");
-        assert!(plan.warnings.iter().any(|it| it.contains("was cut off while it made it")), "{:?}", plan.warnings);
+        assert!(plan.warnings.iter().any(|it| it.contains("was interrupted while creating it")), "{:?}", plan.warnings);
         // As often as it is cut.
         assert_eq!(made(&reinstall(&layout(), &left, next(&plan)).unwrap()).as_ref(), Some(&uuid), "{name}");
     }

@@ -54,7 +54,7 @@ fn any_other_second_claim_is_refused() {
     let refused = |inventory: &Inventory, what: &str| {
         let reasons = reasons(make(&stacks::layout(), inventory, Mode::Reinstall));
         assert!(
-            reasons.iter().any(|reason| reason.contains("several signatures on one member")),
+            reasons.iter().any(|reason| reason.contains("one member has several signatures")),
             "{what}: {reasons:#?}"
         );
     };

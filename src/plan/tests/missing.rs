@@ -38,7 +38,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
         let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), Mode::Reinstall));
         let expected = format!(
-            "disks: {whole} lies on sda3, which a reinstall wipes, and on sdb1, which it does not touch: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; take it apart first, or keep or wipe all of it"
+            "disks: {whole} lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
         );
         assert_eq!(reasons, [expected]);
         // Two of them that have nothing to do with each other.
@@ -58,14 +58,14 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         (
             "LUKS",
             |inventory| hide(inventory, "crypto_LUKS", "crypto"),
-            "the content of crypto_LUKS on /dev/sda3 (it is encrypted and not open) was not seen",
+            "the content of crypto_LUKS on /dev/sda3 (it is encrypted and not open) could not be inspected",
         ),
         ("DRBD", |inventory| hide(inventory, "drbd", "raid"), "drbd on /dev/sda3 ("),
         ("firmware's RAID", |inventory| hide(inventory, "nvidia_raid_member", "raid"), "nvidia_raid_member on"),
         (
             "unreadable",
             |inventory| inventory.disks[0].unreadable = Some("/dev/sda3: Input/output error".to_owned()),
-            "unreadable region on /dev/sda (/dev/sda3: Input/output error) was not seen",
+            "unreadable region on /dev/sda (/dev/sda3: Input/output error) could not be inspected",
         ),
         (
             "an array",
@@ -77,7 +77,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
                 inventory.arrays.push(inventory::Array { uuid, level, raid_devices: 3, members, ..Default::default() });
                 inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() });
             },
-            "(raid5) on /dev/sda3 (it does not start: not enough) was not seen",
+            "(raid5) on /dev/sda3 (it does not start: not enough) could not be inspected",
         ),
     ];
     for (name, change, words) in cases {
@@ -85,11 +85,14 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 is to be kept, and the other part of it is missing (filesystem and its external journal). It may be the missing component: connect that, or give the disk up with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be kept, and the other part of it is missing (filesystem and its external journal). It may be the missing component; connect that, or discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
-        assert!(plan.warnings.iter().any(|said| said.ends_with("The operator gives up what is on /dev/sda")), "{plan}");
+        assert!(
+            plan.warnings.iter().any(|said| said.ends_with("The operator discards the content of /dev/sda")),
+            "{plan}"
+        );
         let another = Claim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };
         reinstall(&layout(), &inventory, another).unwrap_err();
         // Nothing is missed, or nothing is hidden.
@@ -106,20 +109,20 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
         devices.iter().map(|device| part(device, kind, kind, role)).collect()
     };
     for (parts, misses) in [
-        (several("btrfs", &["/dev/sdb1"], Role::OneOf(2)), "1 of its 2 devices are there"),
+        (several("btrfs", &["/dev/sdb1"], Role::OneOf(2)), "only 1 of its 2 devices are present"),
         (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], Role::OneOf(2)), ""),
         // What is on an array shows on its members.
-        (several("bcachefs", &["/dev/sdb1", "/dev/md127"], Role::OneOf(2)), "1 of its 2 devices are there"),
-        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], Role::Peer), "does not say of how many parts it is one"),
-        (several("stratis", &["/dev/sdb1"], Role::Peer), "does not say of how many parts it is one"),
+        (several("bcachefs", &["/dev/sdb1", "/dev/md127"], Role::OneOf(2)), "only 1 of its 2 devices are present"),
+        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], Role::Peer), "its number of parts is unknown"),
+        (several("stratis", &["/dev/sdb1"], Role::Peer), "its number of parts is unknown"),
         (several("jbd", &["/dev/sdb1"], Role::Serves), ""),
         // On a disk that is not ours.
         (
             several("btrfs", &["/dev/sdc"], Role::OneOf(2)),
-            "is on a disk that is not ours, and 1 of its 2 devices are there",
+            "is on a disk that is not ours, and only 1 of its 2 devices are present",
         ),
         (several("btrfs", &["/dev/sdc"], Role::OneOf(1)), ""),
-        (several("zfs_member", &["/dev/sdc"], Role::Peer), "does not say of how many parts it is one"),
+        (several("zfs_member", &["/dev/sdc"], Role::Peer), "its number of parts is unknown"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -155,7 +158,7 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
         |device: Option<&str>| inventory::PhysicalVolume { device: device.map(DevicePath::from), ..Default::default() };
     let (name, physical) = ("data".to_owned(), vec![physical(Some("/dev/sdb1")), physical(None)]);
     group.groups.push(inventory::VolumeGroup { name, physical, ..Default::default() });
-    for (mut inventory, words) in [(array, "and misses members"), (group, "and misses physical volumes")] {
+    for (mut inventory, words) in [(array, "and lacks members"), (group, "and lacks physical volumes")] {
         let said = |inventory: &Inventory| match reinstall(&layout(), inventory, claim()) {
             Ok(_) => Vec::new(),
             Err(refusal) => refusal.problems.iter().map(ToString::to_string).collect(),
@@ -191,13 +194,13 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
         ("linear", None),
         ("raid1", None),
     ] {
-        for (device, fate) in [("/dev/sdb1", "is to be kept"), ("/dev/sdc", "is on a disk that is not ours")] {
+        for (device, fate) in [("/dev/sdb1", "must be kept"), ("/dev/sdc", "is on a disk that is not ours")] {
             let mut inventory = osd(device);
             reinstall(&layout(), &inventory, claim()).unwrap();
             opaque::group(&mut inventory, &["/dev/sda3"], kind, closed);
             let reasons = reasons(reinstall(&layout(), &inventory, claim()));
             let [reason] = &reasons[..] else { panic!("{kind} {closed:?}: {reasons:#?}") };
-            let words = format!("ceph_bluestore on {device} {fate}, and does not say of how many parts it is one");
+            let words = format!("ceph_bluestore on {device} {fate}, and its number of parts is unknown");
             assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
             let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");
@@ -232,8 +235,8 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         (&[kept], ""),
         (&[not_ours], ""),
         (&[kept, not_ours], ""),
-        (&[wiped, kept], "crypto_LUKS on /dev/sdb2 is to be kept, and what it contains may miss a component"),
-        (&[wiped, not_ours], "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and what it contains may miss"),
+        (&[wiped, kept], "crypto_LUKS on /dev/sdb2 must be kept, and its content may lack a component"),
+        (&[wiped, not_ours], "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and its content may lack"),
     ] {
         let inventory = locked(places);
         let answer = reinstall(&layout(), &inventory, claim());

@@ -67,7 +67,7 @@ fn a_member_larger_than_the_superblock_counts_is_refused() {
     ] {
         let said = reasons(planned(&layout_of(members, level, options), bytes));
         assert_eq!(said.len(), 1, "{said:?}");
-        let words = "raid[0].devices: /dev/md1 cannot be made of /dev/sdx0: it has ";
+        let words = "raid[0].devices: /dev/md1 cannot be created on /dev/sdx0: the device has ";
         assert!(said[0].starts_with(words) && said[0].contains("4398046511104 bytes"), "{said:?}");
     }
     for (members, options, bytes) in [

@@ -60,7 +60,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     (
         "system ID",
         |it| group(it, &["/dev/sda2"], "raid5", Some("it belongs to the host with the system ID \"x\": take that off")),
-        "volume group vg00 (root) on /dev/sda2: cannot see its content: it belongs to",
+        "volume group vg00 (root) on /dev/sda2: cannot inspect its content: it belongs to",
     ),
     (
         "exported",
@@ -78,7 +78,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     (
         "array",
         |it| array(it, "/dev/sda2"),
-        "(raid5) on /dev/sda2: cannot see its content: it does not start: not enough",
+        "(raid5) on /dev/sda2: cannot inspect its content: it does not start: not enough",
     ),
     ("LUKS", |it| put(it, 0, 1, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda2"),
     ("zpool", |it| put(it, 0, 1, "zfs_member", "raid"), "zfs_member on /dev/sda2"),
@@ -105,11 +105,11 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         assert!(said.contains("It may contain an installation, and allocation a-2 wipes sda; "), "{name}: {said}");
         assert!(said.ends_with("or discard it with give_up: [\"A0\"] in the allocation"), "{name}: {said}");
         assert_eq!(refusal.opaque.len(), 1, "{name}: {refusal}");
-        assert!(refusal.to_string().contains("not looked into:\n  "), "{name}: {refusal}");
+        assert!(refusal.to_string().contains("not inspected:\n  "), "{name}: {refusal}");
 
         let given = Claim { give_up: vec!["A0".to_owned()], ..another() };
         let plan = install(&layout(), &inventory, given).unwrap();
-        let warned = plan.warnings.iter().any(|said| said.contains("the operator gives up what is on sda"));
+        let warned = plan.warnings.iter().any(|said| said.contains("the operator discards the content of sda"));
         assert!(warned && plan.opaque.len() == 1, "{name}: {plan}");
         for other in [vec!["B0".to_owned()], vec![String::new()]] {
             install(&layout(), &inventory, Claim { give_up: other, ..another() }).unwrap_err();
@@ -134,7 +134,7 @@ fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
         change(&mut inventory);
         let plan = install(&layout(), &inventory, another()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         assert_eq!((plan.opaque.len(), plan.warnings.len()), (1, 0), "{name}: {plan}");
-        assert!(plan.to_string().contains("not looked into:\n  "), "{name}: {plan}");
+        assert!(plan.to_string().contains("not inspected:\n  "), "{name}: {plan}");
     }
 }
 
@@ -191,7 +191,7 @@ fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
         change(&mut inventory);
         let plan = install(&layout(), &inventory, another()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         let [warning] = &plan.warnings[..] else { panic!("{name}: {plan}") };
-        assert!(warning.contains("the agent looks into") && warning.contains(words), "{warning}");
+        assert!(warning.contains("the agent will inspect") && warning.contains(words), "{warning}");
         assert!(plan.opaque.is_empty());
     }
     // A filesystem, which can nearly always be mounted; and what no agent can open.

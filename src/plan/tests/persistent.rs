@@ -225,7 +225,7 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
     let words: Vec<String> = plan.to_string().lines().map(|line| line.trim().to_owned()).collect();
     for expected in [
         "sdb writable again",
-        "take down what was assembled on sdb to look inside",
+        "stop arrays and mappings on sdb that were assembled for inspection",
         "volume pvc: csi/pvc in free space of sdb, ext4",
         "deactivate csi",
     ] {
@@ -258,10 +258,7 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     closed.stacked.retain(|stacked| stacked.kind != inventory::StackedKind::Crypt);
     closed.stacked.iter_mut().for_each(|stacked| stacked.uses.clear());
     let plan = planned(&layout, &closed, Mode::Reinstall, std::slice::from_ref(&volume)).unwrap();
-    assert!(
-        plan.warnings.iter().any(|said| said.contains("volume small: the machine sees whether its file is there")),
-        "{plan}"
-    );
+    assert!(plan.warnings.iter().any(|said| said.contains("volume small: the machine checks for its file")), "{plan}");
     let mut deleted = volume.clone();
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     for volume in [volume, deleted] {

@@ -46,27 +46,27 @@ fn refusal(inventory: &Inventory) -> String {
 #[test]
 fn a_placeholder_proves_no_disk() {
     let nothing = refusal(&replaced(["", ""], ["", ""]));
-    assert!(nothing.contains("nothing that identifies a disk is known of both"), "{nothing}");
+    assert!(nothing.contains("no identifier is known of both"), "{nothing}");
     for serial in ["0000000000000000", "None", "N/A", "0123456789ABCDEF", "............", "Default string", "XXXXXXXX"]
     {
         let said = refusal(&replaced([serial, ""], [serial, ""]));
-        assert!(said.contains("nothing that identifies a disk is known of both"), "{serial}: {said}");
+        assert!(said.contains("no identifier is known of both"), "{serial}: {said}");
         assert!(said.contains("xfs \"customers\"") && !said.contains("--give-up"), "{serial}: {said}");
         // A placeholder on one side contradicts nothing on the other.
         let said = refusal(&replaced([serial, ""], ["S2", ""]));
-        assert!(said.contains("nothing that identifies a disk is known of both"), "{serial}: {said}");
+        assert!(said.contains("no identifier is known of both"), "{serial}: {said}");
     }
     for wwn in ["0x0000000000000000", "eui.0000000000000000", "naa.0000000000000000", "0xffffffffffffffff"] {
         let said = refusal(&replaced(["", wwn], ["", wwn]));
-        assert!(said.contains("nothing that identifies a disk is known of both"), "{wwn}: {said}");
+        assert!(said.contains("no identifier is known of both"), "{wwn}: {said}");
     }
     let other = refusal(&replaced(["S1", ""], ["S2", ""]));
-    assert!(other.contains("which is not in the machine any more"), "{other}");
+    assert!(other.contains("which is now absent"), "{other}");
     let mut own_table = replaced(["0000", ""], ["0000", ""]);
     own_table.disks[1].table =
         Some(inventory::Table { kind: "gpt".to_owned(), guid: Some(Uuid::from_u128(7)), partitions: Vec::new() });
     let said = refusal(&own_table);
-    assert!(said.contains("which is not in the machine any more"), "{said}");
+    assert!(said.contains("which is now absent"), "{said}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_disk_that_a_placeholder_selects_is_refused() {
         ),
         (Some(("wwn", "0x0000000000000000")), "scratch", "by its hint wwn: \"0x0000000000000000\" is a placeholder"),
         (Some(("serial", "<in> 0000")), "scratch", "it has \"000000000000\", a placeholder"),
-        (None, "/dev/disk/by-id/ata-Virtual_Disk_000000000000", "this link is made of a placeholder"),
+        (None, "/dev/disk/by-id/ata-Virtual_Disk_000000000000", "the link is derived from a placeholder"),
     ] {
         let mut layout = two_disks();
         layout.disks[1].device = device.into();

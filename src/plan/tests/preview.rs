@@ -84,7 +84,7 @@ fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
         "csi-lvm/pvc-1 linear: 839 MB · not in the layout",
         "mounted at /var/lib, merge",
         "UUID kZ3Wud-group",
-        "untouched in every case",
+        "never written",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -93,7 +93,7 @@ fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
 #[test]
 fn the_plan_ends_with_what_is_lost_and_what_stays() {
     let plan = super::super::make(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
-    let end = "\n1 disk wiped (all that is on 21.0 GB is lost): sda\n3 disks kept: sdb, sdc, sdd\n2 disks not touched: sde, sdf\n";
+    let end = "\n1 disk wiped (up to 21.0 GB of data is lost): sda\n3 disks kept: sdb, sdc, sdd\n2 disks not touched: sde, sdf\n";
     assert!(plan.to_string().ends_with(end), "{plan}");
     assert_eq!(serde_json::to_value(&plan).unwrap()["summary"]["lost_bytes"], 20_000 * MIB);
     let mut blank = five();

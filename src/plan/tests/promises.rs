@@ -46,7 +46,7 @@ fn the_marker_says_what_each_disk_was_promised() {
 fn a_disk_that_was_promised_to_be_kept_is_not_wiped() {
     let digests = (crate::layout::digest(&layout()), crate::layout::digest(&edited()));
     let expected = format!(
-        "disks[1].wipeonreinstall: /dev/sdb is to be wiped by the layout data ({}), but the machine was installed with the promise that a reinstall leaves it kept, by the layout data ({}): correct the layout; or, to change the promise, order the reinstall again with --change-promise",
+        "disks[1].wipeonreinstall: /dev/sdb would be wiped according to the layout data ({}), but must be kept according to the layout data ({}), with which the machine was installed; correct the layout, or, to accept the change, order the reinstall again with --change-promise",
         digests.1, digests.0
     );
     assert_eq!(reasons(reinstall(&edited(), &installed_now(), claim())), [expected.as_str()]);
@@ -66,7 +66,7 @@ fn an_operator_changes_a_promise_by_saying_so() {
     let claim = Claim { change_promise: true, ..claim() };
     let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Wipe);
-    assert!(plan.to_string().contains(": the operator changes the promise\n"), "{plan}");
+    assert!(plan.to_string().contains(": the operator changes the wipe policy\n"), "{plan}");
     let [Operation::Run(OfRun::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
@@ -78,7 +78,7 @@ fn the_promise_is_not_changed_to_kept_by_an_edit_either() {
     let (mut inventory, mut wiped) = (installed_now(), layout());
     inventory.filesystems[0].marker.as_mut().unwrap().disks[1].promise = Some(Promise::Wiped);
     let reasons = reasons(reinstall(&wiped, &inventory, claim()));
-    assert!(reasons[0].contains("/dev/sdb is to be kept by the layout"), "{reasons:?}");
+    assert!(reasons[0].contains("/dev/sdb would be kept according to the layout"), "{reasons:?}");
     wiped.disks[1].wipeonreinstall = true;
     reinstall(&wiped, &inventory, claim()).unwrap();
 }
@@ -89,7 +89,7 @@ fn another_layout_with_the_same_promises_is_said() {
     other.filesystems[0].mountoptions.push("noatime".to_owned());
     let plan = reinstall(&other, &installed_now(), claim()).unwrap();
     assert_eq!(plan.warnings.len(), 1);
-    assert!(plan.warnings[0].contains("is not the one that the machine was installed with"), "{plan}");
+    assert!(plan.warnings[0].contains("differs from the one that the machine was installed with"), "{plan}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_disk_that_was_not_listed_then_is_not_wiped() {
         ..Signature::default()
     });
     let refused = reasons(reinstall(&more, &inventory, claim()));
-    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), and no disk of that name was recorded when the machine was installed; it is to be wiped and is not blank: there is xfs. Correct the layout, or erase the new one, or give up what is on it: --give-up C0";
+    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), but no disk with that name was recorded when the machine was installed; it will be wiped and is not blank: it contains xfs. Correct the layout, erase the new one, or discard its data with --give-up C0";
     assert_eq!(refused, [expected]);
     for claim in [Claim { change_promise: true, ..claim() }, Claim { give_up: vec!["C0".to_owned()], ..claim() }] {
         assert_eq!(reinstall(&more, &inventory, claim).unwrap().disks[2].verdict, Verdict::Wipe);
@@ -136,12 +136,12 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
         super::identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
-    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), the very disk that the machine was installed with, and it is to be kept, but it reads as if there were nothing on it: was it erased, or does its controller fail? Look before it is written; if its data are lost, order the reinstall again with --give-up B0";
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; it must be kept, but reads as blank. Check whether it was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";
     assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
     let given = Claim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Make);
-    assert!(plan.to_string().contains("the operator gives up what was there"), "{plan}");
+    assert!(plan.to_string().contains("the operator discards its data"), "{plan}");
     // One that was replaced is made anew, also by the attempt after the one that has begun with it.
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();

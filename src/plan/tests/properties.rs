@@ -341,7 +341,7 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
                 prop_assert!(make(&layout, &reinstalled, Mode::Reinstall).is_ok());
             }
             Err(refusal) => {
-                let expected = ["which a reinstall wipes, and on", "is not reinstallable", "holds /"];
+                let expected = ["which a reinstall wipes, and on", "is not reinstallable", "contains /"];
                 let text = refusal.to_string();
                 prop_assert!(expected.iter().any(|expected| text.contains(expected)), "{}", text);
             }

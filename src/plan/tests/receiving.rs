@@ -325,21 +325,21 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             },
             &[
                 "filesystems[2]: /dev/md/root has 9.95 GB (",
-                "here, on /dev/nvme0n1 (10.5 GB), /dev/nvme1n1 (31.5 GB), and 20.4 GB (",
+                "on this machine, on /dev/nvme0n1 (10.5 GB), /dev/nvme1n1 (31.5 GB), but 20.4 GB (",
             ],
         ),
         (
             "one byte less",
             |_, moving, _| filesystem(moving, "/dev/sdf1").size_bytes += 1,
             &[
-                "filesystems[4]: /dev/sdf1 has 67.1 MB (67108864 bytes) here, on /dev/nvme5n1 (31.5 GB), and 67.1 MB (67108865 bytes) on the other machine: its none does not fit. Choose larger disks",
+                "filesystems[4]: /dev/sdf1 has 67.1 MB (67108864 bytes) on this machine, on /dev/nvme5n1 (31.5 GB), but 67.1 MB (67108865 bytes) on the source machine: its none does not fit; choose larger disks",
             ],
         ),
         (
             "larger sectors",
             |other, _, _| other.disks[5].sector_bytes = 4096,
             &[
-                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes here, on /dev/nvme5n1 (31.5 GB), and of 512 bytes on the other machine: its none was made for these, and cannot be read in others. Choose disks with sectors of 512 bytes",
+                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes on this machine, on /dev/nvme5n1 (31.5 GB), but of 512 bytes on the source machine, for which its none was created; choose disks with sectors of 512 bytes",
             ],
         ),
         (
@@ -348,20 +348,20 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.carried.as_mut().unwrap().filesystems.iter_mut().for_each(|is| is.sector_bytes = 4096);
             },
             &[
-                "filesystems[1]: /dev/md/efi has sectors of 512 bytes here",
-                "of 4096 bytes on the other machine: its vfat was made for these",
-                "filesystems[4]: /dev/sdf1 has sectors of 512 bytes here",
+                "filesystems[1]: /dev/md/efi has sectors of 512 bytes on this machine",
+                "of 4096 bytes on the source machine, for which its vfat was created",
+                "filesystems[4]: /dev/sdf1 has sectors of 512 bytes on this machine",
             ],
         ),
         (
             "a filesystem that does not come",
             |_, moving, _| moving.carried.as_mut().unwrap().filesystems.retain(|is| is.device != "/dev/vg00/srv"),
-            &["filesystems[3]: /dev/vg00/srv is to have btrfs by the layout, and the other machine brings none"],
+            &["filesystems[3]: /dev/vg00/srv must have btrfs according to the layout, but the source machine has none"],
         ),
         (
             "one that comes as another",
             |_, moving, _| filesystem(moving, "/dev/vg00/srv").format = Format::Ext4,
-            &["filesystems[3]: /dev/vg00/srv is to have btrfs by the layout"],
+            &["filesystems[3]: /dev/vg00/srv must have btrfs according to the layout"],
         ),
         (
             "an id on a disk that stays",
@@ -369,7 +369,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 let uuid = filesystem(moving, "/dev/md/efi").uuid.to_lowercase();
                 other.disks[6].signatures = vec![Signature { kind: "vfat".to_owned(), uuid, ..Signature::default() }];
             },
-            &["moving: /dev/md/efi brings the id ", "which /dev/sda has too"],
+            &["moving: /dev/md/efi has the id ", "which /dev/sda has as well"],
         ),
         (
             "an array on a disk that stays",
@@ -378,7 +378,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 let kind = "linux_raid_member".to_owned();
                 other.disks[6].signatures = vec![Signature { kind, uuid, ..Signature::default() }];
             },
-            &["moving: /dev/md/data brings the id "],
+            &["moving: /dev/md/data has the id "],
         ),
         (
             "a disk that is not there",
@@ -388,7 +388,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "one disk twice",
             |_, moving, _| moving.disks[1].serial = "B0".to_owned(),
-            &["disks[1].device: /dev/sdb is /dev/nvme0n1 again, which the layout lists already"],
+            &["disks[1].device: /dev/sdb is /dev/nvme0n1, which the layout already lists"],
         ),
         (
             "two disks with one serial",
@@ -398,7 +398,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "another size than the control plane has seen",
             |_, moving, _| moving.disks[2].size_bytes += MIB,
-            &["disks[2].device: /dev/sdc is to be a disk of "],
+            &["disks[2].device: /dev/sdc must be a disk of "],
         ),
         ("a disk without a word", |_, moving, _| drop(moving.disks.remove(4)), &["disks[4].device: "]),
         (
@@ -408,7 +408,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 let guid = Uuid::parse_str(guid).ok();
                 other.disks[0].table = Some(Table { kind: "gpt".to_owned(), guid, partitions: Vec::new() });
             },
-            &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is to be moved"],
+            &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is migrated"],
         ),
         (
             "a disk that both machines reach, without a table",
@@ -417,7 +417,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
             },
             &[
-                "disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1, whose system is to be moved: both machines reach that disk",
+                "disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1, whose system is migrated: both machines have access to that disk",
             ],
         ),
         (
@@ -442,7 +442,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "nothing said yet",
             |_, moving, _| moving.carried = None,
-            &["moving: the other machine has not said what comes"],
+            &["moving: the source machine has not reported its data"],
         ),
         (
             "installed by the word of the control plane",
@@ -456,7 +456,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                     Some(Marker { machine: "m-9".to_owned(), allocation: "a-9".to_owned(), ..Marker::default() });
                 other.filesystems = vec![Filesystem { device: "/dev/nvme0n1".into(), marker, ..Filesystem::default() }];
             },
-            &["holds the installation of machine m-9"],
+            &["contains the installation of machine m-9"],
         ),
     ];
     for (name, change, expected) in cases {
@@ -511,7 +511,7 @@ fn volumes_of_kubernetes_do_not_come_along() {
         receive_with(&layout, &other, allocation, of_other())
     };
     let refused = reasons(with(serde_json::json!([{"kind": "Volume"}])));
-    assert!(refused.iter().any(|reason| reason.starts_with("moving: the allocation has volumes of Kubernetes")));
+    assert!(refused.iter().any(|reason| reason.starts_with("moving: the allocation has Kubernetes volumes")));
     with(serde_json::json!([])).unwrap();
 }
 
@@ -555,7 +555,7 @@ fn after_a_cut_at_any_operation_all_begins_again() {
         assert_eq!(again.already, None, "{done}");
         assert_eq!(verdicts(&again)[..6], [Verdict::Wipe; 6], "{done}");
         assert_eq!(
-            again.warnings.iter().any(|line| line.contains("an earlier attempt to move it here")),
+            again.warnings.iter().any(|line| line.contains("an earlier attempt to migrate it to this machine")),
             done > received
         );
         properties::assert_sound(&again, &after);
@@ -592,7 +592,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
         record_of(marker).map(|record| record.secret_digest).as_ref(),
         "the same attempt"
     );
-    assert!(again.to_string().contains("knows that this boot has all of it"), "{again}");
+    assert!(again.to_string().contains("records that this boot has received everything"), "{again}");
     properties::assert_sound(&again, &after);
     // One of an earlier move is not: the tables are others.
     let older =

@@ -14,42 +14,42 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         (
             "unreadable",
             |inventory| inventory.disks[1].unreadable = Some("Input/output error".to_owned()),
-            "disks[1].device: /dev/sdb is to be kept, but what is on it cannot be read: Input/output error",
+            "disks[1].device: /dev/sdb must be kept, but its content cannot be read: Input/output error",
         ),
         (
             "nothing that is known, but not blank",
             |inventory| inventory.disks[1].table = None,
-            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is data of no known kind",
+            "disks[1].partitions: /dev/sdb must be kept with 1 partitions, but lacks a GPT: found data of no known kind",
         ),
         (
             "other table",
             |inventory| inventory.disks[1].table.as_mut().unwrap().kind = "dos".to_owned(),
-            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is DOS 1 partition · ext4 \"srv\"",
+            "disks[1].partitions: /dev/sdb must be kept with 1 partitions, but lacks a GPT: found DOS 1 partition · ext4 \"srv\"",
         ),
         (
             "no such partition",
             |inventory| srv(inventory).number = 4,
-            "disks[1].partitions[0]: /dev/sdb1 is to be kept, but /dev/sdb has no partition 1",
+            "disks[1].partitions[0]: /dev/sdb1 must be kept, but /dev/sdb lacks partition 1",
         ),
         (
             "other type",
             |inventory| srv(inventory).kind = PartitionKind::LinuxLvm.guid().to_string(),
-            "disks[1].partitions[0]: /dev/sdb1 is to be kept as type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
+            "disks[1].partitions[0]: /dev/sdb1 must be kept as type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
         ),
         (
             "other filesystem",
             |inventory| srv(inventory).signatures[0].kind = "xfs".to_owned(),
-            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is xfs \"srv\"",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains xfs \"srv\"",
         ),
         (
             "other label",
             |inventory| srv(inventory).signatures[0].label = "backup".to_owned(),
-            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is ext4 \"backup\"",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains ext4 \"backup\"",
         ),
         (
             "no filesystem",
             |inventory| srv(inventory).signatures.clear(),
-            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there are data of no known kind on its 8.39 GB",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains 8.39 GB of unrecognized data",
         ),
         (
             "two signatures",
@@ -57,7 +57,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
                 let second = Signature { kind: "linux_raid_member".to_owned(), ..Signature::default() };
                 srv(inventory).signatures.push(second);
             },
-            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there are several signatures at once: ext4 \"srv\" and RAID member",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it has several signatures: ext4 \"srv\" and RAID member",
         ),
         (
             "disk gone",
@@ -80,7 +80,7 @@ fn a_kept_partition_must_have_its_size() {
     let mut layout = layout();
     layout.disks[1].partitions[0].size = 4000.into();
     let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
-    assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 is to be kept with 4000 MiB, but has 7998 MiB"]);
+    assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 must be kept with 4000 MiB, but has 7998 MiB"]);
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn what_cannot_be_made_is_refused_all_at_once() {
         [
             "disks[0].partitions: device:/dev/sda is not big enough required:5503MiB, existing:5000MiB (with 1 MiB at each end for the partition table)",
             "disks[1].device: /dev/sdb is read-only: it cannot be written (write protection switch, failing disk?)",
-            "disks[1].device: /dev/sdb is in use (mounted at /data): unmount or stop it first; nothing here does that for you",
-            "disks[1].device: /dev/sdb is in use (held by md127): unmount or stop it first; nothing here does that for you",
+            "disks[1].device: /dev/sdb is in use (mounted at /data); unmount or stop it first, because this is not done automatically",
+            "disks[1].device: /dev/sdb is in use (held by md127); unmount or stop it first, because this is not done automatically",
         ]
     );
 }
@@ -109,7 +109,7 @@ fn one_disk_under_two_names_is_refused() {
     layout.disks[1].device = inventory.disks[0].by_path.as_str().into();
     layout.filesystems[0].device = layout.disks[1].device.partition(1);
     let reasons = reasons(make(&layout, &inventory, Mode::Install));
-    assert!(reasons[0].ends_with("is /dev/sda again, which the layout lists already"), "{reasons:?}");
+    assert!(reasons[0].ends_with("is /dev/sda, which the layout already lists"), "{reasons:?}");
 }
 
 #[test]

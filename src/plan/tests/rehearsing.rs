@@ -54,7 +54,7 @@ fn nothing_is_rehearsed_where_nothing_comes_back() {
     let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
     let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
-    assert!(plan.to_string().contains("the filesystem is made"), "{plan}");
+    assert!(plan.to_string().contains("the filesystem is created"), "{plan}");
     assert_eq!(operations(&plan, StageName::StorageRehearse), []);
 }
 
@@ -154,7 +154,7 @@ fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
     before.groups[0].closed = Some("it is exported: `vgimport` it in the installed system".to_owned());
     assert_eq!(
         reasons(make(&stacked_layout(), &before, Mode::Reinstall)),
-        ["volumegroups[0]: vg:vg00 is to be kept, but it is exported: `vgimport` it in the installed system"]
+        ["volumegroups[0]: vg:vg00 must be kept, but it is exported: `vgimport` it in the installed system"]
     );
     let mut all = stacked_layout();
     all.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);

@@ -46,7 +46,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
     let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-    let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
+    let said = "REMOVES sda1 FROM md9, whose other members on sdf are not ours and stay unchanged";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = Holder::Array { device: "/dev/md9".into() };
@@ -77,15 +77,15 @@ fn what_cannot_be_taken_down_is_named() {
     let cases: [(Change, &str); 4] = [
         (
             |inventory| inventory.stacked[0].uses.push(Use::Mounted("/mnt".to_owned())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
+            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".into())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
+            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".into())),
-            "disks[1].device: /dev/sdb is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
+            "disks[1].device: /dev/sdb is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| {
@@ -96,7 +96,7 @@ fn what_cannot_be_taken_down_is_named() {
                 };
                 inventory.stacked[0].table = Some(Table { partitions: vec![part], ..Table::default() });
             },
-            "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part): unmount or stop it first; nothing here does that for you",
+            "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part); unmount or stop it first, because this is not done automatically",
         ),
     ];
     for (change, expected) in cases {
@@ -112,9 +112,9 @@ fn what_is_kept_must_not_be_in_use() {
     let cases = [
         (
             Use::Mounted("/mnt".to_owned()),
-            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
+            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
-        (Use::Swap, "disks: /dev/mapper/vg00-varlib is to be kept and is in use (active swap): swapoff it first"),
+        (Use::Swap, "disks: /dev/mapper/vg00-varlib must be kept but is in use (active swap); run swapoff first"),
     ];
     for (usage, expected) in cases {
         let mut inventory = installed();
@@ -159,7 +159,7 @@ fn a_name_that_another_keeps_is_refused() {
     assert_eq!(
         reasons(make(&layout, &inventory, Mode::Install)),
         [
-            "raid[1].arrayname: array:/dev/md9 is the name of another array, which runs on sdf1 and stays: choose another name"
+            "raid[1].arrayname: array:/dev/md9 is the name of another array, which is active on sdf1 and is not released; choose another name"
         ]
     );
 
@@ -170,7 +170,7 @@ fn a_name_that_another_keeps_is_refused() {
     assert_eq!(
         reasons(make(&super::stacks::layout(), &inventory, Mode::Install)),
         [
-            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which stays: choose another name"
+            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which is not wiped; choose another name"
         ]
     );
 }

@@ -18,7 +18,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
         ),
         (
             |layout, _| layout.logicalvolumes[0].size = 200.into(),
-            "filesystems[0]: device:/dev/vg00/varlib is not big enough required:300MiB, existing:200MiB (xfs: mkfs.xfs refuses less)",
+            "filesystems[0]: device:/dev/vg00/varlib is not big enough required:300MiB, existing:200MiB (xfs: mkfs.xfs refuses smaller devices)",
         ),
         (
             |_, inventory| inventory.disks[4].size_bytes = MIB,
@@ -34,7 +34,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.raid.pop();
                 inventory.disks[3].sector_bytes = 4096;
             },
-            "volumegroups[0].devices: vg:vg00 cannot mix devices with different sectors, which LVM refuses: /dev/sdc 512, /dev/sdd 4096 bytes",
+            "volumegroups[0].devices: vg:vg00 cannot combine devices with different sector sizes, which LVM refuses: /dev/sdc 512, /dev/sdd 4096 bytes",
         ),
         (
             |layout, inventory| {

@@ -64,8 +64,8 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
                 blank(inventory, 0);
                 moved(inventory, 0, 1);
             },
-            "disks[0].device: /dev/sda is the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with GPT 00000001-0000-0000-0000-000000000001 (21.0 GB). The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
-            "disks[1].device: /dev/sdb is a disk without serial number and GPT (21.0 GB) now. When the machine was installed, /dev/sdb was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB). That one is /dev/sda now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with GPT 00000001-0000-0000-0000-000000000001 (21.0 GB). The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+            "disks[1].device: /dev/sdb is a disk without serial number or GPT (21.0 GB) now. When the machine was installed, /dev/sdb was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB). That one is /dev/sda now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "root and data swapped",
@@ -105,7 +105,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
                 moved(inventory, 0, 1);
             },
             "disks[0].device: /dev/sda is the disk with GPT 00000005",
-            "disks[1].device: /dev/sdb is a disk without serial number and GPT",
+            "disks[1].device: /dev/sdb is a disk without serial number or GPT",
         ),
         (
             "an attempt had begun, with a table for root that it did not come to write",
@@ -116,7 +116,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
                 moved(inventory, 0, 1);
             },
             "disks[0].device: /dev/sda is the disk with GPT 00000005",
-            "disks[1].device: /dev/sdb is a disk without serial number and GPT",
+            "disks[1].device: /dev/sdb is a disk without serial number or GPT",
         ),
         (
             "an attempt had written the new table, and names are swapped",

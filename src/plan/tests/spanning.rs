@@ -38,7 +38,7 @@ fn what_spans_wiped_and_other_disks_is_refused() {
             "btrfs",
             "srv",
             &["/dev/sda3", "/dev/sdb1"],
-            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, which it does not touch: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; take it apart first, or keep or wipe all of it",
+            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; dismantle it first, or keep or wipe all of it",
         ),
         ("zfs_member", "tank", &["/dev/sda3", "/dev/sdc"], "disks: zfs_member \"tank\" lies on sda3,"),
         ("bcachefs", "", &["/dev/sda3", "/dev/sdc"], "disks: bcachefs lies on sda3,"),
@@ -88,7 +88,7 @@ fn an_install_says_what_it_takes_a_member_out_of() {
     let (layout, mut inventory) = with_btrfs();
     ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
     let plan = make(&layout, &inventory, Mode::Install).unwrap();
-    let said = "TAKES sda3 OUT OF zfs_member \"tank\", whose other members on sdc are not ours and stay as they are";
+    let said = "REMOVES sda3 FROM zfs_member \"tank\", whose other members on sdc are not ours and stay unchanged";
     let warned = plan.warnings.iter().filter(|warning| warning.starts_with(said)).count();
     assert_eq!(warned, 1, "{plan}");
     assert!(plan.to_string().contains(&format!("WARNING: {said}")), "{plan}");
@@ -133,7 +133,7 @@ fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
         below: vec!["cciss!c0d0p2".into(), "sdc".into()],
         ..inventory::Stacked::default()
     });
-    let expected = "disks: dm-0 lies on cciss!c0d0p2, which a reinstall wipes, and on sdc, which it does not touch: ";
+    let expected = "disks: dm-0 lies on cciss!c0d0p2, which a reinstall wipes, and on sdc, which it does not write: ";
     let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

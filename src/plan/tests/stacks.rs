@@ -164,17 +164,17 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "other level",
             |inventory| inventory.arrays[2].level = "raid0".to_owned(),
-            "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid0 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare)",
+            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid0 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare)",
         ),
         (
             "a member less",
             |inventory| drop(inventory.arrays[2].members.pop()),
-            "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid1 \"data\" of /dev/sdc, /dev/sdd",
+            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid1 \"data\" of /dev/sdc, /dev/sdd",
         ),
         (
             "no array",
             |inventory| drop(inventory.arrays.pop()),
-            "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of them is a member of an array",
+            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of them is a member of an array",
         ),
         (
             "another physical volume",
@@ -182,57 +182,57 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = PhysicalVolume { device: Some("/dev/sdf".into()), ..PhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
         ),
         (
             "a physical volume is missing",
             |inventory| inventory.groups[0].physical.push(PhysicalVolume::default()),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
         ),
         (
             "a snapshot, merged or not",
             |inventory| inventory.groups[0].volumes[1].entangled = Some("has a snapshot".to_owned()),
-            "logicalvolumes[1]: /dev/vg00/srv is to be kept, but it has a snapshot: end that in the installed system",
+            "logicalvolumes[1]: /dev/vg00/srv must be kept, but it has a snapshot; undo that in the installed system",
         ),
         (
             "a cache",
             |inventory| inventory.groups[0].volumes[0].kind = "cache".to_owned(),
-            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is cache 400 MiB",
+            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is cache 400 MiB",
         ),
         (
             "a thin volume",
             |inventory| inventory.groups[0].volumes[1].kind = "thin".to_owned(),
-            "logicalvolumes[1]: /dev/vg00/srv is to be kept as linear, but is thin 4 MiB",
+            "logicalvolumes[1]: /dev/vg00/srv must be kept as linear, but is thin 4 MiB",
         ),
         (
             "another name",
             |inventory| inventory.groups[0].name = "data".to_owned(),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
         ),
         (
             "no group",
             |inventory| inventory.groups.clear(),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but none of them is a physical volume of a group that is known",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but none of them is a physical volume of a known group",
         ),
         (
             "no volume",
             |inventory| drop(inventory.groups[0].volumes.remove(0)),
-            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
+            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
         ),
         (
             "another size",
             |inventory| inventory.groups[0].volumes[0].size_bytes = 404 * MIB,
-            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is linear 404 MiB",
+            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is linear 404 MiB",
         ),
         (
             "another type",
             |inventory| inventory.groups[0].volumes[1].kind = "striped".to_owned(),
-            "logicalvolumes[1]: /dev/vg00/srv is to be kept as linear, but is striped 4 MiB",
+            "logicalvolumes[1]: /dev/vg00/srv must be kept as linear, but is striped 4 MiB",
         ),
         (
             "not active",
             |inventory| inventory.groups[0].volumes[0].running = None,
-            "filesystems[0]: /dev/vg00/varlib is to be kept with xfs \"varlib\", but the volume is not active, so that nothing is known of what is on it",
+            "filesystems[0]: /dev/vg00/varlib must be kept with xfs \"varlib\", but the volume is not active, so its content is unknown",
         ),
     ];
     for (name, change, expected) in cases {
@@ -300,8 +300,8 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
     assert_eq!(
         reasons,
         [
-            "disks: md125 lies on sdc, which a reinstall wipes, and on sdd, sde, which it does not touch: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); take it apart first, or keep or wipe all of it",
-            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data lies on both. Give all of its disks the same wipeonreinstall",
+            "disks: md125 lies on sdc, which a reinstall wipes, and on sdd, sde, which it does not write: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); dismantle it first, or keep or wipe all of it",
+            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data lies on both; set the same wipeonreinstall for all of its disks",
         ]
     );
 }
@@ -316,7 +316,7 @@ fn a_kept_root_is_refused() {
     assert_eq!(
         reasons,
         [
-            "filesystems[2]: /dev/md/root holds /, where the new image goes, and cannot be kept: say wipeonreinstall: true for its disks"
+            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks"
         ]
     );
 }

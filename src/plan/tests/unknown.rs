@@ -22,7 +22,7 @@ fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unk
     ] {
         let reasons = reasons(make(&layout(), &with(devices, installed()), Mode::Reinstall));
         let expected = format!(
-            "disks: nobody can tell what {named} belongs to, and whether that lies on other disks too: {SAID}; repair it, or erase it where nobody needs it"
+            "disks: it is unknown what {named} belongs to, and whether that spans other disks too: {SAID}; repair it, or erase it if it is not needed"
         );
         assert_eq!(reasons, [expected]);
     }

@@ -54,7 +54,7 @@ fn with_hint(hint: &str, value: &str) -> Layout {
 fn a_data_disk_that_has_moved_up_is_not_erased() {
     let said = reasons(install(&one_disk(), &moved_up(), forgotten())).join("\n");
     assert!(
-        said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank: there is xfs \"customers\""),
+        said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank: it contains xfs \"customers\""),
         "{said}"
     );
     assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
@@ -103,7 +103,7 @@ fn what_is_blank_identified_or_given_up_is_erased() {
         let plan = install(&one_disk(), &inventory, claim);
         assert_eq!(plan.is_ok(), is_erased, "{given}");
         let warns =
-            |plan: &Plan| plan.warnings.iter().any(|warning| warning.ends_with("the operator gives up what is on it"));
+            |plan: &Plan| plan.warnings.iter().any(|warning| warning.ends_with("the operator discards its data"));
         assert!(plan.is_ok_and(|plan| warns(&plan)) == is_erased, "{given}");
     }
 }

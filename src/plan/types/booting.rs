@@ -1,16 +1,16 @@
-//! What the firmware is to know of the installed system.
+//! Boot entries that are registered with the firmware for the installed system.
 
 use super::{BootOrder, Esp};
 use serde::Serialize;
 
-/// Entries of the firmware for the installed system.
+/// Firmware boot entries for the installed system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootEntries {
     /// `drophammer: web-1`.
     pub label: String,
-    /// Where a boot loader may be. What the finisher wants names them by their place in this list.
+    /// Partitions that may contain a boot loader. The finisher refers to them by index.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// An installer of the image makes its own.
+    /// Whether an installer of the image creates the entries instead, if there is one.
     pub unless_installer: bool,
 }

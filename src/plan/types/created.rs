@@ -1,4 +1,4 @@
-//! A system that no image brings: a program of the OS definition makes it.
+//! Systems that a program of the OS definition creates instead of an image.
 
 use super::BurnDisk;
 use crate::definition::Chosen;
@@ -6,16 +6,16 @@ use crate::device::DevicePath;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The `create` of an OS definition, and what it gets.
+/// Invocation of the `create` program of an OS definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
-    /// With its variant.
+    /// Name of the OS definition, with its variant.
     pub os: String,
-    /// The disks that it may write, in the layout's order: those that are made anew. No others are in its `/dev`.
+    /// Disks that the program may write, in the order of the layout: those that are recreated. Its `/dev` contains no others.
     pub disks: Vec<DevicePath>,
-    /// The disk with the system, and what must be on it afterwards: as of an image that was written there.
+    /// The system disk, and the content that is expected on it afterwards, as after writing a raw image.
     pub onto: BurnDisk,
-    /// What it is told.
+    /// Environment of the program.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! What is known of a machine for making the image's files boot on it.
+//! Properties of a machine that are needed to make the files of the image bootable on it.
 
 use super::{ByteRange, FstabEntry, MachineFiles};
 use crate::allocation::Finish;
@@ -14,73 +14,73 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootDisk {
     pub device: DevicePath,
-    /// Between the partition table that it gets and its first partition, where a boot loader has room. None on a disk without such a
-    /// table, and on one with sectors that no BIOS boots from.
+    /// Gap between the partition table and the first partition, for a boot loader. `None` on a disk without a GPT, and on one whose sector
+    /// size no BIOS boots from.
     pub gap: Option<ByteRange>,
 }
 
-/// All that is needed to make the image boot on this machine, and its owner able to log in.
+/// Everything that is needed to make the image bootable on this machine, and to let its owner log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Finishing {
     pub way: Finish,
-    /// Programs of the image get the nodes of these devices and of their partitions.
+    /// Devices whose nodes, and those of their partitions, are visible to programs of the image.
     pub devices: Vec<DevicePath>,
     pub firmware: Firmware,
     pub root: RootFilesystem,
-    /// Mounted at `/boot`, where that is a filesystem of its own.
+    /// The filesystem mounted at `/boot`, if it is separate.
     pub boot: Option<BootFilesystem>,
-    /// All of the layout, made or kept.
+    /// Arrays of the layout, created or preserved.
     pub arrays: Vec<FinishedArray>,
-    /// Names of all volume groups of the layout.
+    /// Names of the volume groups of the layout.
     pub groups: Vec<String>,
-    /// Where an EFI firmware finds a boot loader.
+    /// Partitions in which an EFI firmware finds a boot loader.
     pub esps: Vec<Esp>,
-    /// The disks below `/boot`, or below `/`: where a BIOS finds a boot loader.
+    /// Disks below `/boot`, or below `/`, on which a BIOS finds a boot loader.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
-    /// Where cloud-init's seed comes to lie; without it, in the tree.
+    /// Filesystem for the cloud-init seed; without it, the seed is written to the root tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seed>,
     pub network: WantedNetwork,
-    /// What the image's installer is told of its OS definition, and of the machine in that one's words.
+    /// Environment of the image's installer: parameters of the OS definition, and the machine in the terms of that definition.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
-    /// The allocation with its passwords and keys, and what else the installed system is told.
+    /// The allocation with its passwords and keys, and other data for files of the installed system.
     #[serde(skip)]
     pub files: Box<MachineFiles>,
 }
 
-/// A filesystem for cloud-init's seed.
+/// The filesystem for the cloud-init seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Seed {
     pub device: DevicePath,
-    /// Where it is mounted in the target, if it is.
+    /// Mount point in the target, if it is mounted.
     #[serde(with = "crate::empty")]
     pub path: Option<String>,
 }
 
-/// What the network of the installed system is to be.
+/// Requested network configuration of the installed system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WantedNetwork {
-    /// Nobody has said anything.
+    /// No network configuration was requested.
     #[default]
     Unsaid,
-    /// By `network` of the allocation.
+    /// Configuration from `network` of the allocation.
     Described(Network),
-    /// By metal-stack's `networks`, which a routing daemon would announce.
+    /// Configuration derived from metal-stack's `networks`, which a routing daemon would announce.
     Announced(Network),
 }
 
-/// The filesystem with `/`.
+/// The root filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RootFilesystem {
-    /// Empty when a raw image brings it.
+    /// UUID; empty if a raw image brings the filesystem.
     pub uuid: String,
     pub format: Option<Format>,
-    /// The arrays below it.
+    /// UUIDs of the arrays below it.
     pub arrays: Vec<Uuid>,
-    /// If it lies on one.
+    /// The logical volume that contains it, if any.
     pub volume: Option<RootVolume>,
 }
 
@@ -91,7 +91,7 @@ pub struct BootFilesystem {
     pub format: Format,
 }
 
-/// The logical volume with `/`.
+/// The logical volume that contains the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RootVolume {
     pub group: String,
@@ -99,6 +99,7 @@ pub struct RootVolume {
     pub kind: LvmType,
 }
 
+/// An array of the layout, as the installed system refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FinishedArray {
     pub device: DevicePath,
@@ -107,7 +108,7 @@ pub struct FinishedArray {
     pub metadata: String,
 }
 
-/// An EFI system partition: of type ef00 with a vfat filesystem, or a member of a mirror that the firmware reads as one.
+/// An EFI system partition: of type ef00 with a vfat filesystem, or a member of a mirror that the firmware can read as one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
     /// `/dev/sda1`.
@@ -115,15 +116,15 @@ pub struct Esp {
     /// `/dev/sda`.
     pub disk: DevicePath,
     pub number: u32,
-    /// PARTUUID.
+    /// Unique partition GUID (PARTUUID).
     pub guid: Uuid,
     pub first_lba: u64,
     pub sectors: u64,
     pub sector_bytes: u32,
-    /// Where it is mounted in the target, itself or the mirror that it is a member of.
+    /// Mount point in the target, of the partition or of the mirror that it is a member of.
     #[serde(with = "crate::empty")]
     pub path: Option<String>,
-    /// The mirror, which writes to all its members at once.
+    /// The mirror, which writes to all of its members.
     #[serde(with = "crate::empty")]
     pub array: Option<DevicePath>,
 }

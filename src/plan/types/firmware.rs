@@ -1,4 +1,4 @@
-//! Boot variables of a UEFI firmware, and what the plan does with them.
+//! Boot variables of a UEFI firmware, and their treatment by the plan.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -24,7 +24,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// One variable, with its origin and fate.
+/// A variable, with its origin and fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedVariable {
     /// `Boot0003`, `BootNext`.
@@ -36,7 +36,7 @@ pub struct PlannedVariable {
     pub origin: VariableOrigin,
     /// Reason for the origin.
     pub reason: String,
-    /// Whether drophammer has made it, by its name.
+    /// Whether drophammer created it, judged by its name.
     #[serde(skip)]
     pub own: bool,
     pub removed: bool,
@@ -44,6 +44,7 @@ pub struct PlannedVariable {
     pub digest: Option<String>,
 }
 
+/// Origin of a boot variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableOrigin {
@@ -55,11 +56,11 @@ pub enum VariableOrigin {
     Preserved,
     /// Starts a system on a partition that this plan destroys.
     Destroyed,
-    /// Made by an operating system or an operator. Nothing on the machine's disks explains it.
+    /// Created by an operating system or an operator; unrelated to any disk of the machine.
     Foreign,
 }
 
-/// Variables to remove. Afterwards none of them exists with the value that the plan has seen, and no order lists a removed number.
+/// Variables to remove. Afterwards none of them exists with the value that the plan was made for, and no boot order lists a removed number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
@@ -67,11 +68,12 @@ pub struct RemoveVariables {
     pub required: bool,
 }
 
+/// A boot variable to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the value, in hexadecimal. A variable with another value stays. None removes any value.
+    /// SHA-256 of the value, in hexadecimal. A variable with a different value is not removed. `None` removes any value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What operations carry of the allocation, so that the executor looks nothing up.
+//! Parts of the allocation that operations contain, so that the executor needs no lookups.
 
 use crate::allocation::Allocation;
 use crate::device::DevicePath;
@@ -6,40 +6,41 @@ use crate::inventory::Nic;
 use crate::marker::Marker;
 use serde::Serialize;
 
-/// What a request brings for the target and for the report; on a desk there may be none.
+/// Parts of a request that go into the target and the report. They may be empty when a plan is made offline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assigned {
     pub allocation: Allocation,
-    /// `console=` of the kernel command line, in order.
+    /// Values of `console=` on the kernel command line, in order.
     pub consoles: Vec<String>,
 }
 
-/// All that `/etc/metal/install.yaml`, `userdata` and `disk.json` are made of. It holds passwords and keys, and is never printed.
+/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. It includes passwords and keys, and is never printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineFiles {
-    /// The machine's id.
+    /// Id of the machine.
     pub machine: String,
     pub assigned: Assigned,
     pub nics: Vec<Nic>,
-    /// There are arrays beneath the system, made or kept.
+    /// Whether the system uses arrays, created or preserved.
     pub has_arrays: bool,
-    /// What this run formats.
+    /// Filesystems that this run formats.
     pub made: Vec<super::MakeFilesystem>,
-    /// UUID of the filesystem that carries `/`; empty when a raw image brings it.
+    /// UUID of the root filesystem; empty if a raw image brings it.
     pub root_uuid: String,
 }
 
-/// What a successful run tells the control plane, beside what happened.
+/// Final report of a successful run to the control plane, in addition to the results of the stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Closing {
-    /// Ids; no order for an install.
+    /// Id of the allocation.
     pub allocation: String,
     #[serde(with = "crate::empty")]
     pub order: Option<String>,
     pub message: String,
-    /// Of an installation that was on the disks already.
+    /// Marker of an installation that was already on the disks.
     pub already: Option<Marker>,
-    /// Disks whose ends are wiped when the control plane says no: what was received is the other machine's again, which may run it.
+    /// Disks whose start and end are wiped if the control plane denies the migration: their content then belongs to the source machine
+    /// again, which may run it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

@@ -1,4 +1,4 @@
-//! Which disk an operation means.
+//! Identity of the disk that an operation applies to.
 
 use crate::device::DevicePath;
 use crate::empty;
@@ -6,7 +6,7 @@ use crate::inventory::Disk;
 use serde::{Serialize, Serializer};
 use std::num::NonZeroU64;
 
-/// What tells a disk from another of its kind. What is not known is not compared.
+/// Properties that distinguish a disk from others of the same model. Unknown properties are not compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DiskIdentity {
     pub device: DevicePath,
@@ -15,7 +15,7 @@ pub struct DiskIdentity {
     pub serial: Option<String>,
     #[serde(with = "crate::empty")]
     pub wwn: Option<String>,
-    /// The kernel's count of disks.
+    /// Sequence number of the disk in the kernel (`diskseq`).
     #[serde(serialize_with = "or_zero")]
     pub diskseq: Option<NonZeroU64>,
 }

@@ -1,16 +1,17 @@
-//! Files that are put into a filesystem which is there already.
+//! Files that are written into an existing filesystem.
 
 use serde::Serialize;
 
+/// A file that is written into an existing filesystem, or deleted from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InjectedFile {
-    /// Absolute, in the filesystem.
+    /// Absolute path in the filesystem.
     pub path: String,
-    /// The file goes where there is none. It may hold a secret.
+    /// Content of the file, which may be secret; `None` deletes the file.
     #[serde(skip)]
     pub content: Option<Vec<u8>>,
     pub mode: u32,
-    /// Name or number; root where nobody is named.
+    /// Name or number of the owner; root by default.
     #[serde(with = "crate::empty")]
     pub owner: Option<String>,
     #[serde(with = "crate::empty")]

@@ -1,4 +1,4 @@
-//! LUKS containers: what makes, opens and closes them carries the key, which nothing prints.
+//! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
 
 use crate::device::DevicePath;
 use crate::layout::KeySource;
@@ -6,24 +6,24 @@ use crate::pull::Secret;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// A LUKS2 container that takes all of a device, and the mapping through which its content is seen.
+/// A LUKS2 container on a whole device, and the mapping to its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// Disk, partition, array or logical volume, where it is found while the installation runs.
+    /// Disk, partition, array or logical volume, named as during the installation.
     pub device: DevicePath,
-    /// Of the container's header.
+    /// UUID in the header of the container.
     pub uuid: Uuid,
     /// `/dev/mapper/luks-UUID`.
     pub mapping: DevicePath,
-    /// Of the device.
+    /// Sector size of the device.
     pub sector_bytes: u32,
-    /// Where the key comes from.
+    /// Source of the key.
     #[serde(rename = "key")]
     pub source: KeySource,
-    /// With `tpm2`, the second one, which may be none.
+    /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
     #[serde(skip)]
     pub key: Secret,
-    /// There is a key, and this plan was not told it: on a desk, or once more in a boot that had it already.
+    /// Whether a key exists but was not available to this plan: offline, or in a boot that has already received it once.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
@@ -35,30 +35,30 @@ impl Container {
     }
 }
 
-/// Open a container that is kept.
+/// Opens a preserved container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenContainer {
     pub container: Container,
-    /// Nothing of the new system is to write to it.
+    /// Whether the new system must not write to it.
     pub read_only: bool,
 }
 
-/// A line of crypttab, and the file with the key, if it has one.
+/// A line of crypttab, with the content of its key file, if any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
-    /// `luks`, and what the mount options say of a device that may be missing.
+    /// `luks`, and options derived from the mount options for a device that may be absent.
     pub options: Vec<String>,
-    /// Mount point that cannot do without it; none where the system starts without.
+    /// Mount point that requires the container; `None` if the system starts without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_at: Option<String>,
-    /// Empty: whoever starts the system is asked.
+    /// Content of the key file. If empty, the passphrase is requested at boot.
     #[serde(skip)]
     pub key: Secret,
 }
 
 impl CrypttabEntry {
-    /// The option by which systemd asks the machine's TPM.
+    /// Option that makes systemd unlock the container with the TPM of the machine.
     pub const BY_TPM: &'static str = "tpm2-device=auto";
 
     pub fn is_by_tpm(&self) -> bool {

@@ -1,14 +1,15 @@
-//! The places of an array that is made.
+//! Member slots of an array that is created.
 
 use super::CreateArray;
 use crate::device::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
+/// Slot of an array: a device, or none in a degraded array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
     Device(DevicePath),
-    /// The device is not there. The array is made without it.
+    /// The device is absent; the array is created degraded.
     Missing,
 }
 
@@ -21,7 +22,7 @@ impl Member {
     }
 }
 
-/// As mdadm takes it.
+/// Prints the member as an argument of mdadm.
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.device().map_or("missing", DevicePath::as_str))
@@ -35,12 +36,12 @@ impl Serialize for Member {
 }
 
 impl CreateArray {
-    /// Its members that are there, spares among them.
+    /// Returns the devices of the array that are present, including spares.
     pub fn there(&self) -> impl Iterator<Item = &DevicePath> {
         self.devices.iter().filter_map(Member::device)
     }
 
-    /// All places in their order, as mdadm takes them.
+    /// Returns all slots in order, as arguments of mdadm.
     pub fn in_words(&self) -> String {
         self.devices.iter().map(Member::to_string).collect::<Vec<_>>().join(" ")
     }
@@ -48,7 +49,7 @@ impl CreateArray {
 
 #[cfg(test)]
 impl Member {
-    /// Of words as mdadm takes them.
+    /// Parses arguments of mdadm.
     pub fn list(words: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Member> {
         let member = |word: &str| if word == "missing" { Member::Missing } else { Member::Device(word.into()) };
         words.into_iter().map(|word| member(word.as_ref())).collect()

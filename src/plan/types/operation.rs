@@ -1,6 +1,7 @@
-//! What the executor does, one thing after the other. Each operation carries all that it needs: the executor looks nothing up.
+//! Operations, which the executor carries out one after the other. Each operation contains all of its inputs, so that the executor needs no
+//! lookups.
 //!
-//! There is no catch-all arm where operations are told apart: a new one does not compile until every place has an answer.
+//! Matches on operations have no catch-all arm: a new operation does not compile until every place handles it.
 
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, Container, CreateArray, CreateGroup, CreateSystem, CreateVolume,
@@ -16,7 +17,7 @@ use crate::plan::{Extents, Needs};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// One thing that the executor does.
+/// A single operation of the executor.
 #[allow(
     clippy::large_enum_variant,
     reason = "a plan has a few dozen operations, and one of them holds the install marker"
@@ -28,56 +29,55 @@ pub enum Operation {
     Run(OfRun),
 }
 
-/// Works on devices alone: it needs nothing that an earlier operation has left in the session.
+/// An operation on devices alone. It uses no state that earlier operations left in the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDevice {
-    /// Take down something that runs on disks to be wiped, or that was only assembled to look at it.
+    /// Releases a holder of disks that will be wiped, or one that was only assembled for inspection.
     Release(Holder),
-    /// Look again at who holds these disks and their partitions, and fail if anybody does.
+    /// Checks again for holders of these disks and of their partitions; fails if there are any.
     AssertFree {
         disks: Vec<DevicePath>,
     },
-    /// Read all of these devices, which were taken for blank by samples, and fail if there is anything but zeros.
+    /// Reads these devices completely, which samples showed to be blank, and fails if a byte is not zero.
     ProveZeros(Vec<ZeroProof>),
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
     CreateArray(CreateArray),
     CreateGroup(CreateGroup),
     CreateVolume(CreateVolume),
-    /// Make a LUKS2 container, and open it.
+    /// Creates a LUKS2 container and opens it.
     CreateContainer(Container),
     OpenContainer(OpenContainer),
-    /// Nothing of the key stays in the kernel.
+    /// Closes the mapping, so that no key remains in the kernel.
     CloseContainer {
         mapping: DevicePath,
     },
-    /// Take down every array and mapping on these devices. They were assembled only to look inside.
+    /// Stops every array and mapping on these devices, which were assembled only for inspection.
     TakeDown {
         devices: Vec<DevicePath>,
     },
     AssembleArray(AssembleArray),
     ActivateGroup(ActivateGroup),
-    /// Make the array of devices in memory, so that a refusal of mdadm or the kernel comes before anything is
-    /// destroyed.
+    /// Creates the array from devices in memory, so that mdadm or the kernel refuses it before anything is destroyed.
     TryArray(TryArray),
-    /// Make a filesystem in memory, and mount it there, for the same reason.
+    /// Creates a filesystem in memory and mounts it, for the same reason.
     TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
-    /// Make a volume of Kubernetes: on a blank disk, in the free space of a kept group, or on what this plan has made.
+    /// Creates a Kubernetes volume: on a blank disk, in the free space of a preserved group, or on a device that this plan creates.
     PreparePersistent(Box<PreparePersistent>),
-    /// Deactivate a volume group that this plan made or activated, so that the arrays under it can be stopped.
+    /// Deactivates a volume group that this plan created or activated, so that the arrays below it can be stopped.
     DeactivateGroup {
         name: String,
         devices: Vec<DevicePath>,
     },
-    /// Stop an array, so that its superblocks say that it is clean.
+    /// Stops an array, so that its superblocks are marked clean.
     StopArray {
         device: DevicePath,
     },
 }
 
-/// Assemble a kept array under the layout's name, writable.
+/// Assembles a preserved array under its name in the layout, writable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssembleArray {
     pub device: DevicePath,
@@ -85,7 +85,7 @@ pub struct AssembleArray {
     pub members: Vec<DevicePath>,
 }
 
-/// Activate these volumes of a kept group, writable. Others of the group stay as they are.
+/// Activates these volumes of a preserved group, writable. Other volumes of the group are not affected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActivateGroup {
     pub name: String,
@@ -93,7 +93,7 @@ pub struct ActivateGroup {
     pub volumes: Vec<String>,
 }
 
-/// Brings back one kept thing, or extends it.
+/// Activates or extends a preserved object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restore {
@@ -101,7 +101,7 @@ pub enum Restore {
     ActivateGroup(ActivateGroup),
     OpenContainer(OpenContainer),
     Mount(MountFilesystem),
-    /// Add a volume to a kept group. Only the rehearsal does it this way.
+    /// Adds a volume to a preserved group. Used only in the rehearsal.
     CreateVolume(CreateVolume),
 }
 
@@ -117,140 +117,140 @@ impl From<Restore> for Operation {
     }
 }
 
-/// Works on what the session carries: the image, the mounted target, locks, the control plane.
+/// An operation on state of the session: the image, the mounted target, locks, the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OfRun {
-    /// Ask the image's server for the size and the digest of the image.
+    /// Requests the size and digest of the image from its server.
     ReachImage {
         name: String,
-        /// Without secrets, for people.
+        /// URL without secrets, for display.
         url: String,
-        /// All places, with their secrets.
+        /// All locations of the image, with their secrets.
         #[serde(skip)]
         image: Box<Image>,
-        /// The disk that takes a raw image. An image that is not made for it is refused here.
+        /// The disk that a raw image is written to. An image that does not fit it is refused by this operation.
         #[serde(skip)]
         onto: Option<BurnDisk>,
-        /// What a tree has to have. One that has it not, by its manifest, is refused here.
+        /// Requirements for a root tree. An image whose manifest does not meet them is refused by this operation.
         #[serde(skip)]
         needs: Option<Needs>,
     },
-    /// Ask the `verify` of the image's OS definition whether it can be installed so. It runs in a sandbox, without disks and network.
+    /// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. It is sandboxed, without disks and network.
     VerifyDefinition {
-        /// With its variant.
+        /// Name of the OS definition, with its variant.
         os: String,
-        /// Names of those that are set. Their values may be secrets.
+        /// Names of the parameters that are set. Their values may be secret.
         parameters: Vec<String>,
         #[serde(skip)]
         chosen: Box<Chosen>,
     },
-    /// Look in the ramdisk for what the `create` of the OS definition needs.
+    /// Checks that the ramdisk contains the programs that the `create` program of the OS definition needs.
     FindPrograms {
-        /// With its variant.
+        /// Name of the OS definition, with its variant.
         os: String,
         programs: Vec<String>,
     },
-    /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
+    /// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps it open.
     IdentifyDisk(DiskIdentity),
-    /// Look for the program that opens these, and for the key of each.
+    /// Checks that the program that opens these containers, and the key of each, are available.
     CheckContainers(Vec<Container>),
-    /// Set the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
+    /// Sets the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
     LockDisk {
         device: DevicePath,
-        /// What nobody may write while the plan runs. It is read now, and compared by `ProveKept`.
+        /// Ranges that must not be written while the plan runs. They are read now, and compared by `ProveKept`.
         untouched: Vec<ByteRange>,
     },
-    /// Make a kept disk writable again: nothing destructive comes after this.
+    /// Makes a preserved disk writable again. No destructive operation follows.
     UnlockDisk {
         device: DevicePath,
-        /// Numbers of the partitions that stay read-only, because the layout does not list them.
+        /// Numbers of the partitions that stay read-only because the layout does not list them.
         others: Vec<u32>,
     },
-    /// Bring back everything that is kept, and take it down again. Snapshots keep all changes in memory.
+    /// Activates all preserved objects, and deactivates them again. Snapshots keep all changes in memory.
     Rehearse(Rehearsal),
-    /// Tell the control plane that this plan is about to destroy data, and ask whether it still should.
+    /// Informs the control plane that this plan will now destroy data, and asks whether to continue.
     TellPointOfNoReturn {
-        /// Ids. An install has no order.
+        /// Id of the allocation.
         allocation: String,
         #[serde(with = "crate::empty")]
         order: Option<String>,
-        /// By their names in the layout.
+        /// Disks by their names in the layout.
         disks: Vec<MarkedDisk>,
-        /// The plan's.
+        /// Extents of the plan.
         #[serde(skip)]
         extents: Vec<Extents>,
-        /// Hash of the approval that the plan was compared with.
+        /// Hash of the approval that was compared with the plan.
         #[serde(skip_serializing_if = "Option::is_none")]
         approved: Option<String>,
         /// `sha256:HEX` of the secret in the marker of this attempt.
         #[serde(skip)]
         secret_digest: Option<String>,
     },
-    /// Ask the control plane whether that move has been taken back. Where it does not answer, the final report asks it.
+    /// Asks the control plane whether the migration was cancelled. If it does not respond, the final report repeats the question.
     MoveStands {
         order: String,
     },
     Mount(MountFilesystem),
-    /// Mount an installed system that is booted unchanged. The kernel is told not to write, whatever the options say.
+    /// Mounts an installed system that is booted unchanged. The mount is read-only, whatever its options are.
     MountReadOnly(MountFilesystem),
-    /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
+    /// Writes a raw image to a disk, fits its partition table to the disk, and checks for the filesystems that the layout expects.
     BurnDisk(BurnDisk),
-    /// Fill devices with what another machine sends.
+    /// Fills devices with data that another machine sends.
     Receive(Receive),
-    /// Run the `create` of the OS definition in place of writing a raw image; the rest is the same.
+    /// Runs the `create` program of the OS definition instead of writing a raw image; otherwise like `BurnDisk`.
     CreateSystem(Box<CreateSystem>),
-    /// Make a mounted filesystem as large as its partition.
+    /// Grows a mounted filesystem to the size of its partition.
     GrowFilesystem(MountFilesystem),
-    /// Stream the image below the mounted root.
+    /// Streams the image to the mounted root.
     BurnImage {
         name: String,
-        /// Mount points of kept filesystems that will cover what the image brings there.
+        /// Mount points of preserved filesystems that will hide files of the image.
         hidden: Vec<String>,
-        /// Mount points of kept filesystems that the image's files are added to.
+        /// Mount points of preserved filesystems to which files of the image are added.
         merged: Vec<String>,
-        /// Mount points of filesystems that this plan makes, without the root.
+        /// Mount points of filesystems that this plan creates, except the root.
         fresh: Vec<String>,
-        /// Memory of the machine. By it the kernel is told how early to begin writing.
+        /// Memory of the machine in bytes, from which the kernel's writeback threshold is derived.
         memory_bytes: u64,
     },
-    /// `/etc/metal/install.yaml`, `userdata` and `disk.json`.
+    /// Writes `/etc/metal/install.yaml`, `userdata` and `disk.json`.
     WriteMachineFiles {
         #[serde(skip)]
         files: Box<MachineFiles>,
     },
-    /// Put files into the mounted filesystem, or take them away.
+    /// Adds files to the mounted filesystem, or deletes them.
     InjectFiles(Vec<InjectedFile>),
-    /// Make a machine that boots of the image's files: by the image's installer in a chroot, or without one.
+    /// Makes the files of the image bootable: with the installer of the image in a chroot, or without one.
     Finish(Box<Finishing>),
-    /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and
-    /// `/etc/metal/boot-info.yaml` is made from the files of that.
+    /// Like `Finish`, for a raw image, which was built for any machine: without an installer it keeps its boot loader, and
+    /// `/etc/metal/boot-info.yaml` is derived from the configuration of that boot loader.
     AdaptImage(Box<Finishing>),
-    /// Make a system that came from another machine boot on this one, and change nothing else of it.
+    /// Makes a system from another machine bootable on this one, without other changes.
     AdaptMoved(Box<Finishing>),
-    /// Files of the target for volumes of Kubernetes: those of sparse ones, units, and `/etc/metal/volumes.yaml`.
+    /// Writes files of the target for Kubernetes volumes: sparse files, units, and `/etc/metal/volumes.yaml`.
     WritePersistent(WritePersistent),
-    /// `/etc/fstab`, in mount order.
+    /// Writes `/etc/fstab`, in mount order.
     WriteFstab(Vec<FstabEntry>),
-    /// Add lines to the image's own.
+    /// Appends lines to the fstab of the image.
     ExtendFstab(Vec<FstabEntry>),
-    /// Lines of `/etc/crypttab`, and the files with the keys.
+    /// Writes `/etc/crypttab` and the key files.
     WriteCrypttab(Vec<CrypttabEntry>),
-    /// Look on the mounted EFI system partition for what a firmware starts.
+    /// Looks for a boot loader on the mounted EFI system partition.
     FindLoader,
-    /// Remove boot variables of earlier systems from the firmware.
+    /// Removes boot variables of earlier systems from the firmware.
     RemoveVariables(RemoveVariables),
-    /// Tell the firmware what it can boot, through efivarfs.
+    /// Registers boot entries with the firmware, through efivarfs.
     WriteBootEntries(BootEntries),
-    /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
+    /// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.
     LoadKernel,
-    /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.
+    /// Reads the identities of preserved objects and the protected ranges again. All must be unchanged.
     ProveKept(Vec<Kept>),
-    /// `/etc/metal/drophammer.json`. It is the last file, so a system that has it is whole.
+    /// Writes `/etc/metal/drophammer.json`. It is the last file, so a system that contains it is complete.
     WriteMarker(#[serde(serialize_with = "without_secret")] Marker),
-    /// Unmount everything, strictly.
+    /// Unmounts everything, and fails if anything stays mounted.
     Unmount,
-    /// Make the disks write their caches out, and make every locked disk writable again.
+    /// Flushes the write caches of the disks, and makes every locked disk writable again.
     FlushDisks {
         disks: Vec<DevicePath>,
     },

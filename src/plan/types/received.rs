@@ -1,36 +1,36 @@
-//! What comes from another machine instead of an image.
+//! Data that is received from another machine instead of an image.
 
 use crate::device::{DevicePath, LayoutPath};
 use crate::layout::Format;
 use serde::Serialize;
 
-/// All that a moved machine brings.
+/// The migration that this machine receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Receive {
     /// Id of the order.
     pub order: String,
-    /// The one that has it until now.
+    /// Id of the machine that has the allocation until now.
     pub machine: String,
     pub devices: Vec<Received>,
 }
 
-/// One device that is filled with what is on its like.
+/// A device that is filled with the content of its counterpart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Received {
-    /// As the layout calls it, on both machines.
+    /// Name in the layout, on both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: Format,
-    /// As blkid writes it; empty where it has none.
+    /// UUID in the notation of blkid; empty if it has none.
     pub uuid: String,
-    /// Of the device on the other machine: no more is written.
+    /// Size in bytes of the device on the source machine; no more than this is written.
     pub size_bytes: u64,
 }
 
-/// A device of which another machine gets what is on it.
+/// A device whose content is sent to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FromDevice {
-    /// As the layout calls it.
+    /// Name in the layout.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: Format,

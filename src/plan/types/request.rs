@@ -1,11 +1,11 @@
-//! What is asked for: the mode, and whose installation it is.
+//! The request: the mode, and the owner of the installation.
 
 use super::Assigned;
 use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker};
 use crate::steps::Steps;
 use serde::{Deserialize, Serialize};
 
-/// Fresh install, or a new image on a machine that keeps its data.
+/// Fresh installation, or a new image on a machine that preserves its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -13,50 +13,50 @@ pub enum Mode {
     Reinstall,
 }
 
-/// What is asked for, beside the layout.
+/// Inputs of a plan in addition to layout and inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub mode: Mode,
     pub steps: Steps,
     pub subject: Subject,
     pub assigned: Assigned,
-    /// Whose installation this is; nobody's on a desk.
+    /// Ownership of the installation; `None` for an offline plan.
     pub claim: Option<Claim>,
 }
 
-/// What the control plane says about the machine's installation.
+/// State of the machine's installation, as reported by the control plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     pub machine: String,
     pub allocation: String,
-    /// Id of the order of a reinstall; none for an install.
+    /// Id of the reinstall order; `None` for an install.
     pub order: Option<String>,
-    /// Fencing token of the order or first installation; none from a control plane that issues none.
+    /// Fencing token of the order or first installation; `None` from a control plane that issues none.
     pub fencing: Option<FencingToken>,
-    /// The operator has placed or confirmed the order since the control plane's database was last restored.
+    /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
     pub confirmed: bool,
-    /// The operator replaces the installation on the disks even if it is newer than the order.
+    /// Whether the operator replaces the installation on the disks even if it is newer than the order.
     pub replace_newer: bool,
-    /// The control plane has heard that an installation of this allocation was finished.
+    /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
-    /// Ids that the machine had before it was renamed.
+    /// Ids of the machine before it was renamed.
     pub former_machines: Vec<String>,
-    /// The last finished installation, as the control plane remembers it.
+    /// The last completed installation in the records of the control plane.
     pub installed: Option<Marker>,
     pub waiver: Option<Waiver>,
-    /// The disks of the last attempt that has begun, be it a reinstall or a first installation.
+    /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
     pub begun_on: Vec<MarkedDisk>,
-    /// Record of that attempt; none if the control plane has seen no attempt begin.
+    /// Record of that attempt; `None` if no attempt has passed the point of no return.
     pub attempt: Option<AttemptRecord>,
-    /// The operator wants what the layout promises, and not what the marker does.
+    /// Whether the layout's wipe policy replaces the one in the marker.
     pub change_promise: bool,
-    /// Disks whose data the operator gives up, by serial number, WWN or `by-path` link.
+    /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
     pub memory: Memory,
 }
 
 impl Claim {
-    /// Is that installation of this machine? It may have had another id then.
+    /// Returns whether the marker was written for this machine, under its present or a former id.
     pub fn is_of_this_machine(&self, marker: &Marker) -> bool {
         self.machine == marker.machine || self.former_machines.contains(&marker.machine)
     }
@@ -65,35 +65,35 @@ impl Claim {
         self.is_of_this_machine(marker) && self.allocation == marker.allocation
     }
 
-    /// Was this allocation ever installed, by the control plane's word? What is ordered anew was.
+    /// Returns whether this allocation was ever installed, according to the control plane. An order for a reinstall implies it.
     pub fn is_installed(&self) -> bool {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
         self.succeeded || remembered || self.order.is_some()
     }
 }
 
-/// Source of what is known about earlier installations of the machine.
+/// Source of information about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// The control plane remembers them.
+    /// Records of the control plane.
     #[default]
     ControlPlane,
-    /// No control plane does, or its database was lost: only records on the disks are left.
+    /// Records on the disks only: there is no control plane, or its database was lost.
     DisksOnly,
 }
 
-/// Why a reinstall may go on without a marker on the disks.
+/// Reason why a reinstall may proceed without a marker on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiver {
-    /// The operator has replaced the disk that had it.
+    /// The operator has replaced the disk that contained the marker.
     Operator,
     /// An earlier attempt has passed the point of no return.
     Begun,
-    /// On a desk, with an inventory that does not tell what is inside of filesystems. No control plane says so.
+    /// The plan is made offline from an inventory without the content of filesystems. No control plane reports this.
     Unseen,
 }
 
-/// Which machine gets which image; for the title of the plan and for the image's stages.
+/// Machine and image, for the title of the plan and for the image stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
     pub machine: String,

@@ -1,20 +1,20 @@
-//! The stages of a run in their order, and what policy has to know of each.
+//! Stages of a run in order, and their properties.
 
 use super::Operation;
 use serde::{Deserialize, Serialize};
 
-/// A named part of the run. On the wire and on the console it is called a step.
+/// A named stage of the run. The API and the console call it a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stage {
     pub name: StageName,
     pub operations: Vec<Operation>,
 }
 
-/// Makes the stages of one table: it cannot forget one, and each has one name.
+/// Defines the stages from one table, so that none is omitted and each has one name.
 macro_rules! stages {
     ($($stage:ident = $name:literal,)*) => {
-        /// Like `image.burn`: the subject, then the action. In the order of the run, but that a raw image is burned before
-        /// `storage.mount`.
+        /// Name of a stage, as `image.burn`: the subject, then the action. The order is that of the run, except that a raw image is written
+        /// before `storage.mount`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum StageName {
             $(#[serde(rename = $name)] $stage,)*
@@ -30,7 +30,7 @@ macro_rules! stages {
                 }
             }
 
-            /// The stage that a report names. `None`: it has failed outside of all stages, or comes from an agent of another version.
+            /// Returns the stage with this name. `None` for a failure outside of all stages, or from an agent of another version.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -73,40 +73,41 @@ stages! {
     BootKexec = "boot.kexec",
 }
 
-/// What a failure in a stage leaves behind.
+/// State that a failure in a stage leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
-    /// Nothing was written.
+    /// No disk was written.
     Untouched,
-    /// Nothing was written, but the control plane may believe that this attempt has begun.
+    /// No disk was written, but the control plane may have recorded the start of this attempt.
     Announced,
-    /// The system is incomplete, and must not boot until another attempt has made it whole.
+    /// The system is incomplete, and must not boot until another attempt has completed it.
     HalfMade,
-    /// The system is incomplete, and what was to be kept may have changed. Another attempt would keep the wrong data.
+    /// The system is incomplete, and preserved data may have changed. Another attempt would preserve the wrong data.
     Changed,
-    /// The system is complete. The control plane may not know it.
+    /// The system is complete. The control plane may not have received the report.
     Unreported,
-    /// The system is complete, and the control plane knows it.
+    /// The system is complete, and the control plane has acknowledged it.
     Complete,
 }
 
 impl Leaves {
-    /// Must the executor make unbootable what this run has made?
+    /// Returns whether the executor must make the results of this run unbootable.
     pub fn half_made(self) -> bool {
         matches!(self, Leaves::HalfMade | Leaves::Changed)
     }
 
-    /// Is the system complete, and is no disk written any more?
+    /// Returns whether the system is complete and no disk is written after this.
     pub fn complete(self) -> bool {
         matches!(self, Leaves::Unreported | Leaves::Complete)
     }
 }
 
+/// Properties of a stage.
 #[derive(Debug, Clone, Copy)]
 struct Nature {
-    /// Does the stage destroy what was there?
+    /// Whether the stage destroys existing data.
     destructive: bool,
-    /// Does each of its operations use devices that no other one touches? Then they run at the same time.
+    /// Whether no two of its operations use the same device, so that they may run concurrently.
     side_by_side: bool,
     leaves: Leaves,
 }

@@ -1,17 +1,17 @@
-//! What a plan means for the data on the disks: what is there, what is taken apart, how much is lost.
+//! Effect of a plan on the data on the disks: current content, objects that lose members, amount of data lost.
 
 use super::{DiskPlan, Verdict};
 use crate::device::KernelName;
 use crate::inventory::{Disk, Signature, Table};
 use serde::Serialize;
 
-/// What is on a disk now.
+/// Current content of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub table: Option<Table>,
-    /// On the whole disk.
+    /// Signatures on the whole disk.
     pub signatures: Vec<Signature>,
-    /// Samples from all over it are zero. Without that, a disk with nothing known on it may hold anything.
+    /// Whether samples from all over the disk are zero. A disk that is not blank may contain data even if nothing is recognized on it.
     pub blank: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
@@ -28,31 +28,31 @@ impl Found {
     }
 }
 
-/// An array, group or filesystem that is taken apart: some of its members are wiped, the others stay as they are.
+/// An array, group or filesystem that loses members: some are wiped, the others stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Torn {
     /// `md127`, `vg:vg00`, `zfs_member "tank"`.
     pub name: String,
-    /// All of it, in words.
+    /// Description of the whole object.
     pub whole: String,
-    /// The members that are wiped.
+    /// Members that are wiped.
     pub wiped: Vec<KernelName>,
-    /// The disks with the other members.
+    /// Disks with the other members.
     pub stays_on: Vec<KernelName>,
 }
 
-/// The plan in a few numbers.
+/// Number of disks by verdict, and the amount of data lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     pub wiped: Vec<KernelName>,
-    /// Disks that are to be kept, and have nothing that could be.
+    /// Disks that the layout preserves, but that are blank.
     pub made: Vec<KernelName>,
     pub kept: Vec<KernelName>,
     pub untouched: Vec<KernelName>,
-    /// With volumes of Kubernetes, and nothing else of ours.
+    /// Disks that are used only for Kubernetes volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<KernelName>,
-    /// Of the wiped disks that are not proven blank.
+    /// Total size of the wiped disks that are not proven blank.
     pub lost_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Disks in the verdicts: which disk it is, what is on it, and what becomes of it. Names that the kernel assigns are not in it.
+//! Disks in the verdicts: identity, content and verdict. Kernel names are not included.
 
 use crate::inventory::{Disk, OwnIdentifiers, Partition, Signature};
 use crate::layout;
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields stand in the order of their names, as those of [`super::Verdicts`].
+/// Verdict on a disk. The fields are sorted by name, like those of [`super::Verdicts`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskVerdict {
-    /// Table, partitions and signatures, a line each; `None` if the plan was made without reading them.
+    /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
     pub contents: Option<Vec<String>>,
-    /// The layout's name, and only of a disk that its serial number or WWN does not tell from the others of the machine.
+    /// Name in the layout; only set if neither serial number nor WWN distinguishes the disk from the others of the machine.
     pub device: String,
     pub model: String,
     /// Partitions of the layout: number, label and MiB of each.
     pub partitions: Vec<String>,
-    /// `by-path` link or SCSI address, and only of a disk that has `device`.
+    /// `by-path` link or SCSI address; only set if `device` is.
     pub place: String,
     pub serial: String,
     pub size_bytes: u64,
@@ -46,7 +46,7 @@ impl Ord for DiskVerdict {
 }
 
 impl DiskVerdict {
-    /// `identifiers` are those of all disks of the machine.
+    /// Returns the verdict on a listed disk. `identifiers` are those of all disks of the machine.
     pub(super) fn new(
         listed: &layout::Disk,
         disk: &Disk,
@@ -62,7 +62,7 @@ impl DiskVerdict {
         }
     }
 
-    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if no identifier is its own.
+    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if it has no unique identifier.
     pub(super) fn identity(device: &str, disk: &Disk, identifiers: &OwnIdentifiers) -> DiskVerdict {
         let is_identified =
             if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
@@ -88,7 +88,7 @@ impl DiskVerdict {
         key(self) == key(&found) && self.device == found.device
     }
 
-    /// Returns the disk's name for people and for [`super::Thing::on`].
+    /// Returns the name of the disk for messages and for [`super::Thing::on`].
     pub fn name(&self) -> String {
         let DiskVerdict { device, place, serial, wwn, size_bytes, .. } = self;
         if device.is_empty() {
@@ -104,7 +104,7 @@ impl DiskVerdict {
     }
 }
 
-/// Returns a text as a control plane stores it: without characters that steer a terminal.
+/// Returns the text as a control plane stores it, without terminal control characters.
 fn printed(text: &str) -> String {
     clean(text).trim().to_owned()
 }
@@ -119,7 +119,8 @@ fn partitions(listed: &layout::Disk) -> Vec<String> {
     of_table.chain(image).collect()
 }
 
-/// Describes the contents of a disk. Users, used bytes and kernel names are left out: they change although nothing is written.
+/// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they change although nothing is written. The
+/// texts are part of the format.
 fn contents(disk: &Disk) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(table) = &disk.table {
@@ -154,13 +155,13 @@ fn of_signature(signature: &Signature) -> String {
     format!("{kind} {label:?} UUID {uuid}")
 }
 
-/// Common beginning of the paths of all disks.
+/// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks in place of their paths.
+/// Names of disks by path, to replace the paths in a text.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
-    /// Lengths of the paths, the longest first: no path is the beginning of one that is looked for later.
+    /// Lengths of the paths in descending order, so that no path is a prefix of one that is looked up later.
     lengths: BTreeSet<Reverse<usize>>,
 }
 

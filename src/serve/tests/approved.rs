@@ -242,9 +242,9 @@ async fn an_approval_that_cannot_be_used_withholds_and_one_that_is_taken_away_is
     let others = good.replace(ONE, TWO);
     for (text, words) in [
         ("{".to_owned(), "its approval cannot be used"),
-        (good.replace("\"wipe\"", "\"keep\""), "the approval is not whole"),
-        (good.replace("\"version\": 2", "\"version\": 1"), "the approval has version 1, which does not cover"),
-        (others, "the approval is not whole"),
+        (good.replace("\"wipe\"", "\"keep\""), "the approval is corrupt"),
+        (good.replace("\"version\": 2", "\"version\": 1"), "the approval has version 1, which lacks data"),
+        (others, "the approval is corrupt"),
     ] {
         server.write(&format!("approved/{ONE}.yaml"), &text);
         server.heard(words).await;

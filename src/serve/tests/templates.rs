@@ -163,7 +163,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: deploy, step: finish, args: {}, priority: 0}\n",
-            "deploy.finish is disabled, and an installation needs it",
+            "deploy.finish is disabled, but an installation requires it",
         ),
         (
             "b.yaml",

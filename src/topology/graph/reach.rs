@@ -9,15 +9,15 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Reach {
     next: Vec<Vec<usize>>,
-    /// Components have smaller numbers than those that lead to them.
+    /// Component of each node. Components have smaller numbers than those that lead to them.
     component: Vec<usize>,
     /// Nodes in the order of their components.
     order: Vec<usize>,
     /// Terminals of each component.
     sets: Vec<Rc<Bits>>,
-    /// The node without successors that a terminal is; `None` for a cycle.
+    /// Node without successors for each terminal; `None` for a cycle.
     ends: Vec<Option<usize>>,
-    /// Number of the terminal that a component is.
+    /// Terminal number of each component that is a terminal.
     terminal: Vec<Option<usize>>,
 }
 
@@ -73,7 +73,7 @@ impl Bits {
 
 const UNSEEN: usize = usize::MAX;
 
-/// Tarjan's algorithm with a path of its own instead of recursion.
+/// Tarjan's algorithm with an explicit path instead of recursion.
 struct Components<'a> {
     next: &'a [Vec<usize>],
     index: Vec<usize>,
@@ -118,7 +118,7 @@ impl Components<'_> {
         }
     }
 
-    /// All that was opened since `node` is one component.
+    /// Closes the component that consists of all nodes opened since `node`.
     fn close(&mut self, node: usize) {
         while let Some(member) = self.open.pop() {
             self.is_open[member] = false;
@@ -133,7 +133,7 @@ impl Components<'_> {
 }
 
 impl Reach {
-    /// `next` lists the successors of each node.
+    /// Computes the components. `next` lists the successors of each node.
     pub fn new(next: Vec<Vec<usize>>) -> Reach {
         let nodes = next.len();
         let mut found = Components {
@@ -197,12 +197,12 @@ impl Reach {
         &self.sets[self.component[node]]
     }
 
-    /// Nodes without successors that the node leads to; the node itself if it has none.
+    /// Returns the nodes without successors that the node leads to; the node itself if it has none.
     pub fn ends(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         self.set(node).numbers().filter_map(|terminal| self.ends[terminal])
     }
 
-    /// Ends of several nodes, each once.
+    /// Returns the ends of several nodes, each once.
     pub fn ends_of(&self, nodes: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let mut set = Bits::default();
         nodes.into_iter().for_each(|node| set.insert_all(self.set(node)));
@@ -235,7 +235,7 @@ impl Reach {
     }
 }
 
-/// Nodes that were seen, of which those are counted that have nothing in common with another one.
+/// Nodes that were counted because they share nothing with previous ones.
 #[derive(Debug, Default)]
 pub struct Met {
     above: Bits,
@@ -244,7 +244,8 @@ pub struct Met {
 }
 
 impl Met {
-    /// Notes a node, and returns whether it shares no node above with those noted before, and is not an end of one of them nor they of it.
+    /// Returns whether the node is distinct from previous ones: they have no node above in common, and none is an end of another. A distinct
+    /// node is added.
     pub fn is_apart(&mut self, below: &Reach, above: &Reach, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));

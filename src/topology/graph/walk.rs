@@ -1,8 +1,8 @@
-//! The ways through what lies on what. Each ends, also where something lies on itself, and comes to everything once.
+//! Walks through a graph. Each terminates, even with cycles, and visits every node once.
 
 use std::collections::BTreeSet;
 
-/// These and all that can be reached from them.
+/// Returns these nodes and all that can be reached from them.
 pub fn reach<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
     let (mut seen, mut open) = (BTreeSet::new(), from.into_iter().collect::<Vec<N>>());
     while let Some(node) = open.pop() {
@@ -14,25 +14,25 @@ pub fn reach<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N
     seen
 }
 
-/// Those of [`reach`] from which nothing more is reached.
+/// Returns the nodes of [`reach`] from which no other is reached.
 pub fn ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
     let mut reached = reach(from, &next);
     reached.retain(|node| next(node).is_empty());
     reached
 }
 
-/// The order in which a tower is taken down: all of [`reach`] from `from`, each after everything that is reached from it.
+/// Returns the order in which a stack is taken down: all of [`reach`] from `from`, each after everything that is reached from it.
 pub fn farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
     farthest_first_but(&BTreeSet::new(), from, next)
 }
 
-/// [`farthest_first`] without `known` and what is reached through it.
+/// Like [`farthest_first`], without `known` nodes and those that are reached through them.
 pub fn farthest_first_but<N: Ord + Clone>(known: &BTreeSet<N>, from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
     if known.contains(&from) {
         return Vec::new();
     }
     let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
-    // A node, and what of it was not looked at yet, the last first.
+    // A node with the rest of its successors in reverse order.
     let open = |node: N| {
         let rest: Vec<N> = next(&node).into_iter().rev().collect();
         (node, rest)

@@ -63,7 +63,6 @@ fn a_volume_that_was_made_and_not_filled_is_filled() {
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
     web.blank = false;
     let said = refused(&layout(), &inventory, Mode::Reinstall, &volumes);
-    let expected =
-        "volumes[web]: volume web is to be /dev/csi/web, which does not have its UUID: there is data of no known kind";
+    let expected = "volumes[web]: volume web cannot be /dev/csi/web: it does not have the UUID of the volume, but contains data of no known kind";
     assert_eq!(said, [expected]);
 }

@@ -13,13 +13,13 @@ fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
     let b = raw("b", 2, "Block", "/dev/csi/bare");
     for volumes in [[first[0].clone(), b.clone()], [b, first[0].clone()]] {
         let said = refused(&layout, &inventory, Mode::Reinstall, &volumes);
-        assert!(said.len() == 1 && said[0].contains("on which the filesystem of volume a is"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("contains the filesystem of volume a"), "{said:?}");
     }
     let mut renamed = first[1].clone();
     renamed["metadata"]["name"] = json!("old");
     let again = [renamed, in_group("web", 4, "Block", "csi", "1Gi")];
     let said = refused(&layout, &inventory, Mode::Reinstall, &again);
-    assert!(said.iter().any(|said| said.contains("on which the filesystem of volume old is")), "{said:?}");
+    assert!(said.iter().any(|said| said.contains("contains the filesystem of volume old")), "{said:?}");
 }
 
 /// The kernel calls the disks otherwise today: the UUID tells which is which.
@@ -35,7 +35,7 @@ fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
     let plan = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
     assert_eq!(shown(&plan), ["data /dev/sdd keep sdd", "block /dev/sdc1 keep sdc"]);
     let said = |name: &str, named: &str, on: &str| {
-        format!("volume {name} names /dev/{named}, and is kept on /dev/{on}, which has its UUID")
+        format!("volume {name} names /dev/{named}, but is kept on /dev/{on}, which has its UUID")
     };
     assert_eq!(plan.warnings, [said("data", "sdc", "sdd"), said("block", "sdd", "sdc1")]);
     // On two disks at once: nobody can tell which is the copy.
@@ -64,8 +64,13 @@ fn blank_disks_are_discovered_by_hints_and_found_again() {
     assert_eq!(shown(&again), ["large /dev/sdc keep sdc", "any /dev/sde keep sde", "named /dev/sdd keep sdd"]);
     let more = [&volumes[..], &[discover("none", 4, json!({"serial": "x"}))]].concat();
     let said = refused(&layout(), &machine, Mode::Install, &more);
-    assert!(said[0].contains("finds no blank disk by its hints: /dev/sda (is named)"), "{said:?}");
-    assert!(said[0].contains("/dev/sdf (is not blank: data of no known kind)"), "{said:?}");
+    assert!(
+        said[0].contains(
+            "cannot find a blank disk that matches its hints: /dev/sda (used by the layout or another volume)"
+        ),
+        "{said:?}"
+    );
+    assert!(said[0].contains("/dev/sdf (not blank: data of no known kind)"), "{said:?}");
 }
 
 /// Disks, partitions, volumes and arrays that the layout has for them.
@@ -101,7 +106,7 @@ fn devices_of_the_layout_carry_volumes() {
     let mut other = volumes.clone();
     other[0] = raw("fs", 9, "Filesystem", "/dev/sdc1");
     let said = refused(&layout, &inventory, Mode::Reinstall, &other);
-    assert!(said[0].contains("is to be kept on /dev/sdc1, which does not have its UUID: there is ext4"), "{said:?}");
+    assert!(said[0].contains("must be kept on /dev/sdc1, which does not have its UUID: there is ext4"), "{said:?}");
 }
 
 /// udev does not link the empty partition of an array by its GUID: the array's own UUID leads to it, before and after a reinstall.

@@ -123,10 +123,10 @@ fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
     }
     for (used, volumes) in rejected {
         let said = reasons(with(used, &volumes));
-        assert!(said.len() == 1 && said[0].contains("/var/lib cannot carry the files of the new volumes"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("/var/lib cannot hold the files of the new volumes"), "{said:?}");
     }
     // A new carrier of 1000 MiB, on which its own journal lies too.
     let list = with_class(vec![one(1, "Filesystem", "4Ti")], json!({"fsType": "xfs"}));
     let new = crate::plan::make(&layout(), &machine(), request(Mode::Install, list, None), &mut counting_from(3000));
-    assert!(reasons(new)[0].contains("/var/lib cannot carry the files of the new volumes s1"));
+    assert!(reasons(new)[0].contains("/var/lib cannot hold the files of the new volumes s1"));
 }

@@ -42,7 +42,7 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         let plan = reinstall(&machine, &web, known).unwrap();
         assert_eq!(shown(&plan), ["web /dev/mapper/csi-old keep sdb"]);
         assert_eq!(prepares(&plan), [""; 0]);
-        let said = "volume web names /dev/csi/web, and is kept on /dev/mapper/csi-old, which has its UUID".to_owned();
+        let said = "volume web names /dev/csi/web, but is kept on /dev/mapper/csi-old, which has its UUID".to_owned();
         assert!(plan.warnings.contains(&said), "{plan}");
         assert_sound(&plan, &machine);
         // The same on a disk that the layout does not name.
@@ -58,7 +58,10 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         other.size_bytes = 2 << 30;
         machine.groups[0].volumes.push(other);
         let said = reasons(reinstall(&machine, &web, known));
-        assert!(said[0].contains("is to be /dev/csi/web, and its UUID is on /dev/mapper/csi-old"), "{said:?}");
+        assert!(
+            said[0].contains("cannot be /dev/csi/web: the UUID of the volume is on /dev/mapper/csi-old"),
+            "{said:?}"
+        );
     }
 }
 

@@ -81,7 +81,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let first = planned(&layout, &machine(), Mode::Install, &volumes).unwrap();
     let inventory = after(&first, machine());
     let [data] = volumes;
-    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall makes anew: take it out of the list when nobody uses it any more";
+    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once it is no longer used";
     assert_eq!(refused(&layout, &inventory, Mode::Reinstall, &[marked(data)]), [expected]);
     // Where it never was, the disk is the layout's alone.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
@@ -93,7 +93,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let web = in_group("web", 3, "Block", "csi", "1Gi");
     let inventory = after(&planned(&wiped, &machine(), Mode::Install, std::slice::from_ref(&web)).unwrap(), machine());
     let said = refused(&wiped, &inventory, Mode::Reinstall, &[marked(web)]);
-    assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall makes anew"), "{said:?}");
+    assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall recreates"), "{said:?}");
 }
 
 /// What is encrypted is opened for none that is made anew. So nobody knows what is in it.
@@ -117,7 +117,7 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
     inventory.disks[1].uses.clear();
     for volume in volumes.map(marked) {
         let said = refused(&layout, &inventory, Mode::Reinstall, std::slice::from_ref(&volume));
-        let words = "is marked for deletion, and nobody sees whether its data are in vg:csi, which is encrypted";
+        let words = "is marked for deletion, and its data may be in vg:csi, which is encrypted";
         assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
         assert!(planned(&layout, &machine(), Mode::Install, &[volume]).is_ok(), "an installation makes all anew");
     }
@@ -128,7 +128,7 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
     let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &[]).unwrap(), machine());
     mark(&mut inventory);
     let said = refused(&layout, &inventory, Mode::Reinstall, &[marked(sparse("small", 4, "Block", "10Mi"))]);
-    assert!(said[0].contains("are in the filesystem at /var/lib, which is encrypted"), "{said:?}");
+    assert!(said[0].contains("be in the filesystem at /var/lib, which is encrypted"), "{said:?}");
 }
 
 /// On devices of the layout: a partition that has its UUID, and a volume of LVM, which is known by its name.

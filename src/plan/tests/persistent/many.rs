@@ -48,5 +48,5 @@ fn many_at_once_have_a_device_each() {
     volumes.push(discover("ssd-12", 91, json!({"rotational": "false"})));
     let said = refused(&layout(), &machine, Mode::Install, &volumes);
     assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said.iter().all(|why| why.contains("finds no blank disk by its hints")), "{said:?}");
+    assert!(said.iter().all(|why| why.contains("cannot find a blank disk that matches its hints")), "{said:?}");
 }

@@ -12,18 +12,18 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
     };
     let signature = |kind: &str| Signature { kind: kind.into(), usage: "filesystem".into(), ..Signature::default() };
     for (said, expected) in [
-        (is(&|disk| disk.signatures.push(signature("xfs"))), "names /dev/sdc, which is not blank: there is xfs"),
+        (is(&|disk| disk.signatures.push(signature("xfs"))), "names /dev/sdc, which is not blank: it contains xfs"),
         (
             is(&|disk| disk.table = Some(Table { kind: "gpt".into(), ..Table::default() })),
-            "names /dev/sdc, which is not blank: there is GPT 0 partitions",
+            "names /dev/sdc, which is not blank: it contains GPT 0 partitions",
         ),
-        (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: there is data of no known kind"),
+        (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: it contains data of no known kind"),
         (is(&|disk| disk.uses.push(Use::Swap)), "names /dev/sdc, which is in use"),
-        (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only: it cannot be written"),
-        (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, and what is on it cannot be read: EIO"),
+        (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only"),
+        (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, whose content cannot be read: EIO"),
         (
             is(&|disk| disk.signatures.push(Signature { uuid: uid(1), ..signature("xfs") })),
-            "is to be ext4, and /dev/sdc has its UUID and is xfs",
+            "must be ext4, but /dev/sdc has its UUID and contains xfs",
         ),
     ] {
         assert_eq!(said, [format!("volumes[data]: volume data {expected}")]);
@@ -34,11 +34,11 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
 fn what_a_volume_cannot_lie_on_is_refused() {
     let cases = [
         (raw("v", 1, "Block", "/dev/sdz"), "names /dev/sdz, which does not exist on given hardware: its disks are"),
-        (raw("v", 1, "Block", "/dev/sda2"), "names /dev/sda2, on which the layout or another volume puts something"),
-        (raw("v", 1, "Block", "/dev/sda"), "names /dev/sda, on which the layout or another volume puts something"),
-        (raw("v", 1, "Block", "/dev/csi/varlib"), "names /dev/csi/varlib, on which the layout or another volume puts"),
-        (in_group("v", 1, "Block", "other", "1Gi"), "is to be in vg:other, which is no group of the layout"),
-        (in_group("varlib", 1, "Block", "csi", "1Gi"), "is called like a volume that the layout has in vg:csi"),
+        (raw("v", 1, "Block", "/dev/sda2"), "names /dev/sda2, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sda"), "names /dev/sda, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/csi/varlib"), "names /dev/csi/varlib, which the layout or another volume uses"),
+        (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
+        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
         (raw("v", 1, "Filesystem", "/dev/sdc1"), "names /dev/sdc1, which does not exist on given hardware"),
     ];
@@ -48,14 +48,14 @@ fn what_a_volume_cannot_lie_on_is_refused() {
         assert!(said[0].contains(expected), "{said:?}");
     }
     let twice = [raw("a", 1, "Block", "/dev/sdc"), raw("b", 2, "Block", "/dev/sdc")];
-    assert!(refused(&layout(), &machine(), Mode::Install, &twice)[0].contains("which another volume has"));
+    assert!(refused(&layout(), &machine(), Mode::Install, &twice)[0].contains("which another volume uses"));
     let mut elsewhere = raw("v", 1, "Block", "/dev/sdc");
     elsewhere["spec"]["nodeName"] = json!("node-2");
     let said = refused(&layout(), &machine(), Mode::Install, &[elsewhere]);
-    assert_eq!(said, ["volumes[v]: volume v is of the node node-2, and this machine is node-1"]);
+    assert_eq!(said, ["volumes[v]: volume v belongs to node node-2, but this machine is node-1"]);
     let xfs = with_class(vec![sparse("v", 1, "Filesystem", "200Mi")], json!({"fsType": "xfs"}));
     let said = reasons(crate::plan::make(&layout(), &machine(), request(Mode::Install, xfs, None), &mut counting()));
-    assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs needs 315 MB"), "{said:?}");
+    assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs requires 315 MB"), "{said:?}");
     // What is wrong with the list is told as well.
     let said = refused(&layout(), &machine(), Mode::Install, &[json!({"kind": "Volume"})]);
     assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
@@ -87,8 +87,8 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
         let large = [sparse("small", 1, "Block", &(most + 1).to_string())];
         let said = refused(&layout, &machine(), Mode::Install, &large);
         let expected = format!(
-            "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and has none of more \
-             than {most}: make it smaller, or put /var/lib/metalk8s on xfs",
+            "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and supports at most \
+             {most} bytes; make it smaller, or put /var/lib/metalk8s on xfs",
             most + 1
         );
         assert_eq!(said, [expected], "{options}");
@@ -113,7 +113,7 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     assert!(first.warnings.contains(&said.to_owned()), "{first}");
     let inventory = after(&first, machine());
     let said = refused(&layout, &inventory, Mode::Reinstall, &volumes);
-    let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes: say wipeonreinstall: false for its disks";
+    let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
     // Nor does it begin anew on another disk while its data are wiped, whoever calls that disk so.
     for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
@@ -127,5 +127,5 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let first = planned(&alone, &machine(), Mode::Install, &volumes).unwrap();
     assert_eq!(first.warnings.len(), 1, "{first}");
     let said = refused(&alone, &after(&first, machine()), Mode::Reinstall, &volumes);
-    assert!(said[0].contains("is a file below /, which a reinstall makes anew"), "{said:?}");
+    assert!(said[0].contains("is a file below /, which a reinstall recreates"), "{said:?}");
 }

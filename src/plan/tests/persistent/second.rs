@@ -133,7 +133,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
             assert!(try_on(&gone, Some(recorder), &["spare sdc"]).is_err(), "that is another disk");
             let plan = try_on(&gone, Some(recorder), &["serial of sdc"]).unwrap();
             assert_eq!(shown(&plan), ["data /dev/sdc make sdc"]);
-            assert!(plan.warnings.iter().any(|said| said.contains("the operator gives that up")), "{plan}");
+            assert!(plan.warnings.iter().any(|said| said.contains("the operator discards those data")), "{plan}");
         }
     }
 }
@@ -163,7 +163,7 @@ fn a_file_is_made_only_where_it_never_was() {
     let mut unread = whole;
     unread.filesystems.remove(at);
     let said = reasons(reinstall(&unread, &small, &[]));
-    assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: it was not looked into"), "{said:?}");
+    assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: it was not inspected"), "{said:?}");
     unread.failed.push(Failed { tried: Tried::Filesystem("/dev/mapper/csi-varlib".into()), why: "bad magic".into() });
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said.iter().any(|said| said.contains("cannot be mounted: bad magic")), "{said:?}");
@@ -238,10 +238,7 @@ fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     let mut gone = there;
     gone.disks[2] = blank("sdc", 500);
     let said = reasons(again(&gone));
-    assert!(
-        said.iter().any(|said| said.contains("an attempt was cut off that was about to prepare it on /dev/sdc")),
-        "{said:?}"
-    );
+    assert!(said.iter().any(|said| said.contains("an interrupted attempt was preparing it on /dev/sdc")), "{said:?}");
 }
 
 /// Records outlive the list: a volume that is taken out of it may come back.
