@@ -31,7 +31,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Size limit of a document. The largest layouts have some ten thousand bytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-///  Control plane that reads a file.
+/// Control plane that reads a file.
 pub struct FileControl {
     client: Client,
     machine: String,

@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// Status codes of a server that does not support uploading the log.
 const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
 
-///  Client of an HTTP control plane.
+/// Client of an HTTP control plane.
 pub struct HttpControl {
     client: Client,
     url: String,
@@ -38,11 +38,11 @@ pub struct HttpControl {
     machine: String,
     /// Prefix of the request ids of this boot.
     boot: String,
-    ///  Number of requests sent.
+    /// Number of requests sent.
     requests: AtomicU64,
     /// Last registration. A machine whose address has changed sends it again.
     registered: Mutex<Option<Register>>,
-    ///  Separately released secrets of the received allocation.
+    /// Separately released secrets of the received allocation.
     separate: Mutex<SeparateSecrets>,
     /// Time of the last registration because of an event.
     by_event: Mutex<Option<Instant>>,

@@ -242,7 +242,7 @@ pub struct PointOfNoReturn {
 pub struct NextBoot {
     /// URL of the kernel.
     pub kernel: String,
-    ///  URL of the initrd.
+    /// URL of the initrd.
     pub initrd: String,
     pub cmdline: String,
 }

@@ -53,7 +53,7 @@ pub struct Heartbeat {
     pub agent_verify_ca: String,
 }
 
-///  Client of Ironic.
+/// Client of Ironic.
 pub struct Api {
     client: Client,
     urls: Vec<String>,
@@ -103,7 +103,7 @@ impl Api {
         read::<Found>(what, asked).map(Node::from)
     }
 
-    ///  Sends a heartbeat.
+    /// Sends a heartbeat.
     pub fn heartbeat(&self, node: &str, heartbeat: &Heartbeat) -> Told<()> {
         let asked = self.first("heartbeat", |url| {
             self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")

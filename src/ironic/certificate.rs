@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-///  Certificate and TLS configuration of the agent.
+/// Certificate and TLS configuration of the agent.
 pub struct Identity {
     pub config: Arc<ServerConfig>,
     pub pem: String,

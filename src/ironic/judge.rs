@@ -1,6 +1,6 @@
-//! A real Ironic judges the agent: `scripts/ironic` installs it, and runs this.
+//! Conformance test against a real Ironic: `scripts/ironic` installs it, and runs this.
 //!
-//! The machines are of paper. Those of QEMU are in `scripts/ironic.d`.
+//! The machines are simulated. Virtual machines are in `scripts/ironic.d`.
 
 mod conductor;
 mod more;

@@ -18,7 +18,7 @@ const HEADER: &str = "X-Ganeti-Signature";
 /// start, but not after its end.
 const SKEW_SECONDS: i64 = 150;
 
-///  X.509 certificate in DER, with its parsed fields.
+/// X.509 certificate in DER, with its parsed fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     pub der: CertificateDer<'static>,
@@ -73,7 +73,7 @@ impl Certificate {
         Ok(certificate)
     }
 
-    ///  Parses a DER certificate.
+    /// Parses a DER certificate.
     pub fn of(der: CertificateDer<'static>) -> Option<Certificate> {
         let fields = der::fields(&der)?;
         Some(Certificate { der, fields })

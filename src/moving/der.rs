@@ -15,7 +15,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 pub struct Fields {
     /// Start of the validity period, in seconds since 1970.
     pub not_before: i64,
-    ///  End of the validity period, in seconds since 1970.
+    /// End of the validity period, in seconds since 1970.
     pub not_after: i64,
     /// Complete SubjectPublicKeyInfo in DER.
     pub public_key: Vec<u8>,

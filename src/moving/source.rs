@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Sector size assumed for a plain file.
 const FILE_SECTOR_BYTES: u32 = 512;
 
-///  Disk or file that is sent.
+/// Disk or file that is sent.
 pub struct Source {
     pub path: PathBuf,
     /// Opened with O_DIRECT if it is a disk.

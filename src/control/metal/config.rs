@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::io::Read;
 use std::time::Duration;
 
-///  Timeout of a request.
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Size limit of a response. A certificate chain has some ten thousand bytes.

@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Limit of buffered lines. An installation has some hundred.
 const LINES: usize = 2000;
-///  Size limit of the buffer, in bytes.
+/// Size limit of the buffer, in bytes.
 const BYTES: usize = 512 << 10;
 /// Length limit of a line, in characters.
 const LINE: usize = 4 << 10;
@@ -29,7 +29,7 @@ const LINE: usize = 4 << 10;
 /// Minimum length of a secret that is redacted. A shorter one could be part of any word.
 const SHORTEST_SECRET: usize = 6;
 
-///  Log upload to Loki.
+/// Log upload to Loki.
 pub struct Loki {
     shared: Arc<Shared>,
     /// Secrets that are redacted in all lines.

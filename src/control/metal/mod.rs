@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 /// Alphabet of passwords, without characters that look alike on a console.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
-///  Length of a password.
+/// Length of a password.
 const PASSWORD: usize = 16;
 
 /// Time to upload the last logs before the machine reboots.
@@ -91,7 +91,7 @@ pub trait Api: Send + Sync {
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged>;
 }
 
-///  Control plane of metal-stack.
+/// Control plane of metal-stack.
 pub struct MetalControl {
     api: Box<dyn Api>,
     machine: String,

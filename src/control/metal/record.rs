@@ -18,7 +18,7 @@ const REPORTED: &str = "DrophammerReported";
 /// Size limit of a value, in bytes. All variables share little space, and some boards do not boot when it is full.
 const MAXIMUM_BYTES: usize = 8 << 10;
 
-///  Record in EFI variables.
+/// Record in EFI variables.
 #[derive(Debug, Clone)]
 pub struct FirmwareRecord {
     directory: PathBuf,

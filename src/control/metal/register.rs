@@ -5,7 +5,7 @@ use crate::inventory::{Cpu, Inventory};
 /// Length limit of the server for each field, in characters.
 const TEXT: usize = 256;
 
-///  Registration of a machine.
+/// Registration of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registration {
     pub machine: String,

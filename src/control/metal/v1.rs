@@ -53,7 +53,7 @@ struct Ways {
     rest: Rest,
 }
 
-///  Client of API v1.
+/// Client of API v1.
 pub struct V1 {
     pixie: String,
     machine: String,

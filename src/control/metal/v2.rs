@@ -57,7 +57,7 @@ const PACE: Pace = Pace {
     confirm: Duration::from_secs(120),
 };
 
-///  Client of API v2.
+/// Client of API v2.
 pub struct V2 {
     pixie: String,
     machine: String,

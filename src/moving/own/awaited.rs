@@ -72,7 +72,7 @@ pub struct Sender {
     pub run: Option<Run>,
 }
 
-///  Progress of a disk.
+/// Progress of a disk.
 pub struct State {
     /// Destination, or `None` if it could not be reopened.
     onto: Option<Onto>,

@@ -11,7 +11,7 @@ const OF_ONE_ADDRESS: usize = 8;
 /// Limit over all addresses. A new connection replaces the oldest one: the expected peer completes its handshake within milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
-///  Unauthenticated connections, with their limits.
+/// Unauthenticated connections, with their limits.
 pub struct Strangers {
     of_one_address: usize,
     here: Mutex<Here>,

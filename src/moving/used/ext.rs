@@ -52,7 +52,7 @@ pub fn used(view: &View) -> Found {
     }
 }
 
-///  Geometry of a filesystem.
+/// Geometry of a filesystem.
 struct Filesystem {
     block: u64,
     blocks: u64,

@@ -11,7 +11,7 @@ pub const MOST_RANGES: usize = 1 << 20;
 /// Number of recent ranges that may grow: copies of one extent, and the metadata in front of them.
 const RECENT: usize = 4;
 
-///  Set of used ranges.
+/// Set of used ranges.
 #[derive(Debug, Clone)]
 pub struct UsedRanges {
     ranges: Vec<Range<u64>>,

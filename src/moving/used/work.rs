@@ -49,7 +49,7 @@ impl Work {
     }
 
     #[cfg(test)]
-    ///  Returns the numbers of reads, bytes and visited nodes.
+    /// Returns the numbers of reads, bytes and visited nodes.
     pub fn counts(&self) -> [u64; 3] {
         [self.reads.get(), self.bytes.get(), self.nodes.get()]
     }

@@ -28,7 +28,7 @@ const WORDS: usize = 500;
 /// Maximum number of registered disks that are waited for.
 const MAXIMUM_DISKS: usize = 512;
 
-///  REST client of API v1.
+/// REST client of API v1.
 pub struct Rest {
     client: Client,
     /// URL without a trailing slash.

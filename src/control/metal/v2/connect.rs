@@ -21,7 +21,7 @@ const END: u8 = 2;
 /// Length limit of a server's error message, in characters.
 const WORDS: usize = 500;
 
-///  Client of a Connect service.
+/// Client of a Connect service.
 pub struct Connect {
     client: Client,
     /// URL of the service, without a trailing slash.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Limit of bytes per read.
 pub const MOST_READ: u32 = 1 << 20;
-///  Limit of ranges per message.
+/// Limit of ranges per message.
 pub const MOST_RANGES_AT_ONCE: usize = 4096;
 const MOST_NAME: u32 = 1 << 20;
 

@@ -29,7 +29,7 @@ const MOST_BYTES: u64 = 2 << 30;
 /// Bytes per read.
 const STEP: u64 = 1 << 20;
 
-///  Returns whether the log ends with an unmount record.
+/// Returns whether the log ends with an unmount record.
 pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
     let Some(log) = Log::read(view, start, length) else { return false };
     log.ends_with_unmount(view, start).unwrap_or(false)
