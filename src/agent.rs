@@ -83,7 +83,9 @@ fn control(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<
             Ok(Arc::new(FileControl::new(file, report.as_deref(), keys, machine, inventory)?))
         }
         InCharge::MetalStack { pixie } => Ok(Arc::new(MetalControl::new(pixie, machine)?)),
-        InCharge::Conductor(_) => Err(Error::new(Phase::Settings, "a conductor is not a control plane that the agent can query")),
+        InCharge::Conductor(_) => {
+            Err(Error::new(Phase::Settings, "a conductor is not a control plane that the agent can query"))
+        }
     }
 }
 

@@ -75,9 +75,9 @@ fn approval(said: Said, incoming: &Incoming, silence: &mut Silence) -> Result<Ap
                 (false, false) => Approval::Awaited("for the sending machine".to_owned()),
             }
         }
-        Said::Waits(state) => {
-            Approval::Awaited(format!("for the control plane: the migration is {state}, without instructions for this machine"))
-        }
+        Said::Waits(state) => Approval::Awaited(format!(
+            "for the control plane: the migration is {state}, without instructions for this machine"
+        )),
         Said::Done | Said::Over => Approval::Over("the migration has ended; nothing was written"),
         Said::Nothing => match silence.heard() {
             Silent::Ends => Approval::Over("the control plane no longer reports the migration"),

@@ -152,7 +152,10 @@ impl Agent {
             return Ok(None);
         };
         let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?, moving.carried.clone())?;
-        say(&format!("\nThis machine replaces another one, whose disks it receives over TLS: {}", incoming.own().trust()));
+        say(&format!(
+            "\nThis machine replaces another one, whose disks it receives over TLS: {}",
+            incoming.own().trust()
+        ));
         if let Some(peer) = &moving.peer {
             incoming.hear(peer)?;
         }
@@ -200,9 +203,7 @@ fn next(machine: &Machine, order: &str, silence: &mut Silence) -> Next {
         Said::Done => waits("the migration is complete, and this machine is free"),
         Said::Over => Next::BootsAgain("the migration has ended, and the disks of this machine are unchanged"),
         Said::Nothing => match silence.heard() {
-            Silent::Ends => {
-                Next::BootsAgain("the control plane no longer reports the migration")
-            }
+            Silent::Ends => Next::BootsAgain("the control plane no longer reports the migration"),
             _ => waits("for the control plane, which does not report the migration, for at most ten minutes"),
         },
     }

@@ -131,7 +131,9 @@ impl FileControl {
     fn require_signature(&self, place: &Place, text: &[u8]) -> Result<()> {
         let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
         if self.keys.0.is_empty() {
-            return unsigned("it is not served over https, and there is no drophammer.key= to verify a signature".to_owned());
+            return unsigned(
+                "it is not served over https, and there is no drophammer.key= to verify a signature".to_owned(),
+            );
         }
         let signature = place.signature();
         match self.get(&signature, None)? {
@@ -156,7 +158,8 @@ impl FileControl {
         }
         if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
             return refused(&format!(
-                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that it is carried out only once: \"1\" for the first, and a larger one for each later reinstall",
+                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that it is carried out only once: \
+                 \"1\" for the first, and a larger one for each later reinstall",
                 OrderNumber::LARGEST
             ));
         }

@@ -160,8 +160,10 @@ fn of_this_machine(machine: Machine, id: &str) -> Result<Machine> {
     match machine.id.eq_ignore_ascii_case(id) {
         true => Ok(machine),
         false => {
-            let message =
-                format!("the allocation is for machine {:?}, but this is machine {id}; nothing will be installed", machine.id);
+            let message = format!(
+                "the allocation is for machine {:?}, but this is machine {id}; nothing will be installed",
+                machine.id
+            );
             Err(Error::new(Phase::Control, message))
         }
     }

@@ -30,7 +30,8 @@ const REFUSED: [(&str, &str); 4] = [
 ];
 /// Fields that a conductor sends only with a partition image, with or without a value.
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
-const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or custom-agent with a layout";
+const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
+    custom-agent with a layout";
 const SECRETS: &str = "drophammer sends no credentials with write_image";
 
 /// Accepted hash algorithms and their numbers of hexadecimal digits. md5 proves nothing.

@@ -154,8 +154,10 @@ pub fn installed(node: &Node, inventory: &Inventory) -> Result<DevicePath> {
     let (devices, markers): (Vec<&DevicePath>, Vec<&Marker>) = ours.unzip();
     let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
     newest.ok_or_else(|| match devices.is_empty() {
-        true => bad("no disk contains an installation of this node by drophammer, so a file must specify its partition: a number or a device"),
-        false => bad("the disks contain several installations of this node, and none lists the others as replaced, so a file must specify its partition: a number or a device"),
+        true => bad("no disk contains an installation of this node by drophammer, so a file must specify its partition: a number or a \
+            device"),
+        false => bad("the disks contain several installations of this node, and none lists the others as replaced, so a file must specify \
+            its partition: a number or a device"),
     })
 }
 

@@ -185,7 +185,9 @@ impl Steps {
         free.disks.retain(|disk| !skipped.contains(&disk.name));
         let layout = config.layout("the arrays of the node", &free).map_err(|problems| {
             let lines = problem::lines(&problems);
-            self.told(&format!("the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}"))
+            self.told(&format!(
+                "the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}"
+            ))
         })?;
         self.make(node, layout, Wish::Install, inventory, allocation, 1)
     }
@@ -257,9 +259,8 @@ impl Steps {
             other => {
                 let before = names(done - 1..done)[0];
                 let last = other.as_ref().map_or("nothing", |begun| names(begun.done - 1..begun.done)[0]);
-                let message = format!(
-                    "this step must follow {before}, but the last completed step of this boot is {last}"
-                );
+                let message =
+                    format!("this step must follow {before}, but the last completed step of this boot is {last}");
                 *slot = other;
                 Err(refused(&message))
             }
@@ -289,7 +290,8 @@ impl Steps {
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
         if !lost.is_empty() {
             let message = format!(
-                "the node's skip_block_devices lists {}, which this step would recreate; remove it from the layout, or use mode: reinstall, which preserves it",
+                "the node's skip_block_devices lists {}, which this step would recreate; remove it from the layout, or use mode: \
+                 reinstall, which preserves it",
                 lost.join(", ")
             );
             return Err(refused(&message));

@@ -37,7 +37,8 @@ impl Worker {
         let given = params.get(words.version);
         if given.is_some_and(|given| *given != version()) {
             let message = "The version of the agent differs from the one that listed its steps".to_owned();
-            let details = format!("the steps are those of {}, but this is {}", given.unwrap_or(&Value::Null), version());
+            let details =
+                format!("the steps are those of {}, but this is {}", given.unwrap_or(&Value::Null), version());
             return Err(Fault { kind: Kind::VersionMismatch, code: 409, message, details });
         }
         let nothing = Map::new();

@@ -65,7 +65,8 @@ impl Certificate {
     /// # Errors
     /// Fails if the certificate or the signature is missing, or the signature is wrong.
     pub fn read_signed(text: &str, secret: &Secret) -> Result<Certificate, String> {
-        let (salt, signature) = signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
+        let (salt, signature) =
+            signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
         let certificate = Certificate::read(text)?;
         let signed = [salt.as_bytes(), certificate.pem().as_bytes()].concat();
         let wrong = "signature does not match: it was made with another secret or for another certificate";
@@ -100,7 +101,9 @@ impl Certificate {
         let Fields { not_before, not_after, .. } = &self.fields;
         match now {
             _ if now > *not_after => Err(format!("certificate expired {} s ago", now - not_after)),
-            _ if now + SKEW_SECONDS < *not_before => Err(format!("certificate becomes valid in {} s", not_before - now)),
+            _ if now + SKEW_SECONDS < *not_before => {
+                Err(format!("certificate becomes valid in {} s", not_before - now))
+            }
             _ => Ok(()),
         }
     }

@@ -179,8 +179,7 @@ fn take_until(
 ) -> io::Result<u64> {
     let wanted = terms.magic.as_ref().map(Magic::on_the_wire).unwrap_or_default();
     let mut magic = vec![0; wanted.len()];
-    let other =
-        || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: this is not the expected disk");
+    let other = || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: this is not the expected disk");
     if let Err(error) = plain.read_exact(&mut magic) {
         // The error of the source is more precise: a broken connection is not a magic mismatch.
         drop(plain);
@@ -235,10 +234,7 @@ fn blocks(plain: &mut impl Read, onto: &Onto, most: Option<u64>) -> io::Result<u
                 Err(error) => break Err(error),
             };
             if most.is_some_and(|most| offset + length as u64 > most) {
-                break Err(io::Error::other(format!(
-                    "more than the expected {} bytes received",
-                    most.unwrap_or(0)
-                )));
+                break Err(io::Error::other(format!("more than the expected {} bytes received", most.unwrap_or(0))));
             }
             if full.send((offset, block, length)).is_err() {
                 break Ok(());

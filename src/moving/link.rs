@@ -236,7 +236,10 @@ fn step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
         return connection.write_tls(tcp).map(drop);
     }
     if connection.read_tls(tcp)? == 0 {
-        return Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection during the TLS handshake"));
+        return Err(io::Error::new(
+            ErrorKind::UnexpectedEof,
+            "the peer closed the connection during the TLS handshake",
+        ));
     }
     connection.process_new_packets().map(drop).map_err(|error| {
         // Sends the alert with the reason.

@@ -36,7 +36,8 @@ impl Onto {
     /// # Errors
     /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub fn open(path: &Path) -> Result<Onto> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
+        let refuse =
+            |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
         let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;

@@ -160,8 +160,8 @@ impl Figures {
         match acknowledged {
             None => format!("{disk}: {sent}; not acknowledged, since the peer is Ganeti's import-export\n"),
             Some(digest) => format!(
-                "{disk}: {what}\n{disk}: {sent}\n{disk}: {bytes} sent, {zero} zero, {unused} unused, {same} already present; connection resumed \
-                 {resumed} times\n{disk}: acknowledged sha256:{digest}\n"
+                "{disk}: {what}\n{disk}: {sent}\n{disk}: {bytes} sent, {zero} zero, {unused} unused, {same} already present; connection \
+                 resumed {resumed} times\n{disk}: acknowledged sha256:{digest}\n"
             ),
         }
     }

@@ -32,8 +32,7 @@ impl Ends {
     /// Fails if the key cannot be used or does not belong to the certificate.
     pub fn new(key: &str, own: &Certificate, peer: Certificate) -> Result<Ends, String> {
         let provider = rustls::crypto::ring::default_provider();
-        let key =
-            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no PEM private key: {why}"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no PEM private key: {why}"))?;
         let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
         if key.public_key().is_none_or(|public| *public != *own.fields.public_key) {
             return Err("the private key does not belong to the certificate".to_owned());

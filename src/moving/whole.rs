@@ -102,10 +102,12 @@ impl Own {
         let own = self.fingerprint();
         match self.secret {
             Some(_) => format!(
-                "both certificates are signed with the secret in the ramdisks, which the control plane does not know.\nCertificate of this machine:\n  {own}"
+                "both certificates are signed with the secret in the ramdisks, which the control plane does not know.\nCertificate of \
+                 this machine:\n  {own}"
             ),
             None => format!(
-                "the ramdisks contain no secret (/etc/drophammer/move-secret), so the operator must approve both certificates.\nCertificate of this machine:\n  {own}"
+                "the ramdisks contain no secret (/etc/drophammer/move-secret), so the operator must approve both \
+                 certificates.\nCertificate of this machine:\n  {own}"
             ),
         }
     }
@@ -262,7 +264,8 @@ impl Incoming {
     pub fn compare(&self, carried: &Carried) {
         if self.planned.as_ref().is_some_and(|planned| !planned.fits_as(carried)) {
             self.end(
-                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was made for; a new plan is required",
+                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was \
+                 made for; a new plan is required",
             );
         }
     }

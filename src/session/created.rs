@@ -22,7 +22,10 @@ impl Session {
         let missing: Vec<&str> = programs.iter().filter(|program| !is_there(program)).map(String::as_str).collect();
         match missing.is_empty() {
             true => Ok(()),
-            false => refused(format!("create of {os} requires programs that are not in this ramdisk: {}", missing.join(", "))),
+            false => refused(format!(
+                "create of {os} requires programs that are not in this ramdisk: {}",
+                missing.join(", ")
+            )),
         }
     }
 

@@ -92,7 +92,8 @@ impl Following {
                 String::new()
             }
             Said::Waits(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender; its file may not be readable; the transfer continues"
+                "the migration is {state}, but the control plane does not specify the sender; its file may not be readable; the transfer \
+                 continues"
             ),
             Said::Done | Said::Over => {
                 return incoming
@@ -102,7 +103,8 @@ impl Following {
                 Silent::Ends => {
                     return incoming.end("the control plane has not reported the migration for ten minutes");
                 }
-                _ => "the control plane does not report the migration; the transfer continues for at most ten minutes".to_owned(),
+                _ => "the control plane does not report the migration; the transfer continues for at most ten minutes"
+                    .to_owned(),
             },
         };
         if now != self.said && !now.is_empty() {

@@ -46,7 +46,8 @@ impl Session {
             {
                 Err(Error::new(
                     Phase::Move,
-                    "the other machine has rebooted since everything was received, and its system may have written to its disks; a new transfer is required",
+                    "the other machine has rebooted since everything was received, and its system may have written to its disks; a new \
+                     transfer is required",
                 ))
             }
             Said::Part(_) | Said::Waits(_) | Said::Nothing => Ok(()),

@@ -50,11 +50,8 @@ const LOGICAL_DISKS: Argument = Argument {
     values: &[],
 };
 
-const DELETE_CONFIGURATION: Argument = Argument {
-    name: "delete_configuration",
-    about: "erase the disks: must be true",
-    values: &[],
-};
+const DELETE_CONFIGURATION: Argument =
+    Argument { name: "delete_configuration", about: "erase the disks: must be true", values: &[] };
 
 const RAID_CONFIG: Argument =
     Argument { name: "raid_config", about: "the arrays, as logical_disks in an object", values: &[] };

@@ -175,7 +175,10 @@ fn wrong_arguments(entry: &Entry, args: &Map<String, Value>) -> Vec<Why> {
         let Some(argument) = entry.arguments.iter().find(|argument| argument.name == given) else {
             let known: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Some((Some(given.clone()), format!("{} has no argument {given}; supported are {known}", entry.name)));
+            return Some((
+                Some(given.clone()),
+                format!("{} has no argument {given}; supported are {known}", entry.name),
+            ));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
         let why = || format!("{given} of {} must be one of {}, found {value}", entry.name, argument.values.join(", "));

@@ -49,8 +49,7 @@ const LOGICAL_DISKS: Taken = required(
     "logical_disks",
     "The arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
 );
-const DELETE_CONFIGURATION: Taken =
-    optional("delete_configuration", "Erase the disks: must be true.");
+const DELETE_CONFIGURATION: Taken = optional("delete_configuration", "Erase the disks: must be true.");
 const RAID_CONFIG: Taken = required("raid_config", "The arrays, as logical_disks in an object.");
 const DELETE_EXISTING: Taken = optional("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: Taken = required("image_info", "The image, as the deploy interface direct describes it.");
@@ -100,7 +99,11 @@ pub static OFFERED: [Offer; 15] = [
         "The same, in the format of the proposal for deploy templates.",
         &[LOGICAL_DISKS, DELETE_CONFIGURATION],
     ),
-    deploy("burn_image", "Streams the image to the filesystems of apply_layout, and makes it bootable.", &[IMAGE, ALONE]),
+    deploy(
+        "burn_image",
+        "Streams the image to the filesystems of apply_layout, and makes it bootable.",
+        &[IMAGE, ALONE],
+    ),
     deploy(
         "write_image",
         "Writes a whole-disk image, raw or qcow2, unchanged, followed by the config drive.",

@@ -133,11 +133,7 @@ impl Template {
             text += &time.as_ref().map(|time| line(name, &json!(time))).unwrap_or_default();
         }
         let again = Template::read(&text).map_err(|problems| crate::problem::lines(&problems))?;
-        if again.says_the_same(self) {
-            Ok(text)
-        } else {
-            Err("the template cannot be represented in YAML".to_owned())
-        }
+        if again.says_the_same(self) { Ok(text) } else { Err("the template cannot be represented in YAML".to_owned()) }
     }
 }
 

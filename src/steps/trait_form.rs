@@ -16,9 +16,7 @@ pub fn wrong(name: &str) -> Option<String> {
     }
     let is_standard = || STANDARD.lines().any(|known| known == name);
     (!is_own && !is_standard()).then(|| {
-        format!(
-            "{name:?} is not a trait: use one of os-traits, or {OWN} followed by capital letters, digits and _"
-        )
+        format!("{name:?} is not a trait: use one of os-traits, or {OWN} followed by capital letters, digits and _")
     })
 }
 

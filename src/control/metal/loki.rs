@@ -66,10 +66,9 @@ impl Loki {
         let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
         let started = match logging.kind.as_str() {
             "loki" | "" => Push::new(logging, machine).map(|push| Loki::start(push, secrets(config))),
-            kind => Err(Error::new(
-                Phase::Control,
-                format!("pixie's configuration has the unsupported log_type {kind}"),
-            )),
+            kind => {
+                Err(Error::new(Phase::Control, format!("pixie's configuration has the unsupported log_type {kind}")))
+            }
         };
         started.inspect_err(|error| tracing::warn!("{error}; no logs will be uploaded")).ok()
     }
@@ -154,7 +153,10 @@ impl Shared {
         state.bytes = 0;
         let dropped = std::mem::take(&mut state.dropped);
         if dropped > 0 {
-            lines.insert(0, (lines[0].0, format!("{dropped} lines were dropped because Loki did not accept them in time")));
+            lines.insert(
+                0,
+                (lines[0].0, format!("{dropped} lines were dropped because Loki did not accept them in time")),
+            );
         }
         lines
     }
@@ -186,7 +188,9 @@ fn carry(push: &Push, shared: &Shared) {
             Ok(()) => pause = PAUSE,
             Err((again, error)) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("{error}; the installation continues, and further errors of the log upload are not reported");
+                    tracing::warn!(
+                        "{error}; the installation continues, and further errors of the log upload are not reported"
+                    );
                 }
                 if again {
                     shared.back(lines);

@@ -187,7 +187,8 @@ impl Control for MetalControl {
             return match self.api.allocated(false)? {
                 false => Ok(()),
                 true => {
-                    let message = "this machine has been allocated in the meantime; its disks are not erased as those of an unallocated machine";
+                    let message = "this machine has been allocated in the meantime; its disks are not erased as those of an unallocated \
+                        machine";
                     Err(Error::refusal(Phase::Control, message))
                 }
             };

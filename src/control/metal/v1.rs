@@ -260,9 +260,7 @@ impl Api for V1 {
     /// Returns an empty list for a machine that has never registered, which is unknown.
     fn registered_disks(&self) -> Vec<u64> {
         let registered = self.read(self.pace.retries, rest::read_registered_disks);
-        registered
-            .inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}"))
-            .unwrap_or_default()
+        registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
     }
 
     /// Retries after a stream that ended with an error or a server that is temporarily unreachable. Both are normal.

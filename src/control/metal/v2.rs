@@ -269,10 +269,8 @@ impl Api for V2 {
             }
             thread::sleep(http::jittered(self.pace.pause));
         };
-        let message = format!(
-            "allocation {} is not confirmed to be in force: {why}. Nothing was written",
-            notice.allocation
-        );
+        let message =
+            format!("allocation {} is not confirmed to be in force: {why}. Nothing was written", notice.allocation);
         Err(Error::refusal(Phase::Control, message))
     }
 

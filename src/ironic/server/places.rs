@@ -89,7 +89,9 @@ impl ConductorPlaces {
         }
         taken.reported = Some(Instant::now());
         let closed = std::mem::take(&mut taken.closed);
-        Some(format!("{closed} connections without the conductor's token were closed because the limit of connections was reached"))
+        Some(format!(
+            "{closed} connections without the conductor's token were closed because the limit of connections was reached"
+        ))
     }
 }
 

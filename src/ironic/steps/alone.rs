@@ -80,7 +80,8 @@ impl Steps {
             return Ok(());
         }
         let found = inventory.disks.iter().find(|found| found.name == disk);
-        let found = found.ok_or_else(|| refused(&format!("{disk}, to which the image was written, is no longer present")))?;
+        let found =
+            found.ok_or_else(|| refused(&format!("{disk}, to which the image was written, is no longer present")))?;
         let plan = plan::enter(&inventory, found, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
         let Some(plan) = plan else {
             self.say(&format!(
@@ -97,7 +98,9 @@ impl Steps {
     /// Writes files into a complete installation.
     pub(super) fn inject(&self, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         if !self.is_whole() {
-            return Err(refused("files can only be written to a complete installation, but the deploy has not reached the step finish"));
+            return Err(refused(
+                "files can only be written to a complete installation, but the deploy has not reached the step finish",
+            ));
         }
         let files = files::read(node, args, &|url| self.hands.fetch(url))?;
         let inventory = self.hands.begin(None)?;

@@ -28,7 +28,8 @@ pub fn decide(
         (Wish::Reinstall { .. }, Some(_)) if newest.is_none() => {
             let found: Vec<&str> = ours.iter().map(|marker| marker.image.as_str()).collect();
             let message = format!(
-                "the disks contain several installations of this node ({}), and none lists the others as replaced; erase those that are not needed",
+                "the disks contain several installations of this node ({}), and none lists the others as replaced; erase those that are \
+                 not needed",
                 found.join(", ")
             );
             Err(refused(&message))

@@ -161,7 +161,9 @@ fn read_pieces(
             Frame::End(digest) if *position == size_bytes && digest == sum.so_far() => {
                 return Ok(frames::hex(&digest));
             }
-            Frame::End(_) => return Err(Stop::Failed("the received data does not match the digest of the sender".to_owned())),
+            Frame::End(_) => {
+                return Err(Stop::Failed("the received data does not match the digest of the sender".to_owned()));
+            }
             _ => return Err(Stop::Failed("protocol error of the sender: unexpected frame".to_owned())),
         }
     }

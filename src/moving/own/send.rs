@@ -58,7 +58,11 @@ pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Sto
     let (position, compare) = match frames::read(link)? {
         Frame::Answer(Answer::From { position, compare }) => (position, compare),
         Frame::Answer(Answer::Refused(why)) => return Err(Stop::Refused(why)),
-        _ => return Err(Stop::Failed("protocol error of the receiver: no answer to the description of the disk".to_owned())),
+        _ => {
+            return Err(Stop::Failed(
+                "protocol error of the receiver: no answer to the description of the disk".to_owned(),
+            ));
+        }
     };
     let began = Instant::now();
     let (empty, empties) = mpsc::channel();
@@ -264,7 +268,9 @@ impl Writer<'_> {
     /// Sends all pieces of the batch.
     fn flush(&mut self) -> Result<(), Stop> {
         if self.link.has_spoken() {
-            return self.heard().and(Err(Stop::Failed("protocol error of the receiver: completion reported before the end of the disk".to_owned())));
+            return self
+                .heard()
+                .and(Err(Stop::Failed("protocol error of the receiver: completion reported too early".to_owned())));
         }
         let wanted = self.offer()?;
         let mut wanted = wanted.into_iter();

@@ -101,7 +101,9 @@ impl Found {
                 ("interface", other) => {
                     self.say(&at, format!("must be one of {}, found {other}", INTERFACES.join(", ")))
                 }
-                ("step", Value::String(text)) if text.is_empty() => self.say(&at, "the name of a step must not be empty"),
+                ("step", Value::String(text)) if text.is_empty() => {
+                    self.say(&at, "the name of a step must not be empty")
+                }
                 ("step", Value::String(_)) | ("args", Value::Object(_)) => {}
                 ("step", other) => self.kind(&at, "a text", other),
                 ("args", other) => self.kind(&at, "an object", other),

@@ -160,8 +160,7 @@ impl Grpc {
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_certificate(&error) {
             true => {
-                let who =
-                    "has a certificate of an authority that is not in pixie's configuration, or for another host";
+                let who = "has a certificate of an authority that is not in pixie's configuration, or for another host";
                 self.certificate(method, who, error)
             }
             false => self.cut(method, &error),
@@ -302,9 +301,7 @@ impl Call {
                 let said = self.said(&format!("answered: {message} (gRPC status {status})"));
                 Err(Failure::Passing(Error::new(Phase::Control, said)))
             }
-            None => {
-                Err(Failure::Passing(Error::new(Phase::Control, self.said("closed the stream without a status"))))
-            }
+            None => Err(Failure::Passing(Error::new(Phase::Control, self.said("closed the stream without a status")))),
         }
     }
 
