@@ -66,9 +66,9 @@ mod tests {
         assert_eq!(of_manifest(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(of_manifest(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [
-            (&text[..], "it is about an image with the digest sha256:0a, and this one has sha256:0b"),
-            (br#"{"version": 2, "digest": "sha256:0b"}"#, "it is of version 2; version 1 is known here"),
-            (b"<html>", "it is no manifest"),
+            (&text[..], "it is for an image with the digest sha256:0a, but this one has sha256:0b"),
+            (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
+            (b"<html>", "not a manifest"),
         ] {
             let error = of_manifest(text, "sha256:0b").unwrap_err();
             assert!(error.starts_with(says), "{error}");

@@ -259,10 +259,10 @@ mod tests {
     fn a_reinstall_goes_back_only_while_nothing_was_written_by_any_attempt() {
         let (retry, enough) = (Acknowledged { retry: true }, Acknowledged::default());
         for (past, begun, answer, way, words) in [
-            (false, false, &enough, Way::Back, "every disk is as it was"),
-            (false, false, &retry, Way::Again, "every disk is as it was"),
-            (false, true, &retry, Way::Again, "an earlier one had begun"),
-            (false, true, &enough, Way::Hold, "an earlier one had begun"),
+            (false, false, &enough, Way::Back, "every disk is unchanged"),
+            (false, false, &retry, Way::Again, "every disk is unchanged"),
+            (false, true, &retry, Way::Again, "an earlier one had started to write"),
+            (false, true, &enough, Way::Hold, "an earlier one had started to write"),
             (true, false, &retry, Way::Again, "no answer"),
             (true, false, &enough, Way::Hold, "no answer"),
         ] {

@@ -273,10 +273,10 @@ mod tests {
         assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), Next::Sends(Box::new(moving.clone())));
         assert_eq!(after(None, Some(sends)), Next::Sends(Box::new(moving)), "a control plane of an earlier version");
         for (newest, words) in [
-            (Some(("o1", "copying")), "the move is copying"),
+            (Some(("o1", "copying")), "the migration is copying"),
             (Some(("o1", "booting")), "not confirmed yet"),
-            (Some(("o1", "done")), "this one is free"),
-            (None, "no word about the move"),
+            (Some(("o1", "done")), "this machine is free"),
+            (None, "does not report the migration"),
         ] {
             let Next::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
             assert!(what.contains(words), "{what}");
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(of("sent", true).unwrap(), None);
         assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
         let refused = of("none", false).unwrap_err();
-        assert!(refused.is_refusal() && refused.to_string().contains("the other machine's certificate"), "{refused}");
+        assert!(refused.is_refusal() && refused.to_string().contains("certificate of the other machine"), "{refused}");
     }
 
     #[test]

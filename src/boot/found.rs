@@ -200,12 +200,15 @@ mod tests {
     #[test]
     fn what_does_not_say_what_it_boots_is_refused() {
         let cases: [(&[(&str, &str)], &str); 4] = [
-            (&[("etc/hostname", "x")], "the image says nowhere what is booted"),
-            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image names no kernel"),
-            (&[("boot/grub/grub.cfg", DEBIAN)], "names /boot/initrd.img-6.1, which is not in what the layout mounts"),
+            (&[("etc/hostname", "x")], "the image does not specify a kernel to boot"),
+            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image does not specify a kernel"),
+            (
+                &[("boot/grub/grub.cfg", DEBIAN)],
+                "refers to /boot/initrd.img-6.1, which does not exist in the mounted filesystems",
+            ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
-                "names /boot/vmlinuz-6.1, which is not in what the layout mounts",
+                "refers to /boot/vmlinuz-6.1, which does not exist in the mounted filesystems",
             ),
         ];
         for (files, says) in cases {

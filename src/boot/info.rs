@@ -82,16 +82,16 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let cases = [
-            ("", "did not write `kernel:`"),
+            ("", "`kernel:` is missing"),
             ("- kernel: /k", "not a YAML mapping"),
             ("kernel: [", "not a YAML mapping"),
             (&"- ".repeat(100_000), "nested more than"),
-            ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
-            ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "did not write `initrd:`"),
-            ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "did not write `cmdline:`"),
-            ("kernel: /k\ninitrd: /i\ncmdline: c\n", "did not write `bootloader_id:`"),
+            ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is missing"),
+            ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "`initrd:` is missing"),
+            ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "`cmdline:` is missing"),
+            ("kernel: /k\ninitrd: /i\ncmdline: c\n", "`bootloader_id:` is missing"),
             ("kernel: ''\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is empty"),
-            ("kernel: [/k]\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
+            ("kernel: [/k]\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is missing"),
         ];
         for (text, expected) in cases {
             let error = BootInfo::parse(text).unwrap_err().to_string();
@@ -99,7 +99,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let error = BootInfo::read(&Root::open(dir.path()).unwrap()).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer writes: "), "{error}");
+        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer must write: "), "{error}");
         assert!(error.contains("No such file"), "{error}");
     }
 }

@@ -93,7 +93,7 @@ fn meaning(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
         Errno::ENOEXEC => "not a kernel for the architecture of this machine, or damaged",
-        Errno::ENOSYS => "this kernel has no CONFIG_KEXEC_FILE",
+        Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",
         Errno::ENOMEM => "not enough memory for kernel and initrd",
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {
@@ -120,7 +120,7 @@ mod tests {
         let root = Root::open(dir.path()).unwrap();
         let error = load(&root, &boot("/boot/vmlinuz", "")).unwrap_err().to_string();
         assert!(
-            error.starts_with("open /boot/vmlinuz, which boot-info.yaml names, in the target: No such file"),
+            error.starts_with("open /boot/vmlinuz, which boot-info.yaml specifies, in the target: No such file"),
             "{error}"
         );
         let error = load(&root, &boot("/kernel", "/initrd")).unwrap_err().to_string();

@@ -132,14 +132,14 @@ impl FileControl {
         let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
         if self.keys.0.is_empty() {
             return unsigned(
-                "it is not served over https, and there is no drophammer.key= to verify a signature".to_owned(),
+                "it is not served over https, and a signature cannot be verified without drophammer.key=".to_owned(),
             );
         }
         let signature = place.signature();
         match self.get(&signature, None)? {
             Found::Document(signature, _) => self.keys.signature(place.as_str(), text, &signature).map(drop),
             Found::Nothing | Found::Same => unsigned(format!(
-                "it is not served over https, and there is no signature at {signature}; sign it with minisign -S -m FILE"
+                "it is not served over https, and a signature is missing at {signature}; sign it with minisign -S -m FILE"
             )),
         }
     }
@@ -154,7 +154,7 @@ impl FileControl {
         }
         let Some(allocation) = &machine.allocation else { return Ok(machine) };
         if allocation.id.is_empty() {
-            return refused("has no allocationuuid, which the install marker requires");
+            return refused("lacks an allocationuuid, which the install marker requires");
         }
         if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
             return refused(&format!(

@@ -183,15 +183,15 @@ mod tests {
         for (change, why) in [
             (
                 (|info| info["root_mb"] = json!(100)) as fn(&mut Value),
-                "image_info.root_mb: drophammer writes whole disk",
+                "image_info.root_mb: drophammer writes whole-disk",
             ),
-            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole disk"),
-            (|info| info["image_type"] = json!("partition"), "this is one of a partition"),
+            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole-disk"),
+            (|info| info["image_type"] = json!("partition"), "this is a partition image"),
             (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
-            (|info| info["disk_format"] = json!("vmdk"), "raw and qcow2 are known, found vmdk"),
+            (|info| info["disk_format"] = json!("vmdk"), "vmdk is not supported; use raw or qcow2"),
             (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
-            (|info| info["os_hash_algo"] = json!(null), "no sha256 and no sha512"),
-            (|info| info["os_hash_algo"] = json!("md5"), "no sha256 and no sha512"),
+            (|info| info["os_hash_algo"] = json!(null), "neither sha256 nor sha512"),
+            (|info| info["os_hash_algo"] = json!("md5"), "neither sha256 nor sha512"),
         ] {
             let error = image(change).unwrap_err();
             assert!(error.contains(why) && error.contains("nothing was written"), "{error}");
@@ -215,7 +215,7 @@ mod tests {
             (json!("http://swift/x"), "configdrive_use_object_store"),
             (json!("*"), "not base64"),
             (json!("aGVsbG8="), "not gzip"),
-            (json!(pack(&vec![0; 65 << 20])), "more than 64 MiB"),
+            (json!(pack(&vec![0; 65 << 20])), "larger than 64 MiB"),
         ] {
             assert!(drive(given).unwrap_err().contains(why), "{why}");
         }

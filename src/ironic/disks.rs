@@ -110,12 +110,12 @@ mod tests {
             assert_eq!(skipped(listed).unwrap(), expected);
         }
         for (listed, why) in [
-            (json!("sda"), "no list"),
-            (json!(["sda"]), "skip_block_devices[0]: it is no object"),
-            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name is a text"),
-            (json!([{"volume_name": "data", "serial": "B"}]), "stands alone"),
+            (json!("sda"), "must be a list"),
+            (json!(["sda"]), "skip_block_devices[0]: it must be an object"),
+            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name must be a string"),
+            (json!([{"volume_name": "data", "serial": "B"}]), "the only hint"),
             (json!([{"colour": "red"}]), "colour"),
-            (json!([{}]), "no object with hints"),
+            (json!([{}]), "must be an object with hints"),
         ] {
             let error = skipped(listed.clone()).unwrap_err();
             assert!(error.contains(why) && error.contains("nothing was written"), "{listed}: {error}");

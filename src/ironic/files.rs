@@ -196,19 +196,19 @@ mod tests {
             super::read(&Node(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
         };
         for (file, why) in [
-            (json!(7), "a file is an object"),
-            (json!({"path": "etc/a", "content": ""}), "path must be that of a file"),
+            (json!(7), "a file must be an object"),
+            (json!({"path": "etc/a", "content": ""}), "path must be an absolute path"),
             (json!({"path": "/a/../b", "content": ""}), "without .."),
-            (json!({"path": "/a", "content": "", "colour": 1}), "colour is none of its words"),
+            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field colour"),
             (json!({"path": "/a"}), "or deleted: true"),
             (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
             (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
-            (json!({"path": "/a", "content": "ftp://h/a"}), "http:// and https:// are fetched, found ftp"),
+            (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
-            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode is a text"),
-            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "get 0755"),
-            (json!({"path": "/a", "content": "", "partition": "x"}), "partition is a number"),
-            (json!({"path": "/a", "content": "", "owner": []}), "owner is a name"),
+            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
+            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "only 0755"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "partition must be a number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "owner must be a name"),
         ] {
             let error = read(json!([{"path": "/good", "content": ""}, file]));
             assert!(
@@ -216,10 +216,12 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(read(json!([])).contains("no file is named"));
-        assert!(read(json!({})).contains("this is a list"));
+        assert!(read(json!([])).contains("lists a file"));
+        assert!(read(json!({})).contains("must be a list"));
         let inventory = Inventory::default();
-        assert!(installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must say its partition"));
+        assert!(
+            installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must specify its partition")
+        );
     }
 
     #[test]
@@ -258,7 +260,7 @@ mod tests {
             _ => Act::default(),
         });
         assert_eq!(fetched(&server.url("whole")).unwrap(), b"hello");
-        for (path, why) in [("long", "more than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
+        for (path, why) in [("long", "larger than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
             let error = fetched(&server.url(path)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

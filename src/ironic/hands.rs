@@ -94,7 +94,7 @@ impl Hands for Metal {
             return ready::assembled_inventory();
         };
         opened::read_key(layout, allocation)?;
-        // Nobody is at the console of a machine that is controlled by Ironic.
+        // The console of a machine that Ironic controls is unattended.
         let mut nobody = |_: &str, _| Ok(None);
         let mut open = |inventory: &Inventory| opened::open(layout, inventory, allocation, &mut nobody);
         ready::assembled_and(Some(&mut open))

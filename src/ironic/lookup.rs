@@ -32,7 +32,7 @@ impl Patience {
     pub fn after<T>(&mut self, told: &Told<T>, elapsed: Duration, chance: f64, say: &dyn Fn(&str)) -> Result<Duration> {
         let why = match told {
             Told::Yes(_) => String::new(),
-            Told::Unknown => "Ironic has no node with these MACs that expects an agent now (404)".to_owned(),
+            Told::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
             Told::Locked => "the node is locked (409)".to_owned(),
             Told::Refused(error) | Told::Away(error) => error.to_string(),
         };
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
         assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(error.unwrap().contains("within 600 s: Ironic knows no node"));
+        assert!(error.unwrap().contains("within 600 s: Ironic found no node"));
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Agent<'_> {
     fn look_up(&self, api: &Api, limit: Option<Duration>) -> Result<Node> {
         let macs = inventory::macs(self.inventory, self.conductor.boot_mac.as_deref());
         if macs.is_empty() {
-            return Err(Error::new(Phase::Control, "this machine has no network interface with a MAC for the lookup"));
+            return Err(Error::new(Phase::Control, "this machine lacks a network interface with a MAC for the lookup"));
         }
         stdout::say(&format!("asking Ironic which node has {}", macs.join(", ")));
         patiently(limit, || api.lookup(&macs))
@@ -258,7 +258,7 @@ impl Agent<'_> {
             }
         }
         let why = why.unwrap_or_else(|| std::io::ErrorKind::NotFound.into());
-        Err(Error::with_source(Phase::Control, "there is no route from this machine to Ironic", why))
+        Err(Error::with_source(Phase::Control, "no route from this machine to Ironic", why))
     }
 }
 

@@ -48,7 +48,7 @@ impl Node<'_> {
         let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
         let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
         let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
-        found.ok_or_else(|| bad("the node has no target_raid_config"))
+        found.ok_or_else(|| bad("the node lacks a target_raid_config"))
     }
 
     /// Returns the hints for the root disk. Those of the instance have precedence over those of the machine.
@@ -300,9 +300,9 @@ mod tests {
             of(json!({"url": "oci://r/x:1", "id": "x-1", "digest": "sha256:7", "finish": "none"})).unwrap().unwrap();
         assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
         for (image, why) in [
-            (json!(7), "it must be a URL"),
-            (json!({"url": "5f0c-glance"}), "its url must be"),
-            (json!({"url": "http://h/x", "digset": "sha256:7"}), "digset is none of its words"),
+            (json!(7), "must be a URL"),
+            (json!({"url": "5f0c-glance"}), "url must be"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field digset"),
             (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
         ] {
             let problem = of(image.clone()).unwrap_err().to_string();
@@ -316,7 +316,7 @@ mod tests {
         let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
         let error = allocation(&Node(&node), &map(json!({"erase": 3}))).unwrap_err();
         let text = error.to_string();
-        for word in ["image: its url", "erase: ", "configdrive: ", "nothing was written"] {
+        for word in ["image: url", "erase: ", "configdrive: ", "nothing was written"] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert!(error.is_refusal());

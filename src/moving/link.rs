@@ -249,7 +249,7 @@ fn step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
 }
 
 fn tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the host name has no address");
+    let mut last = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, patience.max(PAUSE)) {
             Ok(stream) => return Ok(stream),

@@ -110,18 +110,24 @@ mod tests {
     fn a_new_passphrase_is_typed_twice_and_three_times_at_most() {
         let (got, asked) = typed(&["correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
-        assert!(asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("once more"), "{asked:?}");
+        assert!(
+            asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("the same passphrase again"),
+            "{asked:?}"
+        );
         let (got, asked) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
-        assert!(asked[1].starts_with("that was too short: ") && asked[3].starts_with("that was not the same twice: "));
+        assert!(asked[1].starts_with("too short: ") && asked[3].starts_with("the two passphrases differ: "));
         for lines in [&["", "", ""][..], &["correct horse", "x", "correct horse", "y", "correct horse", "z"]] {
             let refused = typed(lines).0.unwrap_err();
-            assert!(refused.is_refusal() && refused.to_string().contains("3 times no passphrase"), "{refused}");
+            assert!(refused.is_refusal() && refused.to_string().contains("in 3 attempts"), "{refused}");
             assert!(!refused.to_string().contains("horse"), "{refused}");
         }
         for lines in [&[][..], &["correct horse"]] {
             let refused = typed(lines).0.unwrap_err();
-            assert!(refused.is_refusal() && refused.to_string().contains("nobody has typed"), "{refused}");
+            assert!(
+                refused.is_refusal() && refused.to_string().contains("no passphrase for /srv was typed"),
+                "{refused}"
+            );
         }
     }
 

@@ -288,8 +288,8 @@ filesystems:
         let blank_sdc = || Disk { blank: true, ..with(&|_| ()).disks[1].clone() };
         let other_life = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
         let (matches, differs) = (
-            "/dev/sdb is to be kept by this layout, and already holds what it puts there",
-            "/dev/sdb is to be kept by this layout, and holds data (a reinstall would be refused: ",
+            "/dev/sdb is preserved by this layout, and already holds the expected contents",
+            "/dev/sdb is preserved by this layout, and holds data (a reinstall would be refused: ",
         );
         let reserved = LAYOUT.replace("  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}\n", "");
         let for_ever = LAYOUT.replace("wipeonreinstall: true", "wipeonreinstall: false");
@@ -299,7 +299,7 @@ filesystems:
             (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
             // The other half went with the disk that had the marker, or is something else now.
             (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
-            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are to be kept")),
+            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
             // What wipefs leaves, and a disk that is new.
             (LAYOUT, &with(&|_| ()), None, None),
             (LAYOUT, &blank, None, None),

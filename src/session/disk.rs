@@ -99,10 +99,10 @@ fn seed_in(disk: &DevicePath, table: &Table) -> Option<Seed> {
 fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
     let ExpectedFilesystem { number, device, path, format, label } = expected;
     let what = if path.is_empty() { "cloud-init's seed" } else { path };
-    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} is expected on {device}, but {why}")));
+    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} cannot be mounted from {device}: {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| in_words(disk, partition)).collect();
-        return refuse(format!("the image has no partition {number}; it has {}", there.join(", ")));
+        return refuse(format!("the image lacks partition {number}; it has {}", there.join(", ")));
     };
     // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
     let is_called = |label: &String, found: &str| match format {
@@ -115,7 +115,7 @@ fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> R
         }
         _ => {
             let label = label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            refuse(format!("{format}{label} was expected, but the image has {}", in_words(disk, partition)))
+            refuse(format!("expected {format}{label}, but the image has {}", in_words(disk, partition)))
         }
     }
 }

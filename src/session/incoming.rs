@@ -23,7 +23,7 @@ impl Session {
 
     /// Receives devices with this total size as long as the control plane requests it. Returns the machine that sent all of them.
     pub(super) fn receive_devices(&mut self, order: &str, devices: Vec<Device>, total_bytes: u64) -> Result<Peer> {
-        let not_there = || Error::new(Phase::Move, "the plan receives devices, but there is no sending machine");
+        let not_there = || Error::new(Phase::Move, "the plan receives devices, but the sending machine is unknown");
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.begin(order, devices)?;
         let (control, reporter, over) = (&*self.control, &*self.reporter, AtomicBool::new(false));
@@ -191,7 +191,7 @@ mod tests {
     fn a_missing_answer_ends_no_copy_and_is_said_once() {
         let (incoming, said) = after(&[(Some("copying"), true), (Some("copying"), false), (Some("copying"), false)]);
         assert_eq!((incoming.is_over(), said.len()), (false, 1), "{said:?}");
-        assert!(said[0].contains("the move is copying"), "{said:?}");
+        assert!(said[0].contains("the migration is copying"), "{said:?}");
         let (incoming, said) = after(&[(None, true), (None, false), (None, false), (None, true), (None, false)]);
         assert_eq!((incoming.is_over(), said.len()), (false, 2), "{said:?}");
         for state in ["cancelled", "refused", "done"] {

@@ -177,7 +177,7 @@ fn wrong_arguments(entry: &Entry, args: &Map<String, Value>) -> Vec<Why> {
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Some((
                 Some(given.clone()),
-                format!("{} has no argument {given}; supported are {known}", entry.name),
+                format!("{}: unknown argument {given}; supported are {known}", entry.name),
             ));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
@@ -261,10 +261,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "templates[1].steps[0]: deploy.often does not run by default: give it a priority",
-                "templates[1].steps[1]: deploy.first is a core step: its priority is 90, and 0 disables it; found 80",
-                "templates[1].steps[2]: there is no step bios.apply; there are deploy.first, deploy.last, deploy.often, raid.between",
-                "templates[1].steps[3].args.level: raid.between has no argument level; it takes size",
+                "templates[1].steps[0]: deploy.often does not run by default; set a priority",
+                "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable it; found 80",
+                "templates[1].steps[2]: unknown step bios.apply; supported are deploy.first, deploy.last, deploy.often, raid.between",
+                "templates[1].steps[3].args.level: raid.between: unknown argument level; supported are size",
             ]
         );
     }
@@ -304,6 +304,6 @@ mod tests {
         assert_eq!((again.erase(), again.wrong()), (Erase::Secure, &[][..]));
         assert_eq!(again.list.iter().map(Step::wanted).collect::<Vec<_>>(), told);
         let bad = Steps::told(&[wanted("deploy.later=7")]);
-        assert!(bad.wrong()[0].starts_with("there is no step deploy.later; there are"), "{:?}", bad.wrong());
+        assert!(bad.wrong()[0].starts_with("unknown step deploy.later; supported are"), "{:?}", bad.wrong());
     }
 }

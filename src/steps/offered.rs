@@ -41,7 +41,7 @@ const IMAGE: Taken = optional(
     "The image: a URL, or an object with url, digest, id, mirrors, finish. Defaults to the node's image_source.",
 );
 const ERASE: Taken =
-    optional("erase", "How thoroughly disks are erased before they are recreated: quick, secure or none.");
+    optional("erase", "Thoroughness of erasing disks before they are recreated: quick, secure or none.");
 const MODE: Taken = optional("mode", "install, or reinstall, which preserves disks as the layout specifies.");
 const WITHOUT_MARKER: Taken =
     optional("without_marker", "true: reinstall although the disk with the old system was replaced.");

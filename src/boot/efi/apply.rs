@@ -127,7 +127,10 @@ mod tests {
         let warnings = apply(directory.path(), &changes(), &before);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("remove Boot0007: Is a directory"), "{warnings:?}");
-        assert!(warnings[0].contains("; Boot0001 does not keep what was written: set the boot order"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("; Boot0001: the firmware does not store the written value: set the boot order"),
+            "{warnings:?}"
+        );
         for (number, words) in [(libc::EROFS, "read-only"), (libc::EPERM, "lockdown"), (libc::EIO, "setup")] {
             let refused = Refused::new("write", "BootOrder", &io::Error::from_raw_os_error(number));
             assert!(refused.advice.contains(words), "{}", refused.advice);

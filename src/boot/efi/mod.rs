@@ -22,7 +22,7 @@ use std::path::Path;
 const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\BOOT of its disks";
 
 /// Consequence if the kernel gets its command line only from its boot entry.
-const NO_FALLBACK: &str = "this image has no boot loader and cannot boot from its disks without them";
+const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from its disks without them";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
 /// without entries if it has a boot loader.

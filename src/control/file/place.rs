@@ -45,7 +45,7 @@ pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Pl
             return Ok(text.to_owned());
         }
         let value = escaped(usable(name, value))
-            .ok_or_else(|| bad(pattern, &format!("this machine has no usable value for {name}")))?;
+            .ok_or_else(|| bad(pattern, &format!("this machine lacks a usable value for {name}")))?;
         Ok(text.replace(name, &value))
     };
     let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn what_a_machine_does_not_have_names_no_file() {
         for (pattern, serial, why) in [
-            ("http://h/{serial}", " ", "nothing for {serial}"),
-            ("http://h/{serial}/x", "..", "nothing for {serial}"),
-            ("http://h/{mac}", "7", "nothing for {mac}"),
+            ("http://h/{serial}", " ", "lacks a usable value for {serial}"),
+            ("http://h/{serial}/x", "..", "lacks a usable value for {serial}"),
+            ("http://h/{mac}", "7", "lacks a usable value for {mac}"),
             ("http://h/{hostname}", "7", "only {uuid}, {mac} and {serial}"),
         ] {
             let error = all(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
@@ -134,11 +134,11 @@ mod tests {
             ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
         {
             let error = all("http://h/{serial}", "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
-            assert!(error.contains("nothing for {serial}"), "{serial}: {error}");
+            assert!(error.contains("lacks a usable value for {serial}"), "{serial}: {error}");
         }
         let shared = "03000200-0400-0500-0006-000700080009";
         let error = all("http://h/{uuid}", shared, &inventory("7", &[])).unwrap_err().to_string();
-        assert!(error.contains("nothing for {uuid}"), "{error}");
+        assert!(error.contains("lacks a usable value for {uuid}"), "{error}");
         assert!(all("http://h/{serial}", "4c4c-1", &inventory("CZ12345678", &[])).is_ok());
     }
 

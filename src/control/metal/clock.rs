@@ -69,7 +69,8 @@ fn date(text: &str) -> Option<SystemTime> {
 fn asked(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
-    let address = addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it has no address"))?;
+    let address =
+        addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it resolves to no address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + ANSWER);

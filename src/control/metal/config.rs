@@ -294,19 +294,19 @@ mod tests {
             document
         };
         for (document, expected) in [
-            (without(v1(), &["hmac", "partition"]), "is half there: it has no partition, no hmac"),
-            (without(v2(), &["client.metal_hammer_token"]), "is half there: it has no client.metal_hammer_token"),
-            (with(v2(), "cert", json!("C")), "it has no client.key"),
-            (with(v2(), "metal_hammer_token", json!(["SECRET"])), "is not understood: "),
-            (json!({}), "it has no partition, no address, no metal_api_url, no ca_cert, no cert, no key, no hmac"),
+            (without(v1(), &["hmac", "partition"]), "is incomplete: missing partition, hmac"),
+            (without(v2(), &["client.metal_hammer_token"]), "is incomplete: missing client.metal_hammer_token"),
+            (with(v2(), "cert", json!("C")), "missing client.key"),
+            (with(v2(), "metal_hammer_token", json!(["SECRET"])), "cannot be parsed: "),
+            (json!({}), "missing partition, address, metal_api_url, ca_cert, cert, key, hmac"),
         ] {
             let (config, _) = fetched(&[(200, &document.to_string())]);
             let error = config.err().unwrap().to_string();
             assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         }
         for (answers, expected) in [
-            (&[(404, ""), (404, "")][..], "is not there, and neither is one of API v2"),
-            (&[(502, "")], "cannot be had: the answer is 502"),
+            (&[(404, ""), (404, "")][..], "does not exist, and neither does one of API v2"),
+            (&[(502, "")], "cannot be fetched: the server answered 502"),
         ] {
             let error = fetched(answers).0.err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");

@@ -274,7 +274,7 @@ fn judge_what_goes_wrong() {
         .point_of_no_return(&AttemptNotice { allocation: ONE, ..AttemptNotice::default() })
         .unwrap_err()
         .to_string();
-    assert!(error.contains("was given to somebody else"), "{error}");
+    assert!(error.contains("the machine has another allocation"), "{error}");
     rack.steer("free", &json!({}));
     let error = control.report(&ended()).unwrap_err().to_string();
     assert!(error.ends_with("the machine is not allocated"), "{error}");

@@ -138,7 +138,7 @@ impl V1 {
             return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
         }
         if machine.allocation.as_ref().is_some_and(|allocation| allocation.id.is_empty()) {
-            return about("has no allocationuuid, which the install marker requires");
+            return about("lacks an allocationuuid, which the install marker requires");
         }
         *locked(&self.seen) = Some(machine.clone());
         Ok(machine)

@@ -121,7 +121,7 @@ pub fn direct_partition(ironic: &mut Ironic) -> String {
     let booted = boot(ironic, &mac, API, |_| ());
     let history = ironic.until("partition", &["deploy failed"]);
     let error = ironic.node("partition")["last_error"].to_string();
-    assert!(error.contains("this is one of a partition: use an image of a disk"), "{error}");
+    assert!(error.contains("this is a partition image; use a whole-disk image"), "{error}");
     assert!(!ran(&booted, StageName::ImageBurn));
     history
 }

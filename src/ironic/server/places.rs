@@ -164,7 +164,9 @@ mod tests {
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(
             places.report().as_deref(),
-            Some("1 connections without the conductor's token were closed: all places were taken")
+            Some(
+                "1 connections without the conductor's token were closed because the limit of connections was reached"
+            )
         );
         assert!(places.report().is_none());
         drop(taken);

@@ -85,7 +85,7 @@ impl Steps {
         let plan = plan::enter(&inventory, found, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
         let Some(plan) = plan else {
             self.say(&format!(
-                "{disk} has no GPT, so no boot entry can refer to a partition; the firmware must find it by itself"
+                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find it by itself"
             ));
             return Ok(());
         };

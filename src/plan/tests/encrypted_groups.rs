@@ -190,9 +190,12 @@ fn what_stays_locked_is_whole() {
 #[test]
 fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
     let layout = encrypted(&[]);
-    let refusal = planned(&layout, &locked(&layout, Some("no key: server was given")), Mode::Reinstall).unwrap_err();
+    let refusal =
+        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), Mode::Reinstall).unwrap_err();
     let [one] = &said(&refusal)[..] else { panic!("{:?}", said(&refusal)) };
-    for words in ["mounts /dev/vault/srv at /srv", "/dev/sdc does not open: no key: server was given", "say nofail"] {
+    for words in
+        ["mounts /dev/vault/srv at /srv", "/dev/sdc does not open: no key was provided for key: server", "say nofail"]
+    {
         assert!(one.contains(words), "{words}: {one}");
     }
     // Swap cannot be left out silently.

@@ -228,7 +228,7 @@ fn judge_first_certificates() {
     first.rack.steer("show", &json!({"certificate": "stranger"}));
     let error = register(&control).unwrap_err();
     println!("{error}");
-    assert!(error.contains("has a certificate of an authority that pixie's configuration does not name"), "{error}");
+    assert!(error.contains("has a certificate of an authority that is not in pixie's configuration"), "{error}");
     first.rack.steer("show", &json!({"certificate": "server"}));
     register(&control).unwrap();
     for (client, words) in [("stranger", "certificate"), ("expired", "certificate")] {
@@ -247,7 +247,7 @@ fn judge_first_certificates() {
     let (control, _) = first.boots();
     let error = control.pool().unwrap().allocated(true).unwrap_err().to_string();
     println!("{error}");
-    assert!(error.contains("401") && error.contains("does not take the hmac of pixie's configuration"), "{error}");
+    assert!(error.contains("401") && error.contains("rejects the hmac of pixie's configuration"), "{error}");
     first.rack.steer("set", &json!({"hmac": "view-key"}));
     assert!(!control.pool().unwrap().allocated(true).unwrap());
     first.calls();
@@ -379,7 +379,7 @@ fn judge_first_reinstalls() {
     assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
     first.rack.steer("allocate", &reinstall());
     assert_eq!(boots().2.attempt, 1, "what is over is forgotten");
-    // What was to be kept has changed: there is no other attempt.
+    // Preserved contents have changed, so no other attempt follows.
     let (control, ..) = boots();
     begin(&control).unwrap();
     let changed = Failed { stage: "storage.prove_kept".into(), ..Failed::default() };

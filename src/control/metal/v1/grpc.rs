@@ -387,8 +387,8 @@ mod tests {
         let (ca, cert, key) = (pem("ca.pem"), pem("server.pem"), pem("server.key"));
         assert!(Grpc::new("[::1]:50051", &ca, &cert, &key).is_ok());
         for (ca, cert, key, words) in [
-            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration has no certificate"),
-            (&ca, "x", &key, "cert of pixie's configuration has no certificate"),
+            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration contains no certificate"),
+            (&ca, "x", &key, "cert of pixie's configuration contains no certificate"),
             (&ca, &cert, "x", "key of pixie's configuration"),
             (&ca, &cert, &pem("stranger.key"), "cert and key of pixie's configuration"),
         ] {

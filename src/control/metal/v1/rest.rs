@@ -229,12 +229,12 @@ mod tests {
     #[test]
     fn a_refusal_says_what_is_refused() {
         for (status, body, words) in [
-            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it does not take the hmac of pixie's configuration"),
+            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it rejects the hmac of pixie's configuration"),
             (403, "", "the clock of this machine is wrong"),
             (500, "<html>", "answered 500 Internal Server Error"),
             (404, r#"{"message": "no machine"}"#, "404 Not Found no machine"),
-            (200, "{", "is not understood"),
-            (200, "[]", "is not understood"),
+            (200, "{", "cannot parse the response"),
+            (200, "[]", "cannot parse the response"),
         ] {
             let server = Server::script(&[(status, body)]);
             let failure = rest(&server.url("metal")).machine("m", read).unwrap_err();

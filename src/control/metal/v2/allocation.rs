@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub fn read(from: &Value) -> Result<Allocation> {
     let id = text(from, "uuid");
     if id.is_empty() {
-        let message = "the allocation has no uuid, which the install marker requires";
+        let message = "the allocation lacks a uuid, which the install marker requires";
         return Err(Error::refusal(Phase::Control, message));
     }
     let image = field(from, "image");
