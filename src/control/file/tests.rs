@@ -177,7 +177,7 @@ fn what_is_not_for_this_machine_or_would_be_done_for_ever_is_refused() {
     let order = |id: &str| format!(r#", "reinstall": true, "order": {{"id": "{id}", "attempt": 1, "attempts": 1}}"#);
     for (text, why) in [
         (document("another", &allocated("a-1", "")), "is for machine another, but this is machine 4c4c4544-0051-3010"),
-        (document(MACHINE, &allocated("", "")), "has no allocationuuid"),
+        (document(MACHINE, &allocated("", "")), "lacks an allocationuuid"),
         (document(MACHINE, &allocated("a-1", r#", "reinstall": true"#)), "requires an order"),
         (document(MACHINE, &allocated("a-1", &order("o-1"))), "requires an order whose id is a number"),
         (document(MACHINE, &allocated("a-1", &order("0"))), "requires an order whose id is a number"),

@@ -40,7 +40,7 @@ fn arrays_make_the_layout_of_a_deploy_in_either_words() {
 fn arrays_that_cannot_be_are_refused_with_every_reason() {
     let bench = Bench::new();
     for (step, args, why) in [
-        ("raid.create_configuration", json!({}), "the node has no target_raid_config"),
+        ("raid.create_configuration", json!({}), "the node lacks a target_raid_config"),
         ("raid.apply_configuration", json!({}), "raid_config: "),
         ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": false}), "delete_existing"),
         ("raid.apply_configuration", json!({"raid_config": two_arrays()}), "nothing was written"),
