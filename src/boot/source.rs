@@ -135,13 +135,13 @@ mod tests {
     fn what_is_nowhere_or_twice_is_said() {
         let mut inventory = recorded("installed-default.json");
         for source in ["UUID=0", "UUID=", "LABEL=\"\"", "NONE=x", "/dev/sdz1", "/dev/md/boot", "tmpfs", "", "/dev/"] {
-            assert_eq!(device(source, &inventory), Err(format!("no device of this machine is {source}")));
+            assert_eq!(device(source, &inventory), Err(format!("no device of this machine matches {source}")));
         }
         let disk = inventory.disks.iter().find(|disk| disk.table.is_some()).unwrap().clone();
         let part = disk.table.as_ref().unwrap().partitions.last().unwrap();
         let source = format!("UUID={}", part.signatures[0].uuid);
         inventory.disks.push(disk.clone());
         let error = device(&source, &inventory).unwrap_err();
-        assert_eq!(error, format!("{source} is more than one device: {0}, {0}", part.device));
+        assert_eq!(error, format!("{source} matches more than one device: {0}, {0}", part.device));
     }
 }

@@ -108,7 +108,7 @@ fn alive() -> Event {
 struct Log {
     said: &'static Said,
     carried: u64,
-    /// Time from which the next part may be sent.
+    /// Earliest time for sending the next part.
     due: Instant,
     /// Whether the control plane does not store logs.
     is_over: bool,

@@ -144,7 +144,7 @@ impl Disk {
     /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
     pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
         let mut state =
-            self.state.try_lock().map_err(|_| io::Error::other("another connection transfers this disk"))?;
+            self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
         if lock(&self.current).wait != Wait::Lasts {
             return Err(io::Error::other("the receiver has ended"));
         }

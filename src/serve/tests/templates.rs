@@ -89,7 +89,7 @@ async fn an_edit_of_a_person_is_named_and_never_written_over() {
     }
     let uuid = shown().await.json()["uuid"].clone();
     server.write("deploy-templates/a.yaml", &good.replace("deploy", "network"));
-    server.heard("a.yaml:2:10: steps[0].interface: this is one of vendor, power").await;
+    server.heard("a.yaml:2:10: steps[0].interface: must be one of vendor, power").await;
     assert_eq!(shown().await.json()["uuid"], uuid, "its last good version stays in force");
     let patch = json!([{"op": "replace", "path": "/extra", "value": {"a": 1}}]);
     let answer = server.template("PATCH", &format!("{AT}/CUSTOM_A"), &patch).await;
