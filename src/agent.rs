@@ -1,7 +1,7 @@
-//! The whole install, top to bottom. What happens when it fails is in `ending`.
+//! Complete installation, top to bottom. Failures are handled in `ending`.
 //!
-//! A failure before the plan's point of no return leaves every disk as it was. After a later failure, the executor makes sure
-//! that nothing half-written can boot.
+//! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
+//! installation is not bootable.
 
 mod approval;
 mod ending;
@@ -36,21 +36,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Length of one long poll for the allocation. Proxies cut connections that are silent for longer.
+/// Length of a long poll for the allocation. Proxies cut connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// After a longer wait than this, a refusal may mean that the token has ended by its age.
+/// Waiting time after which a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// What a failure ends in when the machine is to reboot at once.
+/// Outcome of a failure after which the machine reboots immediately.
 #[derive(Debug)]
 pub struct BootAgain;
 
-/// Installs this machine as its control plane says, and boots the result. Success does not return. A failed reinstall that boots
-/// the installed system does not return either.
+/// Installs this machine as its control plane specifies, and boots the result. Does not return on success, or if a failed reinstall boots
+/// the installed system.
 ///
 /// # Errors
-/// The installation failed, and the machine waits for a person. The failure was reported if the control plane could be reached.
+/// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control plane was reachable.
 pub fn run() -> Result<Next> {
     console::begin();
     let settings = Settings::from_cmdline(
@@ -74,7 +74,7 @@ pub fn run() -> Result<Next> {
     agent.end(failure).map(|BootAgain| Next::BootAgain)
 }
 
-/// Whom the agent asks.
+/// Returns the configured control plane.
 fn control(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
     match &settings.control {
         InCharge::Server { url, token } => Ok(Arc::new(HttpControl::new(url, token, machine)?)),
@@ -83,13 +83,15 @@ fn control(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<
             Ok(Arc::new(FileControl::new(file, report.as_deref(), keys, machine, inventory)?))
         }
         InCharge::MetalStack { pixie } => Ok(Arc::new(MetalControl::new(pixie, machine)?)),
-        InCharge::Conductor(_) => Err(Error::new(Phase::Settings, "a conductor asks the agent, and is not asked")),
+        InCharge::Conductor(_) => {
+            Err(Error::new(Phase::Settings, "a conductor is not a control plane that the agent can query"))
+        }
     }
 }
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
     settings.machine.as_ref().or(inventory.system.uuid.as_ref()).cloned().ok_or_else(|| {
-        let message = "this machine has no SMBIOS UUID of its own: it reports none, or a default of its vendor; name it with drophammer.machine= on the \
+        let message = "this machine has no unique SMBIOS UUID: it reports none, or a default of its vendor; set drophammer.machine= on the \
              kernel command line";
         Error::new(Phase::Settings, message)
     })
@@ -100,25 +102,25 @@ struct Agent {
     machine: String,
     control: Arc<dyn Control>,
     reporter: Arc<Reporter>,
-    /// What the network cards have heard, where the control plane wants to know it.
+    /// LLDP neighbours of the network interfaces, if the control plane requires them.
     leaves: Vec<Heard>,
-    /// The disks that this boot has erased, for the next owner of a pool machine.
+    /// Disks that this boot has erased, for the next owner of a pool machine.
     erased: Option<Vec<ConnectedDisk>>,
 }
 
-/// Everything that is known before the first stage runs.
+/// Result of the preparation, before the first stage.
 struct Ready {
     allocation: Allocation,
     plan: Plan,
     text: String,
     trust: Trust,
-    /// Where another machine brings what was on its disks.
+    /// Receiving end of a migration.
     incoming: Option<Incoming>,
 }
 
 impl Agent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. No disk is written, but those of a pool that nobody has.
-    /// Without a plan the machine has stood in a move, which is over.
+    /// Registers, waits for the allocation, fetches it and makes the plan. Writes no disk, except that it erases those of an unallocated
+    /// pool machine. Returns `None` after the machine has sent its disks in a migration.
     fn prepare(&mut self, inventory: Inventory) -> Result<Option<Ready>, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());
@@ -153,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Checks the ramdisk, then makes the plan. No check comes earlier: a report of its failure has to name the order.
+    /// Checks the ramdisk, then makes the plan. These checks are not done earlier since the report of a failure must contain the order.
     fn look(
         &self,
         machine: &Machine,
@@ -184,7 +186,7 @@ impl Agent {
     fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<Plan, Box<Failure>> {
         let failure = |error| Box::new(Failure::before_the_plan("plan", error));
         let parsed = allocation.layout().map_err(|problems| {
-            let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
+            let message = format!("invalid layout; nothing was written:\n{}", problem::lines(&problems));
             failure(Error::new(Phase::Layout, message))
         })?;
         for note in &parsed.notes {
@@ -205,7 +207,7 @@ impl Agent {
         }
         allocation.unremembered |= self.control.memory() == Memory::DisksOnly;
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
-            say("an earlier attempt was to begin, and has written nothing: the installed system is whole");
+            say("an earlier attempt was announced but has written nothing; the installed system is intact");
         }
         let asked_for = |allocation: &Allocation| request(machine, &self.machine, allocation, &self.settings.consoles);
         let request = asked_for(allocation);
@@ -238,7 +240,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Completes the allocation of a control plane that remembers no installations with what the disks say.
+    /// Completes the allocation from the disks, if the control plane does not record installations.
     fn complete_by_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
         let is_ordered_by_file = allocation.reinstall && self.control.memory() == Memory::DisksOnly;
         if !is_ordered_by_file {
@@ -249,9 +251,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Whoever stands at the console, and those who look at the control plane: somebody has to go there.
+    /// Asks at the console, and reports to the control plane that someone must go there.
     fn ask(&self, question: &str, until: Instant) -> Result<Option<String>> {
-        self.reporter.phase(EventName::Installing, "waits for a passphrase to be typed at its console");
+        self.reporter.phase(EventName::Installing, "waiting for a passphrase at the console");
         let line = console::ask::hidden_line(Path::new(console::ask::CONSOLE), question, until);
         line.context(Phase::Settings, || format!("ask at {}", console::ask::CONSOLE))
     }
@@ -271,7 +273,7 @@ impl Agent {
                 stage: StageName::BootKexec,
                 leaves: StageName::BootKexec.leaves(),
                 past_point_of_no_return: true,
-                error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
+                error: Error::new(Phase::Boot, "the plan has ended, but the ramdisk is still running"),
                 done: Box::new(facts.done),
             },
         };
@@ -279,11 +281,11 @@ impl Agent {
     }
 }
 
-/// What the allocation asks for, in words for a person.
+/// Describes the requested operation for operators.
 fn purpose(allocation: &Allocation) -> String {
     let install = format!("{} as {}", allocation.image.id, allocation.hostname);
     if allocation.moving.is_some() {
-        return format!("{}, from the disks of another machine", allocation.hostname);
+        return format!("{}, migrated from another machine", allocation.hostname);
     }
     match &allocation.order {
         Some(Order { attempt, attempts, .. }) if allocation.reinstall => {

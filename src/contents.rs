@@ -1,32 +1,33 @@
-//! What of an image's files makes a machine boot, as its manifest tells it: enough to refuse before the first write what could not boot.
+//! Bootable contents of an image, as listed in its manifest: enough to refuse an unbootable image before the first write.
 
 use serde::{Deserialize, Serialize};
 
-/// What `drophammer image pack` has found in a tree. What is not there is left out.
+/// Contents that `drophammer image pack` has found in a tree. Missing ones are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Contents {
-    /// `/boot/vmlinuz-6.12.48+deb13-amd64`.
+    /// Paths of kernels, such as `/boot/vmlinuz-6.12.48+deb13-amd64`.
     #[serde(default)]
     pub kernels: Vec<String>,
-    /// What the kernel starts first: `/sbin/init`.
+    /// Path of the first process, such as `/sbin/init`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
-    /// The image's own installer: `/install.sh`.
+    /// Path of the image's own installer, such as `/install.sh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installer: Option<String>,
-    /// GRUB for machines that boot by BIOS: `/usr/lib/grub/i386-pc`.
+    /// Directory of GRUB for BIOS, such as `/usr/lib/grub/i386-pc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grub_bios: Option<String>,
-    /// What does something with user data: `/usr/bin/cloud-init`, `/usr/bin/ignition`.
+    /// Paths of programs that process user data, such as `/usr/bin/cloud-init` or `/usr/bin/ignition`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub user_data: Vec<String>,
-    /// What opens LUKS containers: `/usr/sbin/cryptsetup`, systemd's own. Where it is not said at all, nobody has looked.
+    /// Paths of programs that unlock LUKS containers, such as `/usr/sbin/cryptsetup` and systemd's own. `None` if they were not searched
+    /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
 }
 
-/// Of the document beside an image, for who has nothing else of it to read.
+/// Manifest of an image, with only the fields that are needed here.
 #[derive(Deserialize)]
 struct Manifest {
     version: u32,
@@ -34,16 +35,18 @@ struct Manifest {
     contents: Option<Contents>,
 }
 
-/// The contents of an image with this digest, as the text of its manifest tells them.
+/// Returns the contents of the image with this digest from the text of its manifest.
 ///
 /// # Errors
-/// It is no manifest, or one of another image.
+/// Fails if the text is not a manifest, or is for another image.
 pub fn of_manifest(text: &[u8], digest: &str) -> Result<Option<Contents>, String> {
-    let manifest: Manifest = serde_json::from_slice(text).map_err(|error| format!("it is no manifest: {error}"))?;
+    let manifest: Manifest = serde_json::from_slice(text).map_err(|error| format!("not a manifest: {error}"))?;
     match manifest {
-        Manifest { version, .. } if version != 1 => Err(format!("it is of version {version}; version 1 is known here")),
+        Manifest { version, .. } if version != 1 => {
+            Err(format!("version {version} is not supported; only version 1 is"))
+        }
         Manifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
-            Err(format!("it is about an image with the digest {other}, and this one has {digest}"))
+            Err(format!("it is for an image with the digest {other}, but this one has {digest}"))
         }
         Manifest { contents, .. } => Ok(contents),
     }
@@ -63,9 +66,9 @@ mod tests {
         assert_eq!(of_manifest(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(of_manifest(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [
-            (&text[..], "it is about an image with the digest sha256:0a, and this one has sha256:0b"),
-            (br#"{"version": 2, "digest": "sha256:0b"}"#, "it is of version 2; version 1 is known here"),
-            (b"<html>", "it is no manifest"),
+            (&text[..], "it is for an image with the digest sha256:0a, but this one has sha256:0b"),
+            (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
+            (b"<html>", "not a manifest"),
         ] {
             let error = of_manifest(text, "sha256:0b").unwrap_err();
             assert!(error.starts_with(says), "{error}");

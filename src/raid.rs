@@ -1,8 +1,8 @@
-//! Software arrays in Ironic's words (`logical_disks`), and the layout that they mean on a machine. Pure.
+//! Software arrays in Ironic's format (`logical_disks`), and the layout that they imply on a machine. No I/O.
 //!
-//! A list is read in two steps: what it says ([`Config::read`], on any desk), and which disks of a machine that are
-//! ([`Config::layout`]). With `controller: software` it is a `target_raid_config` as the agent of Ironic takes it, and what that agent
-//! refuses is refused here too. Without, it is the example of the proposal for deploy templates, which says nothing about controllers.
+//! A list is processed in two steps: parsing ([`Config::read`]), which does not depend on a machine, and selection of disks
+//! ([`Config::layout`]). With `controller: software` it is a `target_raid_config` as Ironic's agent accepts it, with the same restrictions.
+//! Without, it has the format of the proposal for deploy templates, which does not specify controllers.
 
 mod config;
 mod members;
@@ -16,10 +16,10 @@ use crate::order::Gather;
 use crate::problem::Problem;
 use serde_json::{Map, Value};
 
-/// The arrays of a step `raid.create_configuration` or `raid.apply_configuration`, by its arguments.
+/// Parses the arrays in the arguments of a step `raid.create_configuration` or `raid.apply_configuration`.
 ///
 /// # Errors
-/// All that is wrong with the arguments, each with its place: `logical_disks[0].raid_level`.
+/// Returns all problems, each with its path, such as `logical_disks[0].raid_level`.
 pub fn of_step(name: &str, arguments: &Map<String, Value>) -> Result<Config, Vec<Problem>> {
     let (outer, delete) = match name {
         "raid.apply_configuration" => (Some("raid_config"), "delete_existing"),
@@ -27,7 +27,7 @@ pub fn of_step(name: &str, arguments: &Map<String, Value>) -> Result<Config, Vec
     };
     let mut problems = Vec::new();
     if !matches!(arguments.get(delete), None | Some(Value::Bool(true))) {
-        let message = "disks that get arrays are made anew: this can only be true";
+        let message = "must be true: disks for arrays are always recreated";
         problems.push(Problem::new(delete, message));
     }
     let read = match outer {

@@ -1,4 +1,4 @@
-//! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
+//! Preparation of a plan: tools exist, disks have appeared, and everything on them is assembled and read.
 
 pub mod asked;
 pub mod file_order;
@@ -21,37 +21,37 @@ use std::thread;
 use std::time::{Duration, Instant};
 use still::{DiskPatience, Stillness};
 
-/// Names missing tools before anything happens, not in the middle of an install.
+/// Checks that all tools exist, rather than failing in the middle of an installation.
 ///
 /// # Errors
-/// The ramdisk was built without them.
+/// Fails if the ramdisk lacks a tool.
 pub fn require_tools() -> Result<()> {
     let missing = command::missing(&storage::tools());
     if missing.is_empty() {
         return Ok(());
     }
-    let message = format!("the ramdisk has no {}: build it again with initramfs/build", missing.join(", "));
+    let message = format!("the ramdisk lacks {}; rebuild it with initramfs/build", missing.join(", "));
     Err(Error::new(Phase::Settings, message))
 }
 
-/// Opens what it finds in there, and tells what does not open.
+/// Function that unlocks containers of an inventory. Returns those that it could not unlock.
 pub type Open<'a> = dyn FnMut(&Inventory) -> Vec<Failed> + 'a;
 
-/// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
+/// Waits until every disk of the layout has appeared and the disks have stopped changing. `still` defines the time limits.
 ///
 /// # Errors
-/// What is there cannot be read.
+/// Fails if the inventory cannot be read.
 pub fn late_disks(layout: &Layout) -> Result<()> {
     let are_there =
         |inventory: &Inventory| layout.disks.iter().all(|disk| topology::find::disk(disk, inventory).is_ok());
     wait_for_disks(DiskPatience::LAYOUT, Instant::now(), &are_there)
 }
 
-/// Waits until every disk is found that earlier boots of a pool machine have seen, and the disks have stopped changing. The time since
-/// `began` counts.
+/// Waits until all disks of earlier boots of a pool machine have appeared and the disks have stopped changing. The time since `began`
+/// counts.
 ///
 /// # Errors
-/// What is there cannot be read.
+/// Fails if the inventory cannot be read.
 pub fn known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
     let patience = if known.is_empty() { DiskPatience::FIRST_BOOT } else { DiskPatience::POOL };
     let are_there = |inventory: &Inventory| {
@@ -72,19 +72,19 @@ fn wait_for_disks(patience: DiskPatience, began: Instant, are_there: &dyn Fn(&In
     }
 }
 
-/// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
+/// Assembles everything on the disks and reads the inventory. The contents of an array are visible only while it runs.
 ///
 /// # Errors
-/// What is there cannot be assembled or read.
+/// Fails if the disks cannot be assembled or read.
 pub fn assembled_inventory() -> Result<Inventory> {
     assembled_and(None)
 }
 
-/// The same on a machine whose disks are only read: they refuse writes from before the first of them is looked at, until these locks are
-/// given up.
+/// Like [`assembled_inventory`], for a machine whose disks must not be written: they are read-only before they are first read, until the
+/// returned locks are released.
 ///
 /// # Errors
-/// What is there cannot be assembled, read or locked.
+/// Fails if the disks cannot be assembled, read or locked.
 pub fn locked_inventory() -> Result<(Inventory, Locks)> {
     let assembled = assemble::assemble(&disks()?)?;
     let mut inventory = survey::read(Depth::Deep)?;
@@ -97,14 +97,14 @@ fn disks() -> Result<Vec<DevicePath>> {
     Ok(survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
 }
 
-/// [`assembled_inventory`] after `open` has opened more.
+/// Like [`assembled_inventory`], after `open` has unlocked containers.
 ///
 /// # Errors
-/// What is there cannot be assembled or read.
+/// Fails if the disks cannot be assembled or read.
 pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
     let mut assembled = assemble::assemble(&disks()?)?;
     let failed = open.map(|open| open_within(&mut assembled, open)).transpose()?;
-    // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
+    // Unlock before the inventory is read, which would otherwise report disks locked by this program as write-protected.
     assembled.unlock()?;
     let mut inventory = survey::read(Depth::Deep)?;
     assembled.mark(&mut inventory);
@@ -114,11 +114,11 @@ pub fn assembled_and(open: Option<&mut Open>) -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// The disks still refuse writes.
+/// Unlocks containers while the disks are read-only.
 fn open_within(assembled: &mut assemble::Assembled, open: &mut Open) -> Result<Vec<Failed>> {
     let opened = survey::read(Depth::Deep).map(|inventory| open(&inventory));
     opened.and_then(|failed| assembled.build_again().map(|()| failed)).inspect_err(|_| {
-        // The first error tells more than an error of the unlocking.
+        // The first error is more informative than an error of the unlocking.
         let _ = assembled.unlock();
     })
 }

@@ -1,8 +1,7 @@
-//! A session runs the operations of plans and nothing else. It owns what a run carries, and lives as long as the agent: it can be
-//! handed one plan now and another one minutes later.
+//! Executor of plans. A session owns the state of a run and lives as long as the agent, so it can run several plans one after another.
 //!
-//! What is not in the printed plan does not happen, with one exception: what an installation that fails half-way has made is made
-//! unbootable (`undo`).
+//! Only operations of the printed plan are executed, with one exception: the results of an installation that fails are made unbootable
+//! (`undo`).
 
 use crate::allocation::{ReleasedSecrets, SecretPurpose};
 use crate::control::{AttemptNotice, Control};
@@ -35,68 +34,68 @@ mod paths;
 mod tree;
 mod undo;
 
-/// Events that still wait get so long before kexec.
+/// Time to deliver pending events before kexec.
 pub const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// Where the target is mounted while it is made.
+/// Mount point of the target.
 pub const TARGET: &str = "/run/drophammer/target";
 
-/// What the stages hand on to each other, and what is to be taken back.
+/// State shared between stages, with the operations to undo.
 pub struct Session {
     reporter: Arc<Reporter>,
     control: Arc<dyn Control>,
     trust: Trust,
-    /// The plan that runs, as it was printed.
+    /// Printed form of the running plan.
     printed: String,
-    /// The disks of the plan.
+    /// Disks of the plan.
     held: Held,
     locks: Locks,
     mounts: Mounts,
     image: Option<image::Incoming>,
     /// Secrets of the installed system that the control plane has released separately.
     secrets: ReleasedSecrets,
-    /// Where another machine brings what was on its disks.
+    /// Receiving end of a migration.
     incoming: Option<Incoming>,
-    /// Names the boot of that machine in which it has brought all.
+    /// Digest that identifies the sender and its boot after everything was received.
     received_from: Option<String>,
-    /// Of the filesystem with `/` that a raw image has brought.
+    /// UUID of the filesystem with `/` of a raw image.
     brought_root_uuid: Option<String>,
-    /// The partition for cloud-init's seed that a raw image has brought.
+    /// Partition for cloud-init's seed of a raw image.
     brought_seed: Option<Seed>,
-    /// What the boot loader wants the firmware to know. Empty when the image's installer has made it, and told the firmware itself.
+    /// Boot entries that the boot loader requires. Empty if the image's installer created it, which writes them itself.
     entries_wanted: Vec<EntryWanted>,
     facts: Facts,
-    /// Oldest first.
+    /// Operations to undo, oldest first.
     undo: Vec<Undo>,
 }
 
-/// What an image must prove.
+/// Requirements for an image.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Who may have signed it.
+    /// Keys of trusted signers.
     pub keys: image::Keys,
-    /// How old it may be.
+    /// Oldest acceptable version of each operating system.
     pub minimum: image::Minimum,
 }
 
-/// What a session has done and found so far.
+/// Results of a session so far.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// What is loaded for kexec.
+    /// Kernel that is loaded for kexec.
     pub boot: Option<BootInfo>,
-    /// As it is on the disk.
+    /// Install marker as written.
     pub marker: Option<Marker>,
     pub done: Done,
 }
 
-/// Which stage failed, and whether the old system is still whole.
+/// Failure of a stage.
 #[derive(Debug)]
 pub struct Failure {
     pub stage: StageName,
     pub leaves: Leaves,
     pub past_point_of_no_return: bool,
     pub error: Error,
-    /// All that was done until then.
+    /// Changes to the disks before the failure.
     pub done: Box<Done>,
 }
 
@@ -122,12 +121,11 @@ impl Session {
         }
     }
 
-    /// Runs the stages in their order and stops at the first error. A plan that ends in `boot.kexec` does not return when all is
-    /// well.
+    /// Runs the stages in order until the first error. A plan that ends with `boot.kexec` does not return on success.
     ///
     /// # Errors
-    /// The first operation that fails. The session has been left then: everything is unmounted and unlocked as far as possible,
-    /// and what was made is not bootable unless it was complete.
+    /// Fails at the first operation that fails. The session has been left then: everything is unmounted and unlocked as far as possible,
+    /// and the results are unbootable unless complete.
     pub fn run(&mut self, plan: &Plan) -> Result<Facts, Failure> {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();
@@ -153,7 +151,7 @@ impl Session {
         Ok(())
     }
 
-    /// Each works on a device of its own: the slowest disk sets the time, not their number.
+    /// Runs operations on separate devices concurrently, so that the slowest disk determines the duration.
     fn side_by_side(&mut self, operations: &[Operation]) -> Result<()> {
         let mut on_devices = Vec::new();
         for operation in operations {
@@ -198,7 +196,7 @@ impl Session {
         }
     }
 
-    /// How the operation is taken back. Before it runs, not after: half of it is to be taken back too.
+    /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
     fn note(&mut self, operation: &OnDevice) {
         match Undo::of(operation) {
             Some(undo) => self.undo.push(undo),
@@ -228,7 +226,7 @@ impl Session {
                     (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
                 let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
                 self.control.point_of_no_return(&notice)?;
-                // Before the first write: a later failure to fetch them would leave the machine without a system.
+                // Fetched before the first write: a later failure would leave the machine without a system.
                 self.secrets = self.control.secrets(SecretPurpose::System)?.unwrap_or_default();
                 Ok(())
             }
@@ -245,7 +243,7 @@ impl Session {
                 self.burn_image(name, &Beneath { hidden, merged, fresh }, *memory_bytes)
             }
             OfRun::BurnDisk(burn) => {
-                // Its tables too: nobody knows what else of it can boot.
+                // Erases partition tables too, since it is unknown what else is bootable.
                 self.undo.push(Undo::Made(burn.device.clone()));
                 self.burn_disk(burn)
             }
@@ -290,10 +288,10 @@ impl Session {
 }
 
 fn panicked() -> Error {
-    Error::new(Phase::Storage, "a thread of drophammer panicked; its words are on the console")
+    Error::new(Phase::Storage, "a thread of drophammer panicked; see the console")
 }
 
-/// The most memory that this process has had at one time.
+/// Returns the peak resident memory of this process.
 pub fn peak_rss_bytes() -> Option<u64> {
     // Linux counts in KiB (getrusage(2)).
     u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok().map(|kib| kib * 1024)

@@ -160,7 +160,7 @@ def first_pool(rack, machine, loki):
     certificate_until(rack.directory, ends)
     rack.logs_to(loki, client="short")
     machine.on(clock="2020-02-02")
-    machine.says("and is set by pixie's answer")
+    machine.says("clock: set from pixie's answer")
     machine.says("found only leaf01 of two leaves; nothing received on eth1")
     machine.leaves[1].speaks.set()
     machine.says("point of no return")
@@ -178,11 +178,11 @@ def first_pool(rack, machine, loki):
     broken = layout()
     broken["filesystems"][1]["format"], broken["disks"][1]["partitions"][0]["gpttype"] = "ext9", "boat"
     rack.allocate(allocation(rack, 1, filesystemlayout=broken))
-    for problem in ["the layout cannot be used, nothing was written", "boat", "ext9"]:
+    for problem in ["invalid layout; nothing was written", "boat", "ext9"]:
         machine.says(problem)
     until(lambda: rack.log()["phase"] == "Crashed", "an event of that")
     message = next(call["message"]["events"][0]["value"]["message"] for call in reversed(rack.log()["calls"]) if call["call"] == "Send")
-    check("the layout cannot be used" in message and ("boat" in message or "ext9" in message), message)
+    check("invalid layout" in message and ("boat" in message or "ext9" in message), message)
     machine.stays(10)
     check(is_blank(machine, "vda") and is_blank(machine, "vdb"), "something was written for an allocation that cannot be")
     return f"the pool: {', '.join(rack.calls())}; the event says {message!r}"
@@ -220,7 +220,7 @@ def second(target, directory):
             machine.on(clock="2020-02-02")
             told = [to_waiting(machine) + ", with the erasure of two disks"]
             waiting = time.monotonic()
-            check(f"and is set by {TOLD}" in machine.read("console"), "the time server did not set the clock")
+            check(f"clock: set from {TOLD}" in machine.read("console"), "the time server did not set the clock")
             check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
             waits = rack.heard("Wait")
             # Its token is gone with it.

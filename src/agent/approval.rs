@@ -1,4 +1,4 @@
-//! The wait of the machine that receives a migration for the operator's approval, between its plan and its point of no return.
+//! Wait of the receiving machine of a migration for the operator's approval, between its plan and its point of no return.
 
 use super::Agent;
 use super::ending::Failure;
@@ -10,25 +10,25 @@ use crate::facts::EventName;
 use crate::moving::whole::{Incoming, Own, Silence, Silent};
 use std::thread;
 
-/// Text of the wait for both machines.
+/// Returns the message of the wait, for both machines.
 pub fn waiting_for_approval(own: &Own) -> String {
     format!("for the operator's approval of the certificates of both machines; this one's is {}", own.fingerprint())
 }
 
-/// State of the approval after an answer of the control plane.
+/// State of the approval after a response of the control plane.
 #[derive(Debug, PartialEq, Eq)]
 enum Approval {
     Given,
-    /// Outstanding, for the reason in the text. Nothing is written.
+    /// Outstanding, for this reason. Nothing has been written.
     Awaited(String),
     Over(&'static str),
 }
 
 impl Agent {
-    /// Returns once both certificates are approved, or verified by a secret, and the sender of this migration is known. Nothing is written before.
+    /// Waits until both certificates are approved, or verified by a secret, and the sender is known. Nothing is written before.
     ///
     /// # Errors
-    /// The migration is over, or the token of this boot has ended.
+    /// Fails if the migration has ended or the token of this boot has expired.
     pub(super) fn await_approval(&self, allocation: &Allocation, incoming: &Incoming) -> Result<(), Box<Failure>> {
         let Some(moving) = &allocation.moving else { return Ok(()) };
         let (mut silence, mut shown) = (Silence::default(), String::new());
@@ -58,8 +58,10 @@ impl Agent {
     }
 }
 
+/// Evaluates a response of the control plane.
+///
 /// # Errors
-/// A refusal: the sender's certificate is not good, or not signed with the secret.
+/// Refuses a sender whose certificate is not valid, or not signed with the secret.
 fn approval(said: Said, incoming: &Incoming, silence: &mut Silence) -> Result<Approval> {
     if said != Said::Nothing {
         silence.is_broken();
@@ -70,17 +72,17 @@ fn approval(said: Said, incoming: &Incoming, silence: &mut Silence) -> Result<Ap
             match (awaits_approval, incoming.knows_sender()) {
                 (false, true) => Approval::Given,
                 (true, _) => Approval::Awaited(waiting_for_approval(incoming.own())),
-                (false, false) => Approval::Awaited("for the machine that sends".to_owned()),
+                (false, false) => Approval::Awaited("for the sending machine".to_owned()),
             }
         }
-        Said::Waits(state) => {
-            Approval::Awaited(format!("the move is {state}, and the control plane has nothing for this machine now"))
-        }
-        Said::Done | Said::Over => Approval::Over("the move is over, and nothing was written"),
+        Said::Waits(state) => Approval::Awaited(format!(
+            "for the control plane: the migration is {state}, without instructions for this machine"
+        )),
+        Said::Done | Said::Over => Approval::Over("the migration has ended; nothing was written"),
         Said::Nothing => match silence.heard() {
-            Silent::Ends => Approval::Over("the control plane no longer reports the move"),
+            Silent::Ends => Approval::Over("the control plane no longer reports the migration"),
             Silent::Begins | Silent::Lasts => {
-                Approval::Awaited("the control plane does not report the move".to_owned())
+                Approval::Awaited("for the control plane, which does not report the migration".to_owned())
             }
         },
     })

@@ -1,19 +1,20 @@
-//! How a failed installation ends. The failure is reported in every case. Then:
+//! Ends of a failed installation. Every failure is reported. Then:
 //!
-//! | failed | reinstall | install |
+//! | failure | reinstall | installation |
 //! |---|---|---|
-//! | before the point of no return | boots the installed system as it is; again over PXE if the control plane wants another attempt | waits for a person |
-//! | the same, and nothing says that a system is there (a pool, whose control plane remembers nothing) | waits for a person | waits |
-//! | after it | boots again at once while the control plane wants another attempt, else waits for a person | waits |
-//! | while it waits, because its token has ended after a day | boots again at once, for a new token | the same |
-//! | when the control plane does not record the reported success | waits | waits |
-//! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
+//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt |
+//! waits at its console |
+//! | the same, but no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits |
+//! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits |
+//! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
+//! | the control plane does not accept the reported success | waits | waits |
+//! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
 //!
-//! A machine whose disks are read for another one boots again, as long as the other one has not begun: its disks are whole. The other
-//! one boots again when the control plane wants that. Else they wait for a person.
+//! In a migration, the sender reboots unless the receiver has begun, since its disks are intact. The receiver reboots if the control plane
+//! wants it to. Otherwise they wait at their consoles.
 //!
-//! Once an attempt has passed the point of no return, all later attempts count as after it from their first moment: the old
-//! system is gone. The exception is an attempt that finds the old system whole: see `correct_begun` in `assigned`.
+//! Once an attempt has passed the point of no return, all later attempts count as past it from the start, since the old system is gone. The
+//! exception is an attempt that finds the old system intact: see `correct_begun` in `assigned`.
 
 use super::{Agent, BootAgain};
 use crate::allocation::Allocation;
@@ -31,33 +32,33 @@ use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// A machine that waits for a person has time for what is still to be told.
+/// Time to deliver pending messages before a machine waits at its console.
 const NO_HURRY: Duration = Duration::from_secs(20);
 
-/// Where and how the installation failed.
+/// Failure of an installation.
 #[derive(Debug)]
 pub struct Failure {
     pub step: String,
     pub error: Error,
     pub leaves: Leaves,
     pub past_point_of_no_return: bool,
-    /// The machine has waited for its allocation until its token ended.
+    /// Whether the token expired while the machine waited for an allocation.
     pub token_has_ended: bool,
-    /// Empty while no allocation is known.
+    /// Allocation; empty if none is known.
     pub allocation: Allocation,
-    /// The text of the plan; empty while there is no plan.
+    /// Printed plan; empty if there is none.
     pub plan: String,
-    /// A marker of this very allocation that was found on a disk and is not believed. The report shows it to the operator.
+    /// Marker of this very allocation that was found on a disk but not trusted. The report contains it for the operator.
     pub marker: Option<Marker>,
-    /// No disk says what was installed, and no control plane remembers it.
+    /// Whether neither the disks nor the control plane contain a record of the installation.
     pub unmarked: bool,
-    /// The control plane does not record the reported success: what is on the disks must not be booted.
+    /// Whether the control plane rejected the reported success, so that the system must not be booted.
     pub is_success_refused: bool,
-    /// What the run has done to the disks until then.
+    /// Changes to the disks before the failure.
     pub done: Done,
 }
 
-/// How the machine goes on.
+/// Next action of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Boots the installed system.
@@ -68,7 +69,7 @@ pub enum Way {
     Renew,
     /// Reboots into the complete new system, from its disk.
     Complete,
-    /// Waits, until a person comes or the ramdisk reboots (`drophammer.hold=`).
+    /// Waits at the console until an operator intervenes or the ramdisk reboots (`drophammer.hold=`).
     Hold,
 }
 
@@ -100,17 +101,17 @@ impl Failure {
             true => error,
             false if begun_before(&allocation) => Error::new(
                 error.phase,
-                format!("{error} (this attempt has written nothing, but an earlier one had begun)"),
+                format!("{error} (this attempt has written nothing, but an earlier one had started to write)"),
             ),
             false => {
-                Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)"))
+                Error::new(error.phase, format!("{error} (before the point of no return: every disk is unchanged)"))
             }
         };
         let at_stage = Failure::before_the_plan(stage.as_str(), error);
         Failure { leaves, past_point_of_no_return, allocation, plan, is_success_refused, done: *done, ..at_stage }
     }
 
-    /// Is every disk as it was before this run and before all earlier attempts?
+    /// Returns whether this run and all earlier attempts have left every disk unchanged.
     fn is_untouched(&self) -> bool {
         !self.past_point_of_no_return && !begun_before(&self.allocation)
     }
@@ -122,7 +123,7 @@ impl Failure {
     }
 
     pub fn way(&self, answer: &Acknowledged) -> Way {
-        // The final report is acknowledged already.
+        // The final report has already been acknowledged.
         if self.leaves == Leaves::Complete {
             return Way::Complete;
         }
@@ -130,20 +131,20 @@ impl Failure {
             return Way::Renew;
         }
         match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
-            // It is whole: the control plane says what it boots.
+            // Its disks are intact, and the control plane decides what it boots.
             Some((Part::Send, false)) => return Way::Again,
             Some((Part::Receive, _)) if answer.retry => return Way::Again,
             Some(_) => return Way::Hold,
             None => {}
         }
-        // Another attempt could only be refused again.
+        // Another attempt would only be rejected again.
         if self.is_success_refused {
             return Way::Hold;
         }
         match self.allocation.reinstall {
-            // Even when nothing was written, if the control plane wants another attempt.
+            // Even if nothing was written, if the control plane wants another attempt.
             true if answer.retry => Way::Again,
-            // Where an allocation has taken the place of another one, the installed system is that one's.
+            // If this allocation replaced another one, the installed system belongs to the other.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => Way::Back,
             _ => Way::Hold,
         }
@@ -155,34 +156,35 @@ fn begun_before(allocation: &Allocation) -> bool {
 }
 
 impl Agent {
-    /// Reports the failure, and goes the way that is left.
+    /// Reports the failure and takes the next action.
     ///
     /// # Errors
-    /// The error of the installation, when the machine is to wait for a person.
+    /// Returns the error of the installation if the machine must wait at its console.
     pub fn end(&self, failure: Failure) -> Result<BootAgain> {
         let unmarked = self.is_unmarked(&failure);
         let failure = Failure { unmarked, ..failure };
         let answer = self.tell(&failure);
         match failure.way(&answer) {
             Way::Hold => {
-                // With metal-stack nothing else tells of it.
+                // With metal-stack, this event is the only report of the failure.
                 self.reporter.flush(NO_HURRY);
                 return Err(failure.error);
             }
             Way::Again => self.say_reboot("over PXE, since the control plane wants another attempt"),
-            Way::Renew => self.say_reboot("over PXE, for a new token: the old one has ended while the machine waited"),
-            Way::Complete => self.say_reboot("into the new system, which is complete, from its disk"),
+            Way::Renew => self.say_reboot("over PXE, for a new token: the old one expired while the machine waited"),
+            Way::Complete => self.say_reboot("from disk, into the complete new system"),
             Way::Back => {
                 let Err(error) = self.go_back(&failure.allocation);
                 self.say_reboot(&format!(
-                    "the installed system cannot be booted from here: {error}. No disk was written, and the firmware is to boot it"
+                    "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot it"
                 ));
             }
         }
         Ok(BootAgain)
     }
 
-    /// Is there nothing to go back to? Where the control plane hands machines on, and remembers nothing, the disks alone tell.
+    /// Returns whether no system is known to be installed. If a pool's control plane does not record installations, only the disks can
+    /// prove one.
     fn is_unmarked(&self, failure: &Failure) -> bool {
         let asks_the_disks = self.control.pool().is_some() && failure.allocation.reinstall && failure.is_untouched();
         let is_there = |inventory: Inventory| plan::is_installed(&inventory, &self.machine, &failure.allocation.id);
@@ -194,7 +196,7 @@ impl Agent {
         self.reporter.flush(LAST_WORDS);
     }
 
-    /// Reports the failure. A report that does not arrive changes nothing: then nobody has asked for another attempt.
+    /// Reports the failure. If the report is not delivered, no other attempt is made.
     fn tell(&self, failure: &Failure) -> Acknowledged {
         let message = format!("{}: {}", failure.step, failure.error);
         let timings = self.reporter.timings();
@@ -211,7 +213,7 @@ impl Agent {
             done: failure.done.clone(),
         };
         self.control.report(&ended).unwrap_or_else(|error| {
-            say(&format!("the failure could not be reported: {error}"));
+            say(&format!("cannot report the failure: {error}"));
             Acknowledged::default()
         })
     }
@@ -219,7 +221,7 @@ impl Agent {
     /// Boots the installed system by kexec, as it is on the disks.
     fn go_back(&self, allocation: &Allocation) -> Result<Infallible> {
         say(
-            "\nThe reinstall ended before its first write: every disk is as it was, and the installed system is booted.",
+            "\nThe reinstall ended before its first write. Every disk is unchanged, and the installed system will be booted.",
         );
         let mut machines = vec![self.machine.clone()];
         machines.extend(allocation.former_machines.iter().cloned());
@@ -257,10 +259,10 @@ mod tests {
     fn a_reinstall_goes_back_only_while_nothing_was_written_by_any_attempt() {
         let (retry, enough) = (Acknowledged { retry: true }, Acknowledged::default());
         for (past, begun, answer, way, words) in [
-            (false, false, &enough, Way::Back, "every disk is as it was"),
-            (false, false, &retry, Way::Again, "every disk is as it was"),
-            (false, true, &retry, Way::Again, "an earlier one had begun"),
-            (false, true, &enough, Way::Hold, "an earlier one had begun"),
+            (false, false, &enough, Way::Back, "every disk is unchanged"),
+            (false, false, &retry, Way::Again, "every disk is unchanged"),
+            (false, true, &retry, Way::Again, "an earlier one had started to write"),
+            (false, true, &enough, Way::Hold, "an earlier one had started to write"),
             (true, false, &retry, Way::Again, "no answer"),
             (true, false, &enough, Way::Hold, "no answer"),
         ] {

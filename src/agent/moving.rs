@@ -1,15 +1,15 @@
-//! A machine whose disks are read for another one, as [`crate::carried`] has it. Its disks are read-only from before they are
-//! assembled, and no stage of a plan runs here.
+//! Sender of a migration (see [`crate::carried`]). Its disks are made read-only before they are assembled, and no stage of a plan runs
+//! here.
 //!
-//! | the control plane says | |
+//! | response of the control plane | action |
 //! |---|---|
-//! | the other machine has not begun | looks at its certificate, and waits; one that is not taken is a refusal |
-//! | it has begun, at this address, with this certificate | sends all; once for each boot of the other machine |
-//! | `booting`: the other machine has all of it | waits |
-//! | `done` | waits: this machine is free, and boots again for another allocation |
-//! | `cancelled`, `refused`, or another move | boots again: it is whole, and the control plane says what it boots |
-//! | the move goes on, and nothing of this machine's part | waits: its file cannot be read |
-//! | no word of a move | waits, as long as [`Silence`] has it. Then it boots again, which ends nothing: it is asked anew |
+//! | the receiver has not begun | checks its certificate and waits; refuses a certificate that is not trusted |
+//! | the receiver has begun, with this address and certificate | sends everything, once per boot of the receiver |
+//! | `booting`: the receiver has everything | waits |
+//! | `done` | waits: this machine is free, and reboots for another allocation |
+//! | `cancelled`, `refused`, or another migration | reboots: its disks are intact, and the control plane decides what it boots |
+//! | the migration continues, but has no instructions for this machine | waits: its file cannot be read |
+//! | no information about the migration | waits, as limited by [`Silence`], then reboots to ask again, which ends nothing |
 
 use super::Agent;
 use super::approval::waiting_for_approval;
@@ -32,21 +32,21 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Between two questions whether the other machine has begun.
+/// Polling interval of the control plane.
 pub(super) const PAUSE: Duration = Duration::from_secs(3);
 
-/// A machine that is to send waits so long before it tries again what has failed.
+/// Delay before a failed transfer is retried.
 const AGAIN: Duration = Duration::from_secs(15);
 
 impl Agent {
-    /// Sends what is on the disks for as long as the control plane wants it. Then the machine boots again.
+    /// Sends the disks as long as the control plane requests it. Then the machine reboots.
     pub(super) fn give(&self, machine: &Machine, allocation: &Allocation, moving: &Moving) -> Result<(), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         ready::require_tools().map_err(at("tools"))?;
         let refuse = |problems: &[_]| Error::refusal(Phase::Plan, problem::lines(problems));
         let layout = allocation.layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         ready::late_disks(&layout).map_err(at("move.carry"))?;
-        // Nobody gives the locks up: they hold until the machine boots again.
+        // The locks are never released: the disks stay read-only until the machine reboots.
         let (inventory, _locks) = ready::locked_inventory().map_err(at("move.carry"))?;
 
         let claim = request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
@@ -54,7 +54,7 @@ impl Agent {
         let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
         let own = Own::make(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
         say(&format!(
-            "\nThe disks of this machine are read for another one, and no byte of them changes.\n{}\n{}\n",
+            "\nThe disks of this machine will be sent to another one. They are only read.\n{}\n{}\n",
             own.trust(),
             in_words(&from, &carried)
         ));
@@ -67,15 +67,17 @@ impl Agent {
             has_secret: own.has_secret(),
         };
         self.control.moving(&standing).map_err(at("control.move"))?;
-        self.reporter.phase(EventName::Waiting, "for the machine that takes what is on these disks");
+        self.reporter.phase(EventName::Waiting, "for the receiving machine of the migration");
         self.send(&own, &standing, &side_by_side(&inventory, &from)).map_err(at("move.peer"))
     }
 
+    /// Sends the devices until the migration ends.
+    ///
     /// # Errors
-    /// The other machine, which has erased nothing yet, has a certificate that is not taken here.
+    /// Refuses a receiver, which has not erased anything yet, if its certificate is not trusted.
     fn send(&self, own: &Own, standing: &Standing, groups: &[Vec<FromDevice>]) -> Result<()> {
         let (order, told) = (standing.order.as_str(), Mutex::new(String::new()));
-        // Where the operator looks. What is told twice is no news.
+        // Reports to the control plane, which shows it to operators. Repeated messages are not sent.
         let tell = |words: &str| {
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
             if *told != words {
@@ -97,7 +99,7 @@ impl Agent {
             thread::sleep(PAUSE);
             let machine = match self.control.machine() {
                 Ok(machine) => machine,
-                // A boot's token ends after a day.
+                // A token expires after a day.
                 Err(error) if error.is_refusal() => {
                     self.say_reboot(&format!("for a new token: {error}"));
                     return Ok(());
@@ -132,25 +134,28 @@ impl Agent {
                 Ok(()) => {
                     sent_to.clone_from(&peer.certificate);
                     tell("");
-                    wait("all is sent and acknowledged; the other machine goes on");
+                    wait("for the receiving machine: everything was sent and acknowledged");
                 }
                 Err(error) => {
-                    // Before there were groups, or the same.
+                    // May repeat an error that was reported for a group.
                     fails(&error);
-                    self.reporter.say(&format!("{error}. It goes on where it was"));
+                    self.reporter.say(&format!("{error}; the transfer will be resumed"));
                     thread::sleep(AGAIN);
                 }
             }
         }
     }
 
-    /// Makes this machine's end of the wire, and tells the control plane of it.
+    /// Opens the receiving end of a migration, and reports it to the control plane.
     pub(super) fn stand(&self, allocation: &Allocation) -> Result<Option<Incoming>> {
         let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == Part::Receive) else {
             return Ok(None);
         };
         let incoming = Incoming::open(Own::make(Path::new(SECRET_FILE))?, moving.carried.clone())?;
-        say(&format!("\nThis machine becomes another one, whose disks are read over TLS: {}", incoming.own().trust()));
+        say(&format!(
+            "\nThis machine replaces another one, whose disks it receives over TLS: {}",
+            incoming.own().trust()
+        ));
         if let Some(peer) = &moving.peer {
             incoming.hear(peer)?;
         }
@@ -162,8 +167,8 @@ impl Agent {
     }
 }
 
-/// Returns the machine that receives everything now. Before it has erased its disks, only its certificate is checked. Nothing is sent to a machine
-/// whose certificate is neither approved nor signed with the secret, whatever the control plane has begun.
+/// Returns the receiver to which everything must be sent now. Before it has erased its disks, only its certificate is checked. Nothing is
+/// sent to a machine whose certificate is neither approved nor signed with the secret, regardless of the control plane.
 fn receiver<'m>(own: &Own, moving: &'m Moving, sent_to: &str) -> Result<Option<&'m Peer>> {
     let Some(peer) = moving.peer.as_ref().filter(|peer| own.may_trust(peer)) else { return Ok(None) };
     if !moving.begun {
@@ -172,7 +177,7 @@ fn receiver<'m>(own: &Own, moving: &'m Moving, sent_to: &str) -> Result<Option<&
     Ok(Some(peer).filter(|peer| moving.begun && peer.certificate != sent_to))
 }
 
-/// What a machine that sends does after an answer of the control plane.
+/// Next action of the sender.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Sends(Box<Moving>),
@@ -189,19 +194,17 @@ fn next(machine: &Machine, order: &str, silence: &mut Silence) -> Next {
     match said {
         Said::Part(moving) => Next::Sends(Box::new(moving.clone())),
         Said::Waits("booting") => {
-            waits("the other machine has all of it and may run the system, which is not confirmed yet")
+            waits("for the receiving machine, which has everything; whether it runs the system is not confirmed yet")
         }
         Said::Waits(state) => waits(&format!(
-            "the move is {state}, and the control plane has nothing for this machine now: it may not read its file"
+            "for the control plane: the migration is {state}, without instructions for this machine; its file may not be readable"
         )),
-        Said::Done if machine.allocation.is_some() => Next::BootsAgain("there is another allocation for this machine"),
-        Said::Done => waits("the other machine has the system now, and this one is free"),
-        Said::Over => Next::BootsAgain("the move is over, and its disks are as they were"),
+        Said::Done if machine.allocation.is_some() => Next::BootsAgain("for another allocation of this machine"),
+        Said::Done => waits("the migration is complete, and this machine is free"),
+        Said::Over => Next::BootsAgain("the migration has ended, and the disks of this machine are unchanged"),
         Said::Nothing => match silence.heard() {
-            Silent::Ends => {
-                Next::BootsAgain("the control plane has no word about the move any more, and is asked anew")
-            }
-            _ => waits("the control plane has no word about the move; that is no end of it, for ten minutes"),
+            Silent::Ends => Next::BootsAgain("the control plane no longer reports the migration"),
+            _ => waits("for the control plane, which does not report the migration, for at most ten minutes"),
         },
     }
 }
@@ -210,7 +213,7 @@ fn device(from: &FromDevice) -> Device {
     Device { name: from.name.to_string(), path: from.device.clone() }
 }
 
-/// Devices with a disk in common are in one group.
+/// Groups devices so that devices of different groups have no disk in common.
 fn side_by_side(inventory: &Inventory, from: &[FromDevice]) -> Vec<Vec<FromDevice>> {
     let stack = Stack::new(inventory);
     let mut groups: Vec<(BTreeSet<KernelName>, Vec<FromDevice>)> = Vec::new();
@@ -270,10 +273,10 @@ mod tests {
         assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), Next::Sends(Box::new(moving.clone())));
         assert_eq!(after(None, Some(sends)), Next::Sends(Box::new(moving)), "a control plane of an earlier version");
         for (newest, words) in [
-            (Some(("o1", "copying")), "the move is copying"),
+            (Some(("o1", "copying")), "the migration is copying"),
             (Some(("o1", "booting")), "not confirmed yet"),
-            (Some(("o1", "done")), "this one is free"),
-            (None, "no word about the move"),
+            (Some(("o1", "done")), "this machine is free"),
+            (None, "does not report the migration"),
         ] {
             let Next::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
             assert!(what.contains(words), "{what}");
@@ -329,7 +332,7 @@ mod tests {
         assert_eq!(of("sent", true).unwrap(), None);
         assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
         let refused = of("none", false).unwrap_err();
-        assert!(refused.is_refusal() && refused.to_string().contains("the other machine's certificate"), "{refused}");
+        assert!(refused.is_refusal() && refused.to_string().contains("certificate of the other machine"), "{refused}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a machine of a pool goes through before it waits: its leaves are heard, and its disks are empty.
+//! Preparation of a pool machine before it waits: LLDP neighbours are detected, and the disks are erased.
 
 use super::ending::Failure;
 use super::{Agent, marked, remembered};
@@ -16,12 +16,12 @@ use crate::survey::{self, Depth, lldp as ears};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use std::time::{Duration, Instant};
 
-/// Switches speak every 10 to 30 seconds; a link takes its time to come up.
+/// Time to wait for LLDP. Switches send every 10 to 30 seconds, and links need time to come up.
 const LISTEN: Duration = Duration::from_secs(180);
 
 impl Agent {
-    /// What the cards hear of the leaves. A machine that does not hear both is registered all the same: the control plane says what it
-    /// thinks of that.
+    /// Returns the LLDP neighbours of the network interfaces. A machine that does not detect both leaves is registered anyway, and the
+    /// control plane decides.
     pub(super) fn listen(&self, inventory: &Inventory) -> Result<Vec<Heard>> {
         let heard = ears::listen(&inventory.nics, LISTEN, &say)?;
         let leaves = lldp::leaves(&heard);
@@ -32,21 +32,21 @@ impl Agent {
         })
     }
 
-    /// Waits for the disks that earlier boots have seen. Returns what is there, and which of them are missing. All of them stay
-    /// remembered: the registration that follows tells the control plane of those alone that are there.
+    /// Waits for the disks of earlier boots. Returns the inventory and the missing disks. All of them stay recorded, since the following
+    /// registration contains only those that are present.
     pub(super) fn await_known_disks(&self, pool: &dyn Pool, began: Instant) -> Result<(Inventory, Vec<KnownDisk>)> {
         let known = pool.known_disks()?;
         ready::known_disks(&known, began)?;
         let inventory = survey::read(Depth::Deep)?;
         let missing = pool_disks::find_missing(&known, &inventory.disks);
         for disk in &missing {
-            say(&format!("{disk} was in this machine at an earlier boot and is not found"));
+            say(&format!("{disk} was present at an earlier boot, but was not found"));
         }
         remember(pool, &inventory, &missing);
         Ok((inventory, missing))
     }
 
-    /// Erases every disk, unless the disks hold the installation of the present owner. `missing` are disks of earlier boots.
+    /// Erases every disk unless the disks contain the installation of the current owner. `missing` are disks of earlier boots.
     pub(super) fn make_empty(&mut self, pool: &dyn Pool, missing: &[KnownDisk]) -> Result<(), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         ready::require_tools().map_err(at("tools"))?;
@@ -77,7 +77,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Erases the disks that were connected after the others had been erased. They may hold data of the last owner.
+    /// Erases disks that were connected after the others had been erased, since they may contain data of the last owner.
     pub(super) fn erase_newcomers(&self, allocation: &Allocation) -> Result<(), Box<Failure>> {
         let failure = |error| Box::new(Failure::before_the_plan("plan", error));
         let Some(erased) = &self.erased else { return Ok(()) };
@@ -126,7 +126,7 @@ impl Agent {
     fn erase(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<Failure>> {
         let text = plan.to_string();
         say(&format!(
-            "\nThe disks of this machine are made empty for its next owner.\n\n{}",
+            "\nThe disks of this machine will be erased for its next owner.\n\n{}",
             folded(&text, CONSOLE_COLUMNS)
         ));
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), Trust::default());
@@ -137,11 +137,12 @@ impl Agent {
     }
 }
 
-/// Remembers the disks for later boots. A machine without a place for that goes on: its next boot waits for any disk.
+/// Records the disks for later boots. A machine without storage for the record continues, and its next boot does not wait for specific
+/// disks.
 fn remember(pool: &dyn Pool, inventory: &Inventory, missing: &[KnownDisk]) {
     let disks = pool_disks::remember(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {
-        tracing::warn!("{error}: a disk that is slow to appear at the next boot may be overlooked");
+        tracing::warn!("{error}; a disk that is slow to appear at the next boot may be overlooked");
     }
 }
 
@@ -150,11 +151,11 @@ pub(super) fn purpose_of_waiting(missing: &[KnownDisk]) -> String {
     let missing: Vec<String> = missing.iter().map(KnownDisk::to_string).collect();
     match missing.is_empty() {
         true => "for an allocation".to_owned(),
-        false => format!("for an allocation; not found and not erased: {}", missing.join(", ")),
+        false => format!("for an allocation; disks not found and not erased: {}", missing.join(", ")),
     }
 }
 
-/// The inventory with what its cards have heard.
+/// Adds LLDP neighbours to an inventory.
 pub fn with_leaves(mut inventory: Inventory, heard: &[Heard]) -> Inventory {
     for nic in &mut inventory.nics {
         let own = heard.iter().find(|heard| heard.nic == nic.name);

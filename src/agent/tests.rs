@@ -146,7 +146,7 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
             Ok(false),
         ),
         ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
-        ("it may be installed", unseen.clone(), Some(is("a")), Err("the content of ext4 on /dev/sda (")),
+        ("it may be installed", unseen.clone(), Some(is("a")), Err("the contents of ext4 on /dev/sda (")),
     ] {
         let found = agent.erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
         match (found, erases) {

@@ -1,5 +1,5 @@
-//! The way back: the installed system is booted as it is on the disks, after a reinstall that has ended before its first
-//! write. Not a byte of a disk changes on the way: all is mounted read-only, and no journal is replayed.
+//! Boot of the installed system after a reinstall that ended before its first write. Not a byte of a disk changes: everything is mounted
+//! read-only, and no journal is replayed.
 
 use super::{BootInfo, kexec, source};
 use crate::device::DevicePath;
@@ -14,23 +14,23 @@ use crate::target::fstab::{self, Line};
 use std::io::ErrorKind;
 use sys_mount::MountFlags;
 
-/// Where the old system is mounted while its kernel is loaded.
+/// Mount point of the old system while its kernel is loaded.
 pub const OLD: &str = "/run/drophammer/old";
 
-/// What will be booted.
+/// Installed system that will be booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Of the filesystem that carries `/`.
+    /// Device of the filesystem that contains `/`.
     pub device: DevicePath,
     pub marker: Marker,
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::start`] leaves for it. The inventory is one with everything
-/// assembled and looked into.
+/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::start`] boots it. The inventory must
+/// be assembled and read.
 ///
 /// # Errors
-/// There is no such installation, or what it takes to boot it cannot be read. Nothing is loaded or mounted then.
+/// Fails if there is no such installation or its boot files cannot be read. Nothing is loaded or mounted then.
 pub fn load(inventory: &Inventory, machines: &[String], allocation: &str) -> Result<Installed> {
     let root = find_root(inventory, machines, allocation)?;
     let marker = root.marker.clone().unwrap_or_default();
@@ -44,7 +44,7 @@ pub fn load(inventory: &Inventory, machines: &[String], allocation: &str) -> Res
     };
     for line in boot_lines(&fstab, &boot) {
         let device = source::device(&line.source, inventory);
-        let what = || format!("the {} of the installed system's fstab", line.path);
+        let what = || format!("{} in the fstab of the installed system", line.path);
         let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
         mount(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
     }
@@ -57,14 +57,14 @@ pub fn load(inventory: &Inventory, machines: &[String], allocation: &str) -> Res
     Ok(Installed { device: root.device.clone(), marker, boot })
 }
 
-/// The filesystem with the marker of this machine and allocation: another tenant's system is never booted.
+/// Returns the filesystem with the marker of this machine and allocation. The system of another tenant is never booted.
 fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str) -> Result<&'a Filesystem> {
     let is_ours = |marker: &Marker| machines.contains(&marker.machine) && marker.allocation == allocation;
     let found = inventory.filesystems.iter().filter(|filesystem| filesystem.marker.as_ref().is_some_and(is_ours));
     let found: Vec<&Filesystem> = found.collect();
     let message = match found.as_slice() {
         [root] => return Ok(root),
-        [] => format!("no filesystem has the marker {} of this machine and allocation", marker::PATH),
+        [] => format!("no filesystem contains the marker {} of this machine and allocation", marker::PATH),
         several => {
             let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
             format!("more than one filesystem has the marker of this allocation: {}", devices.join(", "))
@@ -73,8 +73,8 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     Err(Error::new(Phase::Boot, message))
 }
 
-/// What must be mounted before the kernel is seen: `/boot`, and whatever else the paths lead through. Parents first. Without
-/// it an older kernel beneath the mount point might be found.
+/// Returns the mounts that the kernel requires, parents first: `/boot`, and those on the way to the boot files. Without them, an older
+/// kernel below a mount point might be found.
 fn boot_lines(fstab: &str, boot: &BootInfo) -> Vec<Line> {
     let leads_to = |line: &Line, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
     let is_needed = |line: &Line| {
@@ -91,7 +91,7 @@ fn mount(mounts: &mut Mounts, device: &DevicePath, path: &str, inventory: &Inven
     let how = if let [kind] = kinds.as_slice() { look::how(kind) } else { None };
     let (fstype, options) = how.ok_or_else(|| {
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
-        Error::new(Phase::Boot, format!("{device}: a filesystem was expected there, and libblkid sees {is}"))
+        Error::new(Phase::Boot, format!("{device}: expected a filesystem, but libblkid detects {is}"))
     })?;
     mounts.mount_at(device.as_str(), path, fstype, MountFlags::RDONLY | INERT, options)
 }

@@ -1,5 +1,5 @@
-//! What an image boots by itself, for one that was made for any machine and has no installer that says it: the entries of
-//! the Boot Loader Specification, or the first one of GRUB's menu.
+//! Boot parameters of a generic image without an installer: from the entries of the Boot Loader Specification, or the first entry of GRUB's
+//! menu.
 
 use super::BootInfo;
 use super::info::PATH;
@@ -11,13 +11,13 @@ use crate::text::by_numbers;
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Where the paths of a boot loader may begin: it sees the filesystem that it reads, which may be mounted.
+/// Possible prefixes of paths, since a boot loader's paths are relative to the filesystem that it reads, which may be mounted anywhere.
 const BEGINNINGS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 
-/// Writes the boot info that an installer would have written, if there is none; returns what it was taken from.
+/// Writes boot-info.yaml, as an installer would, unless it exists. Returns the file from which the boot parameters were taken.
 ///
 /// # Errors
-/// The image has no boot loader's files that are understood, or they name what is not there.
+/// Fails if the image contains no supported boot loader configuration, or it refers to missing files.
 pub fn describe(root: &Root) -> Result<Option<String>> {
     if root.open_file(PATH).is_ok() {
         return Ok(None);
@@ -29,7 +29,7 @@ pub fn describe(root: &Root) -> Result<Option<String>> {
 
 fn find(root: &Root) -> Result<(String, BootInfo)> {
     for directory in ENTRIES {
-        // The newest kernel sorts last in all but rare cases; the specification's own order needs more than names.
+        // The newest kernel sorts last except in rare cases; the order of the specification would require more than names.
         let names = root.names(directory).unwrap_or_default();
         let newest = names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| by_numbers(name));
         if let Some(name) = newest {
@@ -43,19 +43,25 @@ fn find(root: &Root) -> Result<(String, BootInfo)> {
     }
     let looked = [&ENTRIES[..], &GRUB].concat().join(", ");
     let what = format!(
-        "the image says nowhere what is booted: it has neither {PATH} nor an installer that writes it, and none of {looked}"
+        "the image does not specify a kernel to boot: it contains neither {PATH} nor an installer that writes it, and none of {looked}"
     );
     Err(Error::new(Phase::Boot, what))
 }
 
 fn read(root: &Root, from: String, parse: fn(&str) -> Option<Entry>) -> Result<(String, BootInfo)> {
     let text = root.read(&from).context(Phase::Boot, || format!("{from} of the image"))?;
-    let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image names no kernel"));
+    let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image does not specify a kernel"));
     let Entry { kernel, initrd, words } = parse(&text).ok_or_else(no_kernel)?;
     let place = |path: &str| {
         let found = BEGINNINGS.iter().map(|beginning| format!("{beginning}{path}"));
         found.into_iter().find(|path| root.open_file(path).is_ok()).ok_or_else(|| {
-            Error::new(Phase::Boot, format!("{from} of the image names {path}, which is not in what the layout mounts"))
+            Error::new(
+                Phase::Boot,
+                format!(
+                    "{from} of the image refers to {path}, which does not exist in the mounted filesystems of the \
+                layout"
+                ),
+            )
         })
     };
     let initrd = if initrd.is_empty() { String::new() } else { place(&initrd)? };
@@ -63,7 +69,7 @@ fn read(root: &Root, from: String, parse: fn(&str) -> Option<Entry>) -> Result<(
     Ok((from, boot))
 }
 
-/// Name of the system, which is that of its boot entry.
+/// Returns the id of the distribution, which is that of its boot entry.
 fn os(root: &Root) -> String {
     let text = root.read("/etc/os-release").unwrap_or_default();
     let id = text.lines().find_map(|line| line.strip_prefix("ID="));
@@ -72,7 +78,7 @@ fn os(root: &Root) -> String {
         .unwrap_or_else(|| "image".to_owned())
 }
 
-/// The first entry of a grub.cfg: its `linux` and the `initrd` that follows it.
+/// Returns the first entry of a grub.cfg: its `linux` and the following `initrd`.
 fn first_of_menu(text: &str) -> Option<Entry> {
     let is = |line: &str, command: &str| {
         let word = line.split_whitespace().next().unwrap_or_default();
@@ -87,7 +93,7 @@ fn first_of_menu(text: &str) -> Option<Entry> {
     Some(Entry { kernel: without_disk(kernel), initrd: without_disk(initrd), words })
 }
 
-/// `($root)/boot/vmlinuz` is on the disk where GRUB is.
+/// Removes GRUB's device from a path, such as `($root)/boot/vmlinuz`.
 fn without_disk(path: &str) -> String {
     path.split_once(')').map_or(path, |(_, path)| path).trim_matches(['"', '\'']).to_owned()
 }
@@ -194,12 +200,15 @@ mod tests {
     #[test]
     fn what_does_not_say_what_it_boots_is_refused() {
         let cases: [(&[(&str, &str)], &str); 4] = [
-            (&[("etc/hostname", "x")], "the image says nowhere what is booted"),
-            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image names no kernel"),
-            (&[("boot/grub/grub.cfg", DEBIAN)], "names /boot/initrd.img-6.1, which is not in what the layout mounts"),
+            (&[("etc/hostname", "x")], "the image does not specify a kernel to boot"),
+            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image does not specify a kernel"),
+            (
+                &[("boot/grub/grub.cfg", DEBIAN)],
+                "refers to /boot/initrd.img-6.1, which does not exist in the mounted filesystems",
+            ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
-                "names /boot/vmlinuz-6.1, which is not in what the layout mounts",
+                "refers to /boot/vmlinuz-6.1, which does not exist in the mounted filesystems",
             ),
         ];
         for (files, says) in cases {

@@ -1,4 +1,4 @@
-//! `/etc/metal/boot-info.yaml`: which kernel, initrd and command line the image's installer wants booted.
+//! `/etc/metal/boot-info.yaml`: kernel, initrd and command line that the image's installer specifies.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::BootInfo;
@@ -10,33 +10,36 @@ use serde_json::json;
 pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 
 impl BootInfo {
+    /// Reads the file.
+    ///
     /// # Errors
-    /// The installer wrote no such file, or not all of it.
+    /// Fails if the installer did not write the file, or it is incomplete.
     pub fn read(root: &Root) -> Result<BootInfo> {
-        let text = root.read(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer writes"))?;
+        let text =
+            root.read(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer must write"))?;
         BootInfo::parse(&text)
     }
 
-    /// Writes what an installer would have written.
+    /// Writes the file, as an installer would.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if it cannot be written.
     pub fn write(&self, root: &Root) -> Result<()> {
         let BootInfo { kernel, initrd, cmdline, bootloader_id } = self;
         let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
-        // JSON is YAML too.
+        // JSON is valid YAML.
         let text: String = lines.into_iter().map(|(key, value)| format!("{key}: {}\n", json!(value))).collect();
         root.write(PATH, 0o644, text.as_bytes())
     }
 
-    /// Other keys are for other readers.
+    /// Parses the file. Ignores other keys.
     fn parse(text: &str) -> Result<BootInfo> {
         let yaml = yaml::read(text, LoaderOptions::default());
         let yaml = yaml.context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;
         let value = |key: &str| {
             let found = yaml.as_mapping().and_then(|mapping| mapping.get_scalar(key));
             found.map(|scalar| scalar.as_str().to_owned()).ok_or_else(|| {
-                Error::new(Phase::Boot, format!("{PATH}: the image's installer did not write `{key}:` into it"))
+                Error::new(Phase::Boot, format!("{PATH}: `{key}:` is missing: the image's installer did not write it"))
             })
         };
         let info = BootInfo {
@@ -79,16 +82,16 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let cases = [
-            ("", "did not write `kernel:`"),
+            ("", "`kernel:` is missing"),
             ("- kernel: /k", "not a YAML mapping"),
             ("kernel: [", "not a YAML mapping"),
             (&"- ".repeat(100_000), "nested more than"),
-            ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
-            ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "did not write `initrd:`"),
-            ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "did not write `cmdline:`"),
-            ("kernel: /k\ninitrd: /i\ncmdline: c\n", "did not write `bootloader_id:`"),
+            ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is missing"),
+            ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "`initrd:` is missing"),
+            ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "`cmdline:` is missing"),
+            ("kernel: /k\ninitrd: /i\ncmdline: c\n", "`bootloader_id:` is missing"),
             ("kernel: ''\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is empty"),
-            ("kernel: [/k]\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
+            ("kernel: [/k]\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is missing"),
         ];
         for (text, expected) in cases {
             let error = BootInfo::parse(text).unwrap_err().to_string();
@@ -96,7 +99,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let error = BootInfo::read(&Root::open(dir.path()).unwrap()).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer writes: "), "{error}");
+        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer must write: "), "{error}");
         assert!(error.contains("No such file"), "{error}");
     }
 }

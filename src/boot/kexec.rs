@@ -11,13 +11,14 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 
-/// Loads kernel, initrd and command line into memory; nothing of the target is needed afterwards.
+/// Loads kernel, initrd and command line into memory. The target is not needed afterwards.
 ///
 /// # Errors
-/// A file is missing, or the kernel refuses it (and what that means).
+/// Fails if a file is missing or the kernel refuses it, with an explanation.
 pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
     let open = |path: &str| {
-        root.open_file(path).context(Phase::Boot, || format!("open {path}, which boot-info.yaml names, in the target"))
+        root.open_file(path)
+            .context(Phase::Boot, || format!("open {path}, which boot-info.yaml specifies, in the target"))
     };
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
@@ -25,10 +26,10 @@ pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
     load_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
-/// Loads these files into memory; they are not needed afterwards. `name` is the kernel's, for errors.
+/// Loads these files into memory. They are not needed afterwards. `name` is that of the kernel, for errors.
 ///
 /// # Errors
-/// The kernel refuses them (and what that means).
+/// Fails if the kernel refuses the files, with an explanation.
 pub fn load_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
     let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("the command line for {name}"))?;
     drop_page_cache();
@@ -38,10 +39,10 @@ pub fn load_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &st
     })
 }
 
-/// Forgets what was loaded, if anything was.
+/// Unloads the loaded kernel, if there is one.
 pub fn unload() {
     let flags = libc::c_ulong::from(libc::KEXEC_FILE_UNLOAD.unsigned_abs());
-    // SAFETY: with KEXEC_FILE_UNLOAD the other arguments are not looked at.
+    // SAFETY: with KEXEC_FILE_UNLOAD the other arguments are ignored.
     let result =
         unsafe { libc::syscall(libc::SYS_kexec_file_load, -1, -1, 0_usize, std::ptr::null::<libc::c_char>(), flags) };
     if let Err(error) = Errno::result(result) {
@@ -49,18 +50,18 @@ pub fn unload() {
     }
 }
 
-/// Leaves this kernel for the loaded one. Does not return when that works.
+/// Boots the loaded kernel. Does not return on success.
 ///
 /// # Errors
-/// Nothing is loaded, or the kernel refuses.
+/// Fails if no kernel is loaded or the kernel refuses.
 pub fn start() -> Result<Infallible> {
     nix::unistd::sync();
     net::all_down();
     reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
 }
 
-/// Right after an image the memory is full of page cache, and kexec wants its pages in places of its own: loading
-/// has been seen to take 50 s instead of 2 s. Clean pages can go.
+/// Frees the page cache. After an image was written it fills the memory, and kexec requires pages at certain addresses: loading was seen to
+/// take 50 s instead of 2 s.
 fn drop_page_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
         tracing::warn!("drop the page cache: {error}");
@@ -87,16 +88,16 @@ fn file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Re
     Errno::result(result).map(drop)
 }
 
-/// kexec_file_load(2), "ERRORS", and what is behind them.
+/// Explains an error, according to kexec_file_load(2), "ERRORS", and known causes.
 fn meaning(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
-        Errno::ENOEXEC => "it is no kernel for this machine's architecture, or damaged",
-        Errno::ENOSYS => "this kernel has no CONFIG_KEXEC_FILE",
-        Errno::EBUSY => "another kexec is under way",
+        Errno::ENOEXEC => "not a kernel for the architecture of this machine, or damaged",
+        Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
+        Errno::EBUSY => "another kexec is in progress",
         Errno::ENOMEM => "not enough memory for kernel and initrd",
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {
-            "its signature is missing or not trusted, and this kernel demands one"
+            "its signature is missing or not trusted, but this kernel requires one"
         }
         Errno::EINVAL => "the kernel, initrd or command line (too long?) is not acceptable",
         _ => "the kernel refuses",
@@ -119,7 +120,7 @@ mod tests {
         let root = Root::open(dir.path()).unwrap();
         let error = load(&root, &boot("/boot/vmlinuz", "")).unwrap_err().to_string();
         assert!(
-            error.starts_with("open /boot/vmlinuz, which boot-info.yaml names, in the target: No such file"),
+            error.starts_with("open /boot/vmlinuz, which boot-info.yaml specifies, in the target: No such file"),
             "{error}"
         );
         let error = load(&root, &boot("/kernel", "/initrd")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! From the installed tree into the installed system.
+//! Boot of the installed system.
 
 pub mod back;
 pub mod efi;

@@ -1,5 +1,5 @@
-//! Network cards go down before this kernel is left, as kexec(8) does it: one that still receives writes into memory that
-//! is no longer its own, and its driver has been seen to spin while the kernel shuts it down.
+//! Shutdown of network interfaces before kexec, as kexec(8) does it: an active NIC would write to memory that belongs to the new kernel,
+//! and its driver was seen to spin during the kernel's shutdown.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 
-/// Takes every network card down. One that refuses is said; the machine leaves all the same.
+/// Takes every network interface down. Failures are logged.
 pub fn all_down() {
     let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "lo");
@@ -21,11 +21,11 @@ pub fn all_down() {
 
 /// Clears IFF_UP (netdevice(7)).
 fn down(name: &str) -> io::Result<()> {
-    // These calls are about the card; a socket of any kind will do.
+    // The calls work with a socket of any type.
     let socket = UnixDatagram::unbound()?;
     // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte stays zero: the name ends there.
+    // One byte must remain zero: it terminates the name.
     if name.len() >= request.ifr_name.len() {
         return Err(Errno::ENAMETOOLONG.into());
     }

@@ -1,33 +1,33 @@
-//! Which device an fstab means, where there is no udev that could be asked: by what the inventory has read.
+//! Resolution of devices in an fstab by the inventory, since there is no udev.
 
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Partition, Signature};
 use crate::topology::{Unit, units};
 
-/// The kinds of filesystem on this device of the inventory, as libblkid names them.
+/// Returns the filesystem types on a device, as libblkid names them.
 pub fn kinds<'a>(device: &DevicePath, inventory: &'a Inventory) -> Vec<&'a str> {
     let found = units(inventory).filter(|(path, _)| *path == device);
     found.flat_map(|(_, unit)| unit.signatures()).map(|signature| signature.kind.as_str()).collect()
 }
 
-/// The device of a first field of fstab(5).
+/// Returns the device of a first field of fstab(5).
 ///
 /// # Errors
-/// No device is meant, or more than one.
+/// Fails if no device matches, or more than one.
 pub fn device(source: &str, inventory: &Inventory) -> Result<DevicePath, String> {
     let found = match source.split_once('=') {
         Some((tag, value)) => tagged(tag, value.trim_matches('"'), inventory),
         None => named(source, inventory),
     };
     match found.as_slice() {
-        [] => Err(format!("no device of this machine is {source}")),
+        [] => Err(format!("no device of this machine matches {source}")),
         [device] => Ok(device.clone()),
-        several => Err(format!("{source} is more than one device: {}", several.join(", "))),
+        several => Err(format!("{source} matches more than one device: {}", several.join(", "))),
     }
 }
 
 fn tagged(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath> {
-    // vfat's UUIDs are written in capitals by some and in small letters by others.
+    // UUIDs of vfat are written in uppercase by some tools, and in lowercase by others.
     let any = |unit: &Unit, is: &dyn Fn(&Signature) -> bool| unit.signatures().iter().any(is);
     let guid = |part: &Partition| part.guid.is_some_and(|guid| guid.to_string().eq_ignore_ascii_case(value));
     let partition = |unit: &Unit, is: &dyn Fn(&Partition) -> bool| matches!(unit, Unit::Partition(part) if is(part));
@@ -42,7 +42,7 @@ fn tagged(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath> {
     found.map(|(device, _)| device.clone()).collect()
 }
 
-/// The names that udev would make, and the kernel's own.
+/// Returns the devices with a name of the kernel or of udev.
 fn named(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
     for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]
@@ -66,7 +66,7 @@ fn named(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     units(inventory).filter(|(device, _)| **device == *path).map(|(device, _)| device.clone()).collect()
 }
 
-/// `/dev/md/NAME` and `/dev/GROUP/VOLUME`, which have other names while they are only looked at.
+/// Returns the devices of `/dev/md/NAME` and `/dev/GROUP/VOLUME`, which have other names while they are assembled only for inspection.
 fn running(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let Some((dir, name)) = path.strip_prefix("/dev/").and_then(|path| path.split_once('/')) else { return vec![] };
     let arrays = inventory.arrays.iter().filter(|array| dir == "md" && array.name == name);
@@ -135,13 +135,13 @@ mod tests {
     fn what_is_nowhere_or_twice_is_said() {
         let mut inventory = recorded("installed-default.json");
         for source in ["UUID=0", "UUID=", "LABEL=\"\"", "NONE=x", "/dev/sdz1", "/dev/md/boot", "tmpfs", "", "/dev/"] {
-            assert_eq!(device(source, &inventory), Err(format!("no device of this machine is {source}")));
+            assert_eq!(device(source, &inventory), Err(format!("no device of this machine matches {source}")));
         }
         let disk = inventory.disks.iter().find(|disk| disk.table.is_some()).unwrap().clone();
         let part = disk.table.as_ref().unwrap().partitions.last().unwrap();
         let source = format!("UUID={}", part.signatures[0].uuid);
         inventory.disks.push(disk.clone());
         let error = device(&source, &inventory).unwrap_err();
-        assert_eq!(error, format!("{source} is more than one device: {0}, {0}", part.device));
+        assert_eq!(error, format!("{source} matches more than one device: {0}, {0}", part.device));
     }
 }

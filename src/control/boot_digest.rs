@@ -1,6 +1,7 @@
-//! Digest of what a running machine boots for its reinstall: the contents of kernel and ramdisk, and the kernel command line.
+//! Digest of everything that a running machine boots for its reinstall: the contents of kernel and ramdisk, and the kernel command line.
 //!
-//! The server computes it for the operator, who gives it to `drophammer reinstall`. That compares it with what it has downloaded, so that another host on an
+//! The server computes it for the operator, who passes it to `drophammer reinstall`. That command compares it with the downloaded files, so
+//! that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command line.
 //! unprotected network cannot replace kernel, ramdisk, or the address of the server on the command line.
 
 use sha2::{Digest, Sha256};
@@ -8,10 +9,10 @@ use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
-/// Argument of the kernel command line whose value differs in each boot.
+/// Kernel argument whose value differs in each boot.
 const TOKEN: &str = "drophammer.token=";
 
-/// Value of that argument in the digest.
+/// Placeholder for its value in the digest.
 pub const ANY_TOKEN: &str = "*";
 
 /// SHA-256 over the digests of kernel and ramdisk and over the command line, `sha256:HEX`.
@@ -19,10 +20,10 @@ pub const ANY_TOKEN: &str = "*";
 pub struct BootDigest([u8; 32]);
 
 impl BootDigest {
-    /// Reads kernel and ramdisk to their ends.
+    /// Computes the digest of complete files.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file cannot be read.
     pub fn compute(kernel: impl Read, initrd: impl Read, cmdline: &str) -> io::Result<BootDigest> {
         let (kernel, initrd) = (sha256_hex(kernel)?, sha256_hex(initrd)?);
         let text = format!("drophammer boot 1\nkernel {kernel}\ninitrd {initrd}\ncmdline {}\n", template(cmdline));
@@ -30,7 +31,7 @@ impl BootDigest {
     }
 }
 
-/// Returns the command line with a placeholder in place of the token. Only a token of hexadecimal digits is replaced, so that nothing else hides in its place.
+/// Replaces the token with a placeholder. Only a token of hexadecimal digits is replaced, so that nothing else can be hidden in its place.
 fn template(cmdline: &str) -> String {
     let is_token =
         |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -69,7 +70,7 @@ impl FromStr for BootDigest {
 
     fn from_str(text: &str) -> Result<BootDigest, String> {
         let wrong = || {
-            "a digest is required as `drophammer machine boot-digest` prints it: sha256: and 64 hexadecimal digits"
+            "digest must have the format that `drophammer machine boot-digest` prints: sha256: and 64 hexadecimal digits"
                 .to_owned()
         };
         let digits =

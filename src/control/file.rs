@@ -1,7 +1,7 @@
-//! A fleet without a server. What this machine is to become lies in a file of its own, on any web server or in the ramdisk. Only
-//! the console hears what happens, and whoever `drophammer.report=` names. Nobody remembers it: the marker on the disks does.
+//! Control plane without a server: the allocation of this machine is in a file of its own, on any web server or in the ramdisk. Progress is
+//! reported only on the console, and to the URL of `drophammer.report=`. The only persistent state is the install marker on the disks.
 //!
-//! The file is the document of `GET /v1/machine/{id}`. It comes over HTTPS, or somebody whose key is known here has signed it.
+//! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS or signed with a known key.
 
 use super::retry::{Attempt, BRIEF, PATIENT, Retries};
 use super::wire::Report;
@@ -25,28 +25,29 @@ use std::time::Duration;
 
 mod place;
 
-/// For one answer.
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The largest layouts have some ten thousand bytes.
+/// Size limit of a document. The largest layouts have some ten thousand bytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
+/// Control plane that reads a file.
 pub struct FileControl {
     client: Client,
     machine: String,
-    /// Where the machine's file may be, in the order in which they are tried: one for each network card where they name one.
+    /// Possible locations of the machine's file, in the order of attempts: one per network interface if the pattern contains `{mac}`.
     places: Vec<Place>,
-    /// Where the report is put.
+    /// Destination of the report.
     report: Option<Place>,
     keys: Keys,
-    /// For a web server that is away.
+    /// Retries for an unreachable web server.
     patient: Retries,
-    /// For a signature that does not fit: it is uploaded after its file, or before.
+    /// Retries for a signature mismatch: the file and its signature are not uploaded at the same time.
     brief: Retries,
     seen: Mutex<Option<Seen>>,
 }
 
-/// A file that was read and is trusted.
+/// File that was read and is trusted.
 #[derive(Clone)]
 struct Seen {
     place: Place,
@@ -54,17 +55,19 @@ struct Seen {
     machine: Machine,
 }
 
-/// What lies at a place.
+/// Result of a request.
 enum Found {
     Nothing,
-    /// What lay there before.
+    /// Not modified.
     Same,
     Document(Vec<u8>, Option<HeaderValue>),
 }
 
 impl FileControl {
+    /// Resolves the locations.
+    ///
     /// # Errors
-    /// The machine has not what a place is named by, or TLS could not be set up.
+    /// Fails if the machine lacks a property that the pattern contains, or TLS cannot be set up.
     pub fn new(
         file: &str,
         report: Option<&str>,
@@ -86,17 +89,17 @@ impl FileControl {
         })
     }
 
-    /// The machine by its file as it is now; none while there is no file.
+    /// Reads the machine's current file. Returns `None` if there is none.
     fn look(&self) -> Result<Option<Machine>> {
         for place in &self.places {
             let before = self.seen().clone().filter(|seen| seen.place == *place);
-            // What does not fit now may fit as soon as the other of the two files is there as well.
+            // A mismatch may resolve itself once both the file and its signature are uploaded.
             let found = self.brief.run(|| match self.trusted(place, before.as_ref()) {
                 Ok(found) => Attempt::Done(found),
                 Err(error) if error.is_refusal() => Attempt::Again(error),
                 Err(error) => Attempt::Never(error),
             });
-            // Of a control plane a refusal is that of the token, and there is none here.
+            // Callers interpret a refusal as a rejected token, which does not exist here.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
                 *self.seen() = Some(seen.clone());
@@ -111,7 +114,7 @@ impl FileControl {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a file and what vouches for it. That it is not to be trusted, or not for this machine, is a refusal.
+    /// Reads a file and verifies its signature. Refuses a file that is not trusted or belongs to another machine.
     fn trusted(&self, place: &Place, before: Option<&Seen>) -> Result<Option<Seen>> {
         let (text, etag) = match self.get(place, before.and_then(|seen| seen.etag.as_ref()))? {
             Found::Nothing => return Ok(None),
@@ -128,13 +131,15 @@ impl FileControl {
     fn require_signature(&self, place: &Place, text: &[u8]) -> Result<()> {
         let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
         if self.keys.0.is_empty() {
-            return unsigned("it does not come over https, and no drophammer.key= says who may sign it".to_owned());
+            return unsigned(
+                "it is not served over https, and a signature cannot be verified without drophammer.key=".to_owned(),
+            );
         }
         let signature = place.signature();
         match self.get(&signature, None)? {
             Found::Document(signature, _) => self.keys.signature(place.as_str(), text, &signature).map(drop),
             Found::Nothing | Found::Same => unsigned(format!(
-                "it does not come over https, and there is no signature at {signature}; sign it: minisign -S -m FILE"
+                "it is not served over https, and a signature is missing at {signature}; sign it with minisign -S -m FILE"
             )),
         }
     }
@@ -142,26 +147,26 @@ impl FileControl {
     fn understood(&self, place: &Place, text: &[u8]) -> Result<Machine> {
         let refused = |why: &str| Err(Error::refusal(Phase::Control, format!("{place} {why}")));
         let machine: Machine =
-            serde_json::from_slice(text).context(Phase::Control, || format!("{place} is not understood"))?;
-        // Whoever hands out another machine's file, signed as it is, would have this one erased.
+            serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
+        // Serving the validly signed file of another machine would otherwise have this one erased.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
-            return refused(&format!("is about machine {}, and this is {}", machine.id, self.machine));
+            return refused(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
         }
         let Some(allocation) = &machine.allocation else { return Ok(machine) };
         if allocation.id.is_empty() {
-            return refused("has no allocationuuid: no marker could say that it is installed");
+            return refused("lacks an allocationuuid, which the install marker requires");
         }
         if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
             return refused(&format!(
-                "specifies reinstall: true, which needs an order with a number from 1 to {} as its id, so that it is carried out once: \
-                 \"1\" for the first, a larger one for each that follows",
+                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that it is carried out only once: \
+                 \"1\" for the first, and a larger one for each later reinstall",
                 OrderNumber::LARGEST
             ));
         }
         Ok(machine)
     }
 
-    /// Asks with patience for what lies there.
+    /// Reads a location, with retries.
     fn get(&self, place: &Place, etag: Option<&HeaderValue>) -> Result<Found> {
         if !place.is_url() {
             return read(place);
@@ -220,7 +225,7 @@ fn read(place: &Place) -> Result<Found> {
     text.map(|text| Found::Document(text, None)).ok_or_else(|| too_long(place))
 }
 
-/// None when there is more than a document has.
+/// Reads a document. Returns `None` if it exceeds the size limit.
 fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut text = Vec::new();
     from.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
@@ -229,7 +234,7 @@ fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
 
 fn too_long(place: &Place) -> Error {
     let most = crate::text::bytes(DOCUMENT_BYTES);
-    Error::new(Phase::Control, format!("{place} has more than {most}: that is no machine's file"))
+    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for the file of a machine"))
 }
 
 impl Control for FileControl {
@@ -250,18 +255,18 @@ impl Control for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Is the file still what it was? Whoever takes it away or changes it until now has prevented what it asked for.
+    /// Checks that the file has not changed. Until now, an operator can cancel by removing or changing the file.
     fn point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.machine()?;
         if self.look()?.as_ref() == Some(&before) {
             return Ok(());
         }
         let message =
-            "the machine's file was changed or taken away since it was read; start again to go by what it says now";
+            "the file of this machine was changed or removed since it was read; reboot to use its current contents";
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// The marker says what the next boot must know: a report that does not arrive stops nothing.
+    /// Sends the report, best effort: all that the next boot needs is in the install marker.
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {
         if let Outcome::Succeeded { .. } = ended.outcome {
             stdout::say(&ended.message);

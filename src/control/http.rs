@@ -1,4 +1,4 @@
-//! The control plane over HTTP: `drophammer serve`, or another server with the same calls.
+//! Control plane over HTTP: `drophammer serve`, or another server with the same API.
 
 mod privileged_calls;
 
@@ -19,39 +19,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For one answer. Long polls get theirs on top.
+/// Timeout of a request. Long polls add theirs.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// For an event, which is sent once.
+/// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
-/// An event of a token that is not taken any more has the machine register again, but not so soon again: events come by the second, and
-/// an inventory is long.
+/// Minimum interval between registrations because of events with a rejected token: events are frequent, and an inventory is long.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// There is no call for the log.
+/// Status codes of a server that does not support uploading the log.
 const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
 
+/// Client of an HTTP control plane.
 pub struct HttpControl {
     client: Client,
     url: String,
     token: String,
     machine: String,
-    /// Prefix of the ids of this boot's requests, and their number.
+    /// Prefix of the request ids of this boot.
     boot: String,
+    /// Number of requests sent.
     requests: AtomicU64,
     /// Last registration. A machine whose address has changed sends it again.
     registered: Mutex<Option<Register>>,
+    /// Separately released secrets of the received allocation.
     separate: Mutex<SeparateSecrets>,
-    /// When an event has last had it told again.
+    /// Time of the last registration because of an event.
     by_event: Mutex<Option<Instant>>,
 }
 
 impl HttpControl {
+    /// Creates the client.
+    ///
     /// # Errors
-    /// TLS could not be set up.
+    /// Fails if TLS cannot be set up.
     pub fn new(url: &str, token: &str, machine: &str) -> Result<HttpControl> {
         let boot = format!("{:08x}", fastrand::u32(..));
-        tracing::info!("asking {url}; the ids of requests are {boot}-1 and so on, in its log too");
+        tracing::info!("control plane: {url}; request ids, also in its log: {boot}-1, {boot}-2, …");
         Ok(HttpControl {
             client: http::client()?,
             url: url.to_owned(),
@@ -69,13 +73,13 @@ impl HttpControl {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds an id to a request, and to the words for what it does.
+    /// Adds an id to a request and to its description.
     fn identified(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_id(what);
         (what, request.header(REQUEST_ID, id))
     }
 
-    /// Returns the id of the next request, after the words for what it does with that id.
+    /// Returns the description with the id of the next request, and the id.
     fn next_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
         (format!("{what} (request {id})"), id)
@@ -85,8 +89,8 @@ impl HttpControl {
         format!("/v1/machine/{}{call}", self.machine)
     }
 
-    /// [`Self::ask_once`], and again after another registration when the token is not taken: it is bound to the address that has
-    /// registered with it, and leases change. The registration has no more patience than the call itself.
+    /// Calls [`Self::ask_once`], and again after another registration if the token is rejected: it is bound to the address that registered
+    /// with it, and leases change. The timeout of the call also limits the registration.
     fn ask(
         &self,
         retries: Retries,
@@ -102,7 +106,7 @@ impl HttpControl {
         self.ask_once(retries, what, patience, request)
     }
 
-    /// Registers again after this refusal, which is returned if the machine has never registered.
+    /// Registers again after a refusal. Returns the refusal if the machine has never registered.
     fn enroll_again(&self, refused: Error, retries: Retries, patience: Duration) -> Result<()> {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(register) = registered else { return Err(refused) };
@@ -110,7 +114,7 @@ impl HttpControl {
         self.enroll(&register, retries, patience)
     }
 
-    /// May an event have the machine register again, now?
+    /// Returns whether an event may trigger a registration now, and records it if so.
     fn may_enroll_by_event(&self) -> bool {
         let mut last = self.by_event.lock().unwrap_or_else(PoisonError::into_inner);
         let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
@@ -120,7 +124,7 @@ impl HttpControl {
         may
     }
 
-    /// Sends what `request` makes, with retries, until there is an answer of the 200s. That the token is not taken is a refusal.
+    /// Sends a request, with retries, until it succeeds. A rejected token is a refusal.
     fn ask_once(
         &self,
         retries: Retries,
@@ -165,7 +169,7 @@ impl HttpControl {
     }
 
     fn garbled(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        Error::with_source(Phase::Control, format!("{what}: the answer of {} is not understood", self.url), error)
+        Error::with_source(Phase::Control, format!("{what}: cannot parse the response of {}", self.url), error)
     }
 }
 
@@ -206,7 +210,7 @@ impl Control for HttpControl {
         let path = self.of_machine("/event");
         let send = || self.ask_once(ONCE, "event", EVENT, || self.request(Method::POST, &path).json(event));
         match send() {
-            // As `ask`, within seconds: the server hears again that the machine is alive.
+            // As in `ask`, but with short timeouts. The server thereby learns again that the machine is alive.
             Err(refused) if refused.is_refusal() && self.may_enroll_by_event() => {
                 self.enroll_again(refused, ONCE, EVENT)?;
                 send().map(drop)
@@ -220,7 +224,7 @@ impl Control for HttpControl {
         let (what, request) = self.identified("log", self.request(Method::POST, &self.of_machine("/log")).json(&part));
         match request.timeout(EVENT).send() {
             Ok(response) if response.status().is_success() => Ok(true),
-            // A control plane of another kind, or of an earlier version.
+            // Another implementation of the control plane, or an earlier version.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.refused(&what, response)),
             Err(error) => Err(self.unreachable(&what, error.without_url())),
@@ -251,14 +255,14 @@ impl Control for HttpControl {
         let report = Report::from(ended);
         let request = || self.request(Method::POST, &self.of_machine("/report")).json(&report);
         let response = self.ask(how_long(&ended.outcome), "report", ANSWER, request)?;
-        // Acknowledged it is, whatever a control plane of another kind writes into its answer.
+        // The status acknowledges the report, regardless of the body of other implementations.
         let text = http::read_answer(response).unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 
-/// A failed machine waits for a person: it must not first wait ten minutes for its server. But a server that was asked whether
-/// the reinstall may begin perhaps believes that it has, until it hears otherwise.
+/// Returns how persistently the report is sent. A failed machine waits at its console, which must not be delayed by ten minutes. But a
+/// server that was asked whether the reinstall may begin may assume that it has begun until it receives a report.
 fn how_long(outcome: &Outcome) -> Retries {
     let must_be_heard = match outcome {
         Outcome::Succeeded { .. } => true,

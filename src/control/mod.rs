@@ -1,4 +1,5 @@
-//! Who tells us what to do and hears what happened: a server over HTTP, or a file. The install does not know which.
+//! Control plane, which assigns an allocation to this machine and receives its events: a server over HTTP, or a file. The installation is
+//! independent of the variant.
 
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod boot_digest;
@@ -33,11 +34,11 @@ use std::time::Duration;
 /// Attempt that is about to destroy data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttemptNotice<'a> {
-    /// Id of the allocation; empty when the disks of an unallocated machine are erased.
+    /// Id of the allocation, or empty if the disks of an unallocated machine are erased.
     pub allocation: &'a str,
     /// Id of the order of a reinstall.
     pub order: Option<&'a str>,
-    /// Disks that the layout means now. The next attempt must not take another disk for one of them.
+    /// Disks that the layout currently selects. The next attempt must select the same ones.
     pub disks: &'a [MarkedDisk],
     /// Extents that each stage may write, for a control plane that records them.
     pub extents: &'a [Extents],
@@ -47,130 +48,132 @@ pub struct AttemptNotice<'a> {
     pub secret_digest: Option<&'a str>,
 }
 
-/// A control plane, seen from one machine.
+/// Control plane from the point of view of one machine.
 pub trait Control: Send + Sync {
-    /// Tells the control plane what this machine is.
+    /// Registers this machine.
     ///
     /// # Errors
-    /// The control plane cannot be reached within its bounded retries, or refuses.
+    /// Fails if the control plane is unreachable within its bounded retries, or rejects the registration.
     fn register(&self, inventory: &Inventory) -> Result<()>;
 
-    /// Blocks until the machine is allocated or `patience` is over; true when it is allocated.
+    /// Waits for an allocation, for at most `patience`. Returns whether there is one.
     ///
     /// # Errors
-    /// As [`Control::register`].
+    /// Fails as [`Control::register`] does.
     fn wait(&self, patience: Duration) -> Result<bool>;
 
-    /// The machine with its allocation.
+    /// Returns the machine with its allocation.
     ///
     /// # Errors
-    /// As [`Control::register`].
+    /// Fails as [`Control::register`] does.
     fn machine(&self) -> Result<Machine>;
 
-    /// Sends one event, once, with a short deadline. Where nobody listens it is none.
+    /// Sends an event once, with a short timeout. The default implementation discards it.
     ///
     /// # Errors
-    /// It did not arrive. The caller drops it.
+    /// Fails if the event was not delivered. The caller drops it.
     fn event(&self, _: &Event) -> Result<()> {
         Ok(())
     }
 
-    /// Sends a part of what was said on the console, once, with a short deadline: what came after the first `start` bytes of this boot's.
-    /// False where nobody keeps it.
+    /// Sends a part of the console log once, with a short timeout. `start` is the number of bytes of this boot's log before it. Returns
+    /// false if the control plane does not store logs.
     ///
     /// # Errors
-    /// It did not arrive. The caller may send it again.
+    /// Fails if it was not delivered. The caller may send it again.
     fn log(&self, _start: u64, _text: &str) -> Result<bool> {
         Ok(false)
     }
 
-    /// Announces an attempt that is about to destroy data. Returns if the control plane still wants it.
+    /// Announces an attempt that is about to destroy data.
     ///
     /// # Errors
-    /// As [`Control::register`]; the order is no longer in force.
+    /// Fails as [`Control::register`] does, or if the order is no longer in force.
     fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Tells how the installation ended, and returns when it is acknowledged.
+    /// Reports the result of an installation. Returns when the report is acknowledged.
     ///
     /// # Errors
-    /// It was not acknowledged within bounded retries.
+    /// Fails if it was not acknowledged within bounded retries.
     fn report(&self, ended: &Ended) -> Result<Acknowledged>;
 
-    /// Tells how this machine stands in a move: which certificate it shows, where it listens, what it has.
+    /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.
     ///
     /// # Errors
-    /// As [`Control::register`]; the order is no longer in force.
+    /// Fails as [`Control::register`] does, or if the order is no longer in force.
     fn moving(&self, _: &Standing) -> Result<()> {
-        Err(Error::refusal(Phase::Control, "this control plane moves no machines"))
+        Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
     }
 
-    /// Does the control plane remember what was installed? If not, only the marker on the disks tells.
+    /// Returns whether the control plane records what is installed. If not, only the marker on the disks does.
     fn remembers(&self) -> bool {
         true
     }
 
-    /// Returns the secrets of this purpose if the control plane releases them separately; `None` if the allocation contains them.
+    /// Returns the secrets for this purpose if the control plane releases them separately. Returns `None` if the allocation contains them.
     ///
     /// # Errors
-    /// As [`Control::register`].
+    /// Fails as [`Control::register`] does.
     fn secrets(&self, _: SecretPurpose) -> Result<Option<ReleasedSecrets>> {
         Ok(None)
     }
 
-    /// Returns what is remembered of earlier installations on this machine's disks.
+    /// Returns where earlier installations of this machine's disks are recorded.
     fn memory(&self) -> Memory {
         Memory::ControlPlane
     }
 
-    /// Is this machine one of a pool, whose next owner must find nothing of the last one's? Everywhere else its disks are left alone until
-    /// somebody has got it.
+    /// Returns the pool if this machine belongs to one, so that its next owner must not find data of the previous one. Otherwise its disks
+    /// are not touched before it is allocated.
     fn pool(&self) -> Option<&dyn Pool> {
         None
     }
 }
 
-/// A control plane that hands machines from one owner to the next.
+/// Control plane that passes machines from one owner to the next.
 pub trait Pool {
-    /// Has somebody got this machine now? `at_stake`: there is something on its disks, which a wrong "no" would erase.
+    /// Returns whether this machine is allocated. `at_stake`: there is data on its disks, which a wrong "no" would erase.
     ///
     /// # Errors
-    /// Nobody can tell. An answer that did not arrive is no "no": nothing may be erased then.
+    /// Fails if it cannot be determined. A missing response is not a "no": nothing may be erased then.
     fn allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the disks that earlier boots of this machine have seen, as far as they are recorded.
+    /// Returns the recorded disks of earlier boots of this machine.
     ///
     /// # Errors
-    /// There is a record, and it cannot be read.
+    /// Fails if a record exists but cannot be read.
     fn known_disks(&self) -> Result<Vec<KnownDisk>>;
 
-    /// Remembers these disks for later boots.
+    /// Records these disks for later boots.
     ///
     /// # Errors
-    /// The machine has no memory for them, or the memory is full.
+    /// Fails if the machine has no storage for the record, or it is full.
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
-/// Returns the machine if it is the one that asked: another one's allocation must not erase this one's disks.
+/// Returns the machine if it is this one. Another one's allocation must not erase this one's disks.
 ///
 /// # Errors
-/// It is another machine.
+/// Fails if it is another machine.
 #[cfg(feature = "agent")]
 fn of_this_machine(machine: Machine, id: &str) -> Result<Machine> {
     match machine.id.eq_ignore_ascii_case(id) {
         true => Ok(machine),
         false => {
-            let message =
-                format!("the allocation is that of machine {:?}, and this is {id}: nothing is installed", machine.id);
+            let message = format!(
+                "the allocation is for machine {:?}, but this is machine {id}; nothing will be installed",
+                machine.id
+            );
             Err(Error::new(Phase::Control, message))
         }
     }
 }
 
-/// The answer to a report.
+/// Response to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Acknowledged {
-    /// After a failed reinstall: boot over PXE at once, for another attempt.
+    /// After a failed reinstall: reboot over PXE immediately for another attempt.
     #[serde(default)]
     pub retry: bool,
 }

@@ -1,46 +1,46 @@
-//! Bounded retries with back-off and jitter: a control plane that is away is asked again, never in a spin.
+//! Bounded retries with exponential backoff and jitter.
 
 use crate::error::Result;
 use crate::http::jittered;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long and how often to try.
+/// Limits of retries.
 #[derive(Debug, Clone, Copy)]
 pub struct Retries {
-    /// No new attempt begins after this long.
+    /// Time after which no new attempt is started.
     pub patience: Duration,
     pub first_pause: Duration,
     pub longest_pause: Duration,
 }
 
-/// Minutes, not seconds: control planes are restarted and switches rebooted.
+/// Long retries, in minutes: control planes are restarted and switches rebooted.
 pub const PATIENT: Retries = Retries {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),
 };
 
-/// For what is good to say, but nothing waits for.
+/// Short retries for optional messages.
 pub const BRIEF: Retries = Retries { patience: Duration::from_secs(60), ..PATIENT };
 
-/// One attempt, and no other.
+/// Single attempt.
 pub const ONCE: Retries = Retries { patience: Duration::ZERO, ..PATIENT };
 
-/// What an attempt came to.
+/// Result of an attempt.
 pub enum Attempt<T> {
     Done(T),
-    /// Worth another try.
+    /// Transient failure, to be retried.
     Again(crate::error::Error),
-    /// Asking again will not help.
+    /// Permanent failure.
     Never(crate::error::Error),
 }
 
 impl Retries {
-    /// Calls `attempt` until it is done, hopeless, or out of patience. Each retry is said on the console.
+    /// Calls `attempt` until it succeeds, fails permanently, or the time is over. Logs each retry.
     ///
     /// # Errors
-    /// That of the last attempt.
+    /// Returns the error of the last attempt.
     pub fn run<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Result<T> {
         let end = Instant::now() + self.patience;
         let mut pause = self.first_pause;

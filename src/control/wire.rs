@@ -1,5 +1,5 @@
-//! What agent and `drophammer serve` say to each other over HTTP: the shapes of metal-api, and ours. Only those who speak that
-//! HTTP themselves use them; everybody else speaks [`crate::facts`].
+//! Messages between agent and `drophammer serve` over HTTP: those of metal-api and additional ones. Only the implementations of that HTTP
+//! API use these types; all other code uses [`crate::facts`].
 //!
 //! | call | body | answer |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
 //! | `POST /v1/machine/{id}/report` | [`Report`] | 200 [`super::Acknowledged`] |
 //!
-//! Every call carries `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`.
-//! A call may carry an id of the caller's in [`REQUEST_ID`]; the answer has it too.
-//! Names are metal-api's; what drophammer adds is optional for the reader.
+//! Every request has the header `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`. A request may
+//! have an id chosen by the client in [`REQUEST_ID`], which the response repeats. Field names are those of metal-api; fields that
+//! drophammer adds are optional for the reader.
 
 use crate::facts::{
     BootInfo, BurnFigures, Done, Ended, Erased, Failed, Hidden, KeptProof, Outcome, PreparedVolume, StageTime,
@@ -23,10 +23,10 @@ use crate::marker::{MarkedDisk, Marker};
 use crate::plan::Extents;
 use serde::{Deserialize, Serialize};
 
-/// Names a request in the logs of both ends.
+/// Header with an id of the request, for the logs of both ends.
 pub const REQUEST_ID: &str = "x-request-id";
 
-/// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
+/// metal-api's `v1.MachineRegisterRequest`, with the complete inventory in addition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Register {
@@ -35,11 +35,11 @@ pub struct Register {
     pub bios: Bios,
     #[serde(default)]
     pub tags: Vec<String>,
-    /// What is there, in full.
+    /// Complete inventory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub inventory: Option<Inventory>,
-    /// `drophammer 0.1.0`.
+    /// Name and version of the agent, such as `drophammer 0.1.0`.
     #[serde(default)]
     pub agent: String,
 }
@@ -56,9 +56,9 @@ pub struct Hardware {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HardwareDisk {
-    /// `/dev/sda`.
+    /// Device path, such as `/dev/sda`.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct Bios {
 }
 
 impl Register {
-    /// The registration of a machine with that id and inventory.
+    /// Creates the registration of a machine from its id and inventory.
     pub fn new(uuid: String, inventory: Inventory) -> Register {
         let disks = inventory.disks.iter();
         let nics = inventory.nics.iter();
@@ -104,7 +104,7 @@ impl Register {
     }
 }
 
-/// Disks and NICs in the lists of [`Hardware`].
+/// Limit of disks, and of NICs, in [`Hardware`].
 const HARDWARE: usize = 4096;
 const TAGS: usize = 256;
 
@@ -116,18 +116,18 @@ impl Register {
             [("disks", disks.len(), HARDWARE), ("NICs", nics.len(), HARDWARE), ("tags", self.tags.len(), TAGS)];
         let over = counts.into_iter().find(|(_, count, maximum)| count > maximum);
         let over = over.map(|(what, count, maximum)| {
-            format!("the registration has {count} {what}, and at most {maximum} are supported")
+            format!("the registration has {count} {what}, but at most {maximum} are supported")
         });
         over.or_else(|| self.inventory.as_ref()?.exceeded())
     }
 }
 
-/// The end of an installation, good or bad. Must be acknowledged before the machine leaves the ramdisk.
+/// Result of an installation. Must be acknowledged before the machine leaves the ramdisk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     pub success: bool,
-    /// What happened, in one sentence; for a failure with the tool's own words.
+    /// Result in one sentence; for a failure including the error message of the tool.
     pub message: String,
     #[serde(default)]
     pub allocationuuid: String,
@@ -144,36 +144,36 @@ pub struct Report {
     pub bootloaderid: String,
     #[serde(default)]
     pub timings: Vec<StageTime>,
-    /// The plan as it was printed.
+    /// Plan as printed.
     #[serde(default)]
     pub plan: String,
-    /// Peak resident memory of the agent.
+    /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// How each disk was erased, and what proves it.
+    /// Erase method of each disk, with its proof.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<Erased>,
-    /// Id of the order that a reinstall carried out; empty for an install.
+    /// Id of the order that a reinstall carried out; empty for an installation.
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// Of a failure: every disk is as it was before, and the machine goes back to what it had.
+    /// For a failure: every disk is unchanged, and the machine boots its old system.
     #[serde(default)]
     pub untouched: bool,
-    /// Of a success: the marker that is on the disk. Of a failure: that of this very allocation, which is on a disk and was not
-    /// believed.
+    /// For a success: install marker on the disk. For a failure: install marker of this very allocation that was found on a disk but not
+    /// trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// What a reinstall kept: the same before and after, or the install has failed.
+    /// Proofs that preserved contents are the same before and after a reinstall. Otherwise the installation fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptProof>,
-    /// Files of the image that lie beneath kept filesystems, where nobody sees them.
+    /// Files of the image that are hidden by mounts of preserved filesystems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<Hidden>,
-    /// How the image came, when one was burned.
+    /// Statistics of the image transfer, if an image was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn: Option<BurnFigures>,
-    /// Volumes of Kubernetes that are on the disks.
+    /// Kubernetes volumes on the disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<PreparedVolume>,
 }
@@ -202,16 +202,16 @@ impl Report {
     }
 }
 
-/// A part of what was said on the console since the machine has booted.
+/// Part of the console log of this boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogPart {
-    /// Bytes that were said before.
+    /// Number of bytes before this part.
     pub start: u64,
     pub log: String,
 }
 
-/// A reinstall is about to destroy: acknowledged before it does.
+/// Announcement that a reinstall is about to destroy data, to be acknowledged first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PointOfNoReturn {
@@ -219,39 +219,40 @@ pub struct PointOfNoReturn {
     #[serde(with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// Those that the layout means now: the next attempt must not take another one for them.
+    /// Disks that the layout currently selects. The next attempt must select the same ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
-    /// What each stage may write, for a control plane that keeps a record.
+    /// Extents that each stage may write, for a control plane that records them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
     pub extents: Vec<Extents>,
     /// Hash of the approval that the plan was compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. An attempt without it can only be reported as
-    /// successful by the boot that has announced it.
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. An attempt without it can be reported as successful
+    /// only by the boot that announced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }
 
-/// What a running machine boots to carry out a reinstall without its firmware: the answer to
-/// `GET /boot.json?uuid=UUID&mac=MAC`, 409 when nothing is ordered.
+/// Boot files for a reinstall from a running system, without its firmware: the response to `GET /boot.json?uuid=UUID&mac=MAC`, or 409 if
+/// nothing is ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {
-    /// URLs.
+    /// URL of the kernel.
     pub kernel: String,
+    /// URL of the initrd.
     pub initrd: String,
     pub cmdline: String,
 }
 
-/// metal-api's error body.
+/// Error body of metal-api.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub statuscode: u16,
     pub message: String,
-    /// Stable code of the refusal, where it has one.
+    /// Stable code of the refusal, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }

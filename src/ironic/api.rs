@@ -1,4 +1,4 @@
-//! What the agent asks Ironic: who it is, and that it is alive. Versions 1.62 and 1.68 of the API, which every Ironic since 2020 has.
+//! Client of Ironic's API for lookup, heartbeat and inspection. Uses versions 1.62 and 1.68, which every Ironic since 2020 supports.
 
 use crate::error::{Error, Phase, Result};
 use crate::http;
@@ -8,51 +8,52 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
-/// For one answer.
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// What stands in the place of a token that was handed out already.
+/// Placeholder for a token that was already issued.
 const HANDED_OUT: &str = "******";
 
 const VERSION: &str = "X-OpenStack-Ironic-API-Version";
 
-/// An answer is not read beyond this. Nodes with long histories have some hundred thousand bytes.
+/// Size limit of a response. Nodes with long histories have some hundred thousand bytes.
 const ANSWER_BYTES: u64 = 16 << 20;
 
-/// What came of asking.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Told<T> {
     Yes(T),
-    /// Nobody knows these addresses, or the node expects no agent now. The two are not told apart.
+    /// The addresses are unknown, or the node does not expect an agent now. Ironic does not distinguish the two.
     Unknown,
-    /// Something is done to the node at this moment.
+    /// Another operation on the node is in progress.
     Locked,
-    /// The token, or another word of this agent, is not taken.
+    /// The token, or another value of this agent, was rejected.
     Refused(Error),
-    /// No answer, or one that may be another one later.
+    /// No response, or a transient error.
     Away(Error),
 }
 
-/// The node that this machine is.
+/// Node that represents this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub uuid: String,
-    /// None when it was handed out before.
+    /// Token of the agent, or `None` if it was issued before.
     pub token: Option<String>,
-    /// How long a conductor waits for the next heartbeat.
+    /// Time that a conductor waits for the next heartbeat.
     pub heartbeat: Duration,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Heartbeat {
-    /// `https://HOST:PORT`.
+    /// Base URL of the agent, `https://HOST:PORT`.
     pub callback_url: String,
     pub agent_token: String,
     pub agent_version: String,
-    /// In PEM.
+    /// Certificate of the agent in PEM.
     pub agent_verify_ca: String,
 }
 
+/// Client of Ironic.
 pub struct Api {
     client: Client,
     urls: Vec<String>,
@@ -83,14 +84,16 @@ impl From<Found> for Node {
 }
 
 impl Api {
+    /// Creates a client.
+    ///
     /// # Errors
-    /// TLS could not be set up.
+    /// Fails if TLS cannot be set up.
     pub fn new(urls: &[String]) -> Result<Api> {
-        // The token goes nowhere else.
+        // Redirects are disabled, since the token must not be sent elsewhere.
         Ok(Api { client: http::client_that_stays()?, urls: urls.to_vec() })
     }
 
-    /// Which node has these MACs? A token that is handed out now is not handed out again.
+    /// Looks up the node with these MACs. The token is issued only once.
     pub fn lookup(&self, macs: &[String]) -> Told<Node> {
         let addresses = macs.join(",");
         let what = "look up this machine";
@@ -100,6 +103,7 @@ impl Api {
         read::<Found>(what, asked).map(Node::from)
     }
 
+    /// Sends a heartbeat.
     pub fn heartbeat(&self, node: &str, heartbeat: &Heartbeat) -> Told<()> {
         let asked = self.first("heartbeat", |url| {
             self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")
@@ -107,13 +111,13 @@ impl Api {
         asked.map(drop)
     }
 
-    /// Sends what was found in this machine. An Ironic that inspects it says which node it is, and hands out the token.
+    /// Sends the inventory of this machine. An inspecting Ironic returns the node and issues the token.
     pub fn inspected(&self, callbacks: &[String], found: &Value) -> Told<Option<Node>> {
         let what = "send the inventory";
         let asked = ask(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
         match asked {
             Told::Yes(response) => match body(what, response) {
-                // An older one only says the node's id.
+                // Older versions return only the node's id.
                 Ok(text) => Told::Yes(serde_json::from_slice::<Found>(&text).ok().map(Node::from)),
                 Err(error) => Told::Away(error),
             },
@@ -125,13 +129,13 @@ impl Api {
         ask(what, &self.urls, request)
     }
 
-    /// Where a connection to Ironic leads, for whoever wants to know the way there.
+    /// Returns the hosts and ports of Ironic, from which the route to it is determined.
     pub fn places(&self) -> Vec<(String, u16)> {
         places(&self.urls)
     }
 }
 
-/// Host and port of each.
+/// Returns host and port of each URL.
 pub fn places(urls: &[String]) -> Vec<(String, u16)> {
     let of = |url: &String| {
         let url = Url::parse(url).ok()?;
@@ -153,7 +157,7 @@ impl<T> Told<T> {
     }
 }
 
-/// Asks the first that is there.
+/// Sends a request to the first URL that responds.
 fn ask(what: &str, urls: &[String], request: impl Fn(&str) -> RequestBuilder) -> Told<Response> {
     let mut away = None;
     for url in urls {
@@ -162,7 +166,7 @@ fn ask(what: &str, urls: &[String], request: impl Fn(&str) -> RequestBuilder) ->
             told => return told,
         }
     }
-    Told::Away(away.unwrap_or_else(|| Error::new(Phase::Control, format!("{what}: no URL of Ironic was given"))))
+    Told::Away(away.unwrap_or_else(|| Error::new(Phase::Control, format!("{what}: no URL of Ironic is configured"))))
 }
 
 fn answer(what: &str, url: &str, answered: reqwest::Result<Response>) -> Told<Response> {
@@ -191,7 +195,7 @@ fn read<T: for<'de> Deserialize<'de>>(what: &str, asked: Told<Response>) -> Told
         Told::Yes(response) => {
             let parsed = body(what, response).and_then(|text| {
                 serde_json::from_slice(&text).map_err(|error| {
-                    Error::with_source(Phase::Control, format!("{what}: the answer is not understood"), error)
+                    Error::with_source(Phase::Control, format!("{what}: cannot parse the response"), error)
                 })
             });
             parsed.map_or_else(Told::Away, Told::Yes)
@@ -207,11 +211,11 @@ fn body(what: &str, response: Response) -> Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::new();
     let read = response.take(ANSWER_BYTES).read_to_end(&mut text);
-    read.map_err(|error| Error::with_source(Phase::Control, format!("{what}: the answer breaks off"), error))?;
+    read.map_err(|error| Error::with_source(Phase::Control, format!("{what}: the response is truncated"), error))?;
     Ok(text)
 }
 
-/// The words of a refusal: JSON within JSON.
+/// Extracts the message of an error, which is JSON within JSON.
 fn fault(body: &[u8]) -> String {
     let inner = || {
         let body: Value = serde_json::from_slice(body).ok()?;

@@ -1,4 +1,4 @@
-//! The certificate that the agent makes of itself at each boot. A conductor gets it with the heartbeat, and believes no other.
+//! Self-signed certificate of the agent, generated at each boot. A conductor receives it with the heartbeat, and accepts no other.
 
 use super::kept;
 use crate::error::{Context, Phase, Result};
@@ -16,24 +16,25 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Certificate and TLS configuration of the agent.
 pub struct Identity {
     pub config: Arc<ServerConfig>,
     pub pem: String,
 }
 
-/// What an agent that is started again in the same boot must have still: a conductor takes no other certificate then.
+/// Certificate that is preserved if the agent restarts within a boot: a conductor accepts no other then.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     address: IpAddr,
-    /// Both as base64 of DER.
+    /// Certificate and key in base64 of DER.
     certificate: String,
     key: String,
 }
 
-/// That of this boot, for whoever reaches this machine at that address. It speaks TLS 1.3 only, as conductors do.
+/// Returns this boot's certificate for clients that reach this machine at that address. It supports only TLS 1.3, as conductors do.
 ///
 /// # Errors
-/// The kernel gives no random numbers, the library refuses its own work, or it cannot be kept.
+/// Fails if no random numbers are available, or the certificate cannot be created or stored.
 pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
     let kept: Option<Kept> = kept::read(directory, FILE).filter(|kept: &Kept| kept.address == address);
     let kept = match kept {
@@ -59,7 +60,7 @@ pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
 const FILE: &str = "ironic-certificate.json";
 
 fn make(address: IpAddr) -> Result<Kept> {
-    let why = || "make a certificate of this machine";
+    let why = || "create a certificate for this machine";
     let key = KeyPair::generate().context(Phase::Control, why)?;
     let certificate = params(address).self_signed(&key).context(Phase::Control, why)?;
     Ok(Kept { address, certificate: STANDARD.encode(certificate.der()), key: STANDARD.encode(key.serialize_der()) })
@@ -67,11 +68,11 @@ fn make(address: IpAddr) -> Result<Kept> {
 
 fn params(address: IpAddr) -> CertificateParams {
     let mut params = CertificateParams::default();
-    // The clock of a ramdisk may be years off, in either direction. What the certificate is good for ends with the boot.
+    // The clock of a ramdisk may be years off, in either direction. The certificate is used only until the end of the boot.
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    // The conductor takes it for the CA of itself. Newer Pythons want of one what RFC 5280 says.
+    // The conductor uses the certificate as its own CA. Newer versions of Python require of a CA what RFC 5280 specifies.
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -1,6 +1,6 @@
-//! The commands that were accepted, oldest first, each with its result. One runs at a time.
+//! Accepted commands, oldest first, with their results. Only one runs at a time.
 //!
-//! A conductor judges the last one of the list and no other. So nothing that was refused enters it, and nothing of our own.
+//! A conductor evaluates only the last command of the list, so the list contains neither rejected commands nor internal ones.
 
 use super::wire::{CommandResult, Fault, Kind, Status};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// What steps are for.
+/// Ironic's kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepsOf {
     Clean,
@@ -21,7 +21,7 @@ pub enum Command {
     GetSteps(StepsOf),
     ExecuteStep(StepsOf),
     PowerOff,
-    /// Reboots.
+    /// Reboots into the installed image.
     RunImage,
     Sync,
     GetPartitionUuids,
@@ -31,12 +31,12 @@ pub enum Command {
     Lockdown,
 }
 
-/// One command that a conductor can send.
+/// Command that a conductor can send.
 struct Known {
     extension: &'static str,
     name: &'static str,
     command: Command,
-    /// It is answered at once, and runs on.
+    /// Whether the command is asynchronous.
     runs_on: bool,
 }
 
@@ -44,7 +44,7 @@ const fn known(extension: &'static str, name: &'static str, command: Command, ru
     Known { extension, name, command, runs_on }
 }
 
-/// All that a conductor of Ironic 39 sends.
+/// All commands that a conductor of Ironic 39 sends.
 static KNOWN: [Known; 14] = [
     known("clean", "get_clean_steps", Command::GetSteps(StepsOf::Clean), false),
     known("clean", "execute_clean_step", Command::ExecuteStep(StepsOf::Clean), true),
@@ -62,17 +62,19 @@ static KNOWN: [Known; 14] = [
     known("system", "lockdown", Command::Lockdown, false),
 ];
 
-/// Who carries commands out.
+/// Executor of commands.
 pub trait Work: Send + Sync {
+    /// Executes a command.
+    ///
     /// # Errors
-    /// It was not done; the fault says why.
+    /// Returns the fault if it failed.
     fn perform(&self, command: Command, params: &Map<String, Value>) -> Result<Option<Value>, Fault>;
 
-    /// What was asked for is acknowledged: called once the command's result can be read.
+    /// Called after the result of a command has become available.
     fn acknowledged(&self, command: Command, succeeded: bool);
 }
 
-/// Why a command is not accepted. The words are those of Ironic's own agent: a conductor looks for some of them.
+/// Reason why a command was rejected. Messages are those of Ironic's own agent, since a conductor searches for some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     NoDot,
@@ -103,10 +105,10 @@ impl Commands {
         Arc::new(Commands { work, list: Mutex::default(), ended: Condvar::new() })
     }
 
-    /// Accepts the command `extension.name`. With `wait`, and where it does not run on, the result is its last word.
+    /// Accepts the command `extension.name`. The result is final if the command is synchronous or `wait` is set.
     ///
     /// # Errors
-    /// It is not accepted, and leaves no trace.
+    /// Rejects a command, which is then not listed.
     pub fn order(
         self: &Arc<Self>,
         name: &str,
@@ -123,7 +125,7 @@ impl Commands {
         Ok(if wait { self.wait(id) } else { self.find(id) }.unwrap_or_else(|| accepted(known, id)))
     }
 
-    /// As it is now.
+    /// Returns the current result of a command.
     pub fn find(&self, id: Uuid) -> Option<CommandResult> {
         self.list().iter().find(|result| result.id == id).cloned()
     }
@@ -132,7 +134,7 @@ impl Commands {
         self.list().clone()
     }
 
-    /// A new life of the node begins: only what is ordered from now on counts.
+    /// Drops completed commands, because a new life cycle of the node begins.
     pub fn forget(&self) {
         self.list().retain(|result| result.command_status == Status::Running);
     }
@@ -182,7 +184,7 @@ impl Commands {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<CommandResult>> {
-        // A panic while the lock was held leaves nothing half-done here.
+        // A panic while it was locked leaves no inconsistent state here.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,7 +199,7 @@ fn accepted(known: &Known, id: Uuid) -> CommandResult {
     }
 }
 
-/// How Ironic's agent spells that a command which ran on has no result.
+/// Returns the result of an asynchronous command without a result, as Ironic's own agent encodes it.
 fn nothing(name: &str) -> Value {
     serde_json::json!({ "result": format!("{name}: None") })
 }

@@ -1,4 +1,4 @@
-//! What the deploy interface `direct` hands over: an image for a whole disk, and a config drive.
+//! Arguments of the deploy interface `direct`: a whole-disk image and a config drive.
 
 use super::order::{self, Node, bad};
 use crate::allocation::{Allocation, BootOrder, Finish, Image};
@@ -15,37 +15,38 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use uuid::Uuid;
 
-/// As Ironic's own agent bounds a config drive.
+/// Size limit of a config drive, as in Ironic's own agent.
 const DRIVE_BYTES: u64 = 64 << 20;
 
-/// The smallest disk that is taken without a hint, as by Ironic's own agent.
+/// Minimum size of a root disk without hints, as in Ironic's own agent.
 const LEAST_BYTES: u64 = 4 << 30;
 
-/// Words of `image_info` that ask for what is not there. An image that they are about must not be installed in another way.
+/// Fields of `image_info` for unsupported features. An image that requires them must not be installed without.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),
-    ("proxies", "drophammer asks no proxy"),
+    ("proxies", "drophammer does not support a proxy"),
     ("oci_pull_secret", SECRETS),
 ];
-/// Words that a conductor sends with the image of a partition and no other one, with a value or without.
+/// Fields that a conductor sends only with a partition image, with or without a value.
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
-const PARTITION_IMAGE: &str = "drophammer writes whole disk images, and this is one of a partition: use an image of a disk, or custom-agent with a layout";
+const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
+    custom-agent with a layout";
 const SECRETS: &str = "drophammer sends no credentials with write_image";
 
-/// What proves an image, and how many digits it has. md5 proves nothing.
+/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 proves nothing.
 const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
 
-/// The formats that are written as they are told apart by their bytes.
+/// Supported disk formats, which are detected by content.
 const FORMATS: [&str; 2] = ["raw", "qcow2"];
 
-/// The image of `image_info`.
+/// Parses the image of `image_info`.
 ///
 /// # Errors
-/// It is none that can be written.
+/// Refuses an image that cannot be written.
 pub fn image(args: &Map<String, Value>) -> Result<Image> {
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
-        return Err(bad("write_image has no image_info"));
+        return Err(bad("write_image requires image_info"));
     };
     if let Some(word) = OF_PARTITIONS.iter().find(|word| info.contains_key(**word)) {
         return Err(bad(&format!("image_info.{word}: {PARTITION_IMAGE}")));
@@ -56,7 +57,7 @@ pub fn image(args: &Map<String, Value>) -> Result<Image> {
     }
     let text = |word: &str| given(word).and_then(Value::as_str).filter(|text| !text.is_empty());
     if let Some(other) = text("disk_format").filter(|format| !FORMATS.contains(format)) {
-        return Err(bad(&format!("image_info.disk_format: {} are known, found {other}", FORMATS.join(" and "))));
+        return Err(bad(&format!("image_info.disk_format: {other} is not supported; use {}", FORMATS.join(" or "))));
     }
     let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let Some(url) = urls.next().filter(|url| url.starts_with("http://") || url.starts_with("https://")) else {
@@ -67,7 +68,7 @@ pub fn image(args: &Map<String, Value>) -> Result<Image> {
     let digest = told.map(|(algorithm, value)| format!("{algorithm}:{value}"));
     let Some(digest) = digest.or_else(|| text("checksum").and_then(of_checksum)) else {
         return Err(bad(
-            "image_info has no sha256 and no sha512: set image_os_hash_algo and image_os_hash_value of the node",
+            "image_info has neither sha256 nor sha512; set image_os_hash_algo and image_os_hash_value of the node",
         ));
     };
     Ok(Image {
@@ -80,22 +81,22 @@ pub fn image(args: &Map<String, Value>) -> Result<Image> {
     })
 }
 
-/// By the number of its digits.
+/// Detects the algorithm of a checksum by its number of digits.
 fn of_checksum(text: &str) -> Option<String> {
     let (name, _) = HASHES.iter().find(|(_, digits)| *digits == text.len())?;
     text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| format!("{name}:{text}"))
 }
 
-/// What a request is made of: nothing but the image is said.
+/// Creates an allocation that contains only the image.
 pub fn allocation(image: Image) -> Allocation {
     let id = Uuid::new_v4().to_string();
     Allocation { id, image, role: "machine".to_owned(), boot_order: BootOrder::Disk, ..Allocation::default() }
 }
 
-/// The bytes of the config drive: gzip in base64, as a conductor sends it.
+/// Decodes the config drive, which a conductor sends as gzip in base64.
 ///
 /// # Errors
-/// It is something else, or too large.
+/// Refuses a drive in another format or over the size limit.
 pub fn drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
     let refuse = |why: &str| Err(bad(&format!("configdrive: {why}")));
     let within = args.get("image_info").and_then(|info| info.get("configdrive"));
@@ -105,22 +106,22 @@ pub fn drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
         Some(_) => return refuse("it must be gzip in base64"),
     };
     if text.starts_with("http://") || text.starts_with("https://") {
-        return refuse("drophammer does not fetch it from a URL: set [deploy] configdrive_use_object_store = false");
+        return refuse("drophammer does not fetch it from a URL; set [deploy] configdrive_use_object_store = false");
     }
     let packed: String = text.split_whitespace().collect();
     let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };
     let mut content = Vec::new();
     match MultiGzDecoder::new(packed.as_slice()).take(DRIVE_BYTES + 1).read_to_end(&mut content) {
         Err(error) => refuse(&format!("it is not gzip: {error}")),
-        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it has more than 64 MiB"),
+        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it is larger than 64 MiB"),
         Ok(_) => Ok(Some(content)),
     }
 }
 
-/// The disk that the node's `root_device` hints name; without them the smallest one of 4 GiB or more.
+/// Returns the disk that the node's `root_device` hints select, or without hints the smallest one of at least 4 GiB.
 ///
 /// # Errors
-/// None is left.
+/// Refuses if no disk matches.
 pub fn root_disk<'a>(node: &Node, inventory: &'a Inventory, skipped: &[KernelName]) -> Result<&'a Disk> {
     let hints = node.root_device();
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -182,15 +183,15 @@ mod tests {
         for (change, why) in [
             (
                 (|info| info["root_mb"] = json!(100)) as fn(&mut Value),
-                "image_info.root_mb: drophammer writes whole disk",
+                "image_info.root_mb: drophammer writes whole-disk",
             ),
-            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole disk"),
-            (|info| info["image_type"] = json!("partition"), "this is one of a partition"),
+            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole-disk"),
+            (|info| info["image_type"] = json!("partition"), "this is a partition image"),
             (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
-            (|info| info["disk_format"] = json!("vmdk"), "raw and qcow2 are known, found vmdk"),
+            (|info| info["disk_format"] = json!("vmdk"), "vmdk is not supported; use raw or qcow2"),
             (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
-            (|info| info["os_hash_algo"] = json!(null), "no sha256 and no sha512"),
-            (|info| info["os_hash_algo"] = json!("md5"), "no sha256 and no sha512"),
+            (|info| info["os_hash_algo"] = json!(null), "neither sha256 nor sha512"),
+            (|info| info["os_hash_algo"] = json!("md5"), "neither sha256 nor sha512"),
         ] {
             let error = image(change).unwrap_err();
             assert!(error.contains(why) && error.contains("nothing was written"), "{error}");
@@ -214,7 +215,7 @@ mod tests {
             (json!("http://swift/x"), "configdrive_use_object_store"),
             (json!("*"), "not base64"),
             (json!("aGVsbG8="), "not gzip"),
-            (json!(pack(&vec![0; 65 << 20])), "more than 64 MiB"),
+            (json!(pack(&vec![0; 65 << 20])), "larger than 64 MiB"),
         ] {
             assert!(drive(given).unwrap_err().contains(why), "{why}");
         }

@@ -1,4 +1,4 @@
-//! Which disks a step leaves alone, whatever it is told.
+//! Disks that steps must not touch, whatever their arguments.
 
 use super::order::{Node, bad};
 use crate::device::KernelName;
@@ -10,26 +10,26 @@ use crate::topology::{Match, Stack};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Disks that every step leaves alone: `skip_block_devices` of the node's properties, a list of hints. All disks that match
-/// one of them are meant, and all beneath an array that has the `volume_name`.
+/// Returns the disks that no step may touch: `skip_block_devices` of the node's properties, a list of hints. Each hint selects all matching
+/// disks; `volume_name` selects all disks of the array with that name.
 ///
 /// # Errors
-/// It cannot be told which disks are meant.
+/// Refuses if the list is malformed.
 pub fn skipped(node: &Node, inventory: &Inventory) -> Result<Vec<KernelName>> {
     let listed = match node.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(listed)) => listed,
-        Some(_) => return Err(bad("the node's skip_block_devices is no list")),
+        Some(_) => return Err(bad("the node's skip_block_devices must be a list")),
     };
     let mut skipped = BTreeSet::new();
     for (index, one) in listed.iter().enumerate() {
         let refuse = |why: &str| bad(&format!("the node's skip_block_devices[{index}]: {why}"));
         let Some(words) = one.as_object().filter(|words| !words.is_empty()) else {
-            return Err(refuse("it is no object with hints"));
+            return Err(refuse("it must be an object with hints"));
         };
         if let Some(name) = words.get("volume_name") {
             let Some(name) = name.as_str().filter(|_| words.len() == 1) else {
-                return Err(refuse("volume_name is a text, and stands alone"));
+                return Err(refuse("volume_name must be a string, and the only hint"));
             };
             let named = inventory.arrays.iter().filter(|array| array.name == name);
             skipped.extend(named.flat_map(|array| beneath(array, inventory)));
@@ -40,13 +40,13 @@ pub fn skipped(node: &Node, inventory: &Inventory) -> Result<Vec<KernelName>> {
         if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
             return Err(refuse(&format!("{hint}: {why}")));
         }
-        // A disk that is not there cannot be erased.
+        // A disk that is not connected cannot be erased.
         skipped.extend(hints::reported_candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()));
     }
     Ok(skipped.into_iter().collect())
 }
 
-/// What the node's owner wants to be left alone, a layout keeps: as if it said so itself.
+/// Marks skipped disks in the layout as preserved.
 pub fn keep(layout: &mut Layout, inventory: &Inventory, skipped: &[KernelName]) {
     let is_skipped = {
         let found = Match::new(layout, inventory);
@@ -58,6 +58,7 @@ pub fn keep(layout: &mut Layout, inventory: &Inventory, skipped: &[KernelName]) 
     }
 }
 
+/// Returns whether the disk is used by an array.
 pub fn is_below_an_array(inventory: &Inventory, disk: &Disk) -> bool {
     inventory.arrays.iter().any(|array| beneath(array, inventory).contains(&disk.name))
 }
@@ -109,12 +110,12 @@ mod tests {
             assert_eq!(skipped(listed).unwrap(), expected);
         }
         for (listed, why) in [
-            (json!("sda"), "no list"),
-            (json!(["sda"]), "skip_block_devices[0]: it is no object"),
-            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name is a text"),
-            (json!([{"volume_name": "data", "serial": "B"}]), "stands alone"),
+            (json!("sda"), "must be a list"),
+            (json!(["sda"]), "skip_block_devices[0]: it must be an object"),
+            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name must be a string"),
+            (json!([{"volume_name": "data", "serial": "B"}]), "the only hint"),
             (json!([{"colour": "red"}]), "colour"),
-            (json!([{}]), "no object with hints"),
+            (json!([{}]), "must be an object with hints"),
         ] {
             let error = skipped(listed.clone()).unwrap_err();
             assert!(error.contains(why) && error.contains("nothing was written"), "{listed}: {error}");

@@ -1,4 +1,4 @@
-//! The files of `inject_files`: those of the step, and those that the node's properties have for every time.
+//! Files of `inject_files`: those of the step and those of the node's properties.
 
 use super::order::{Node, bad};
 use crate::device::DevicePath;
@@ -13,32 +13,32 @@ use serde_json::{Map, Value};
 use std::io::Read;
 use std::time::Duration;
 
-/// A file that is fetched is not longer than this.
+/// Size limit of a downloaded file.
 const MOST: u64 = 16 << 20;
 
-/// A server may be silent for so long.
+/// Timeout of a silent server.
 const STALL: Duration = Duration::from_secs(30);
 
-/// The words of a file.
+/// Fields of a file.
 const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
 
-/// What a directory that is missing gets; another one is not known.
+/// Mode of created directories, which cannot be changed.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Where a file is to go.
+/// Destination of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Device(DevicePath),
-    /// Of the root disk.
+    /// Partition number on the root disk.
     Number(u32),
-    /// The filesystem with the marker of an installation.
+    /// Filesystem that contains the install marker.
     Installed,
 }
 
-/// Fetches the content of a file.
+/// Downloads a file.
 ///
 /// # Errors
-/// It cannot be had whole.
+/// Fails if it cannot be downloaded completely.
 pub fn fetched(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
     let answer = http::streaming_client(STALL)?.get(url).send().context(Phase::Control, || format!("fetch {url}"))?;
@@ -48,15 +48,15 @@ pub fn fetched(url: &str) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     answer.take(MOST + 1).read_to_end(&mut content).context(Phase::Control, || format!("fetch {url}"))?;
     if content.len() as u64 > MOST {
-        return Err(wrong("it has more than 16 MiB"));
+        return Err(wrong("it is larger than 16 MiB"));
     }
     Ok(content)
 }
 
-/// Each file with its place. `fetch` gets the content that is at a URL.
+/// Returns all files with their destinations. `fetch` downloads content.
 ///
 /// # Errors
-/// All files that cannot be put anywhere.
+/// Refuses with a list of all invalid files.
 pub fn read(
     node: &Node,
     args: &Map<String, Value>,
@@ -75,33 +75,33 @@ pub fn read(
                     }
                 }
             }
-            Some(_) => wrong.push(format!("{whose}: this is a list")),
+            Some(_) => wrong.push(format!("{whose}: must be a list")),
         }
     }
     if files.is_empty() && wrong.is_empty() {
-        wrong.push("no file is named, neither by the step nor by the node's inject_files".to_owned());
+        wrong.push("neither the step nor the node's inject_files lists a file".to_owned());
     }
     if wrong.is_empty() { Ok(files) } else { Err(bad(&wrong.join("; "))) }
 }
 
 fn file(value: &Value, fetch: &dyn Fn(&str) -> Result<Vec<u8>>) -> Result<(Place, InjectedFile), String> {
-    let fields = value.as_object().ok_or("a file is an object")?;
+    let fields = value.as_object().ok_or("a file must be an object")?;
     if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
-        return Err(format!("{other} is none of its words: {}", WORDS.join(", ")));
+        return Err(format!("unknown field {other}; supported are {}", WORDS.join(", ")));
     }
     let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
     let is_whole = path.starts_with('/') && !path.ends_with('/') && path.split('/').all(|part| part != "..");
     if !is_whole {
-        return Err(format!("path must be that of a file, from the root and without .., found {path:?}"));
+        return Err(format!("path must be an absolute path of a file without .., found {path:?}"));
     }
     if mode(fields.get("dirmode"), DIRECTORY_MODE)? != DIRECTORY_MODE {
-        return Err("dirmode: directories that are missing get 0755".to_owned());
+        return Err("dirmode: only 0755 is supported".to_owned());
     }
     let content = match (fields.get("content"), fields.get("deleted")) {
         (None | Some(Value::Null), Some(Value::Bool(true))) => None,
         (Some(Value::String(url)), None | Some(Value::Bool(false))) if url.contains("://") => {
             if !url.starts_with("http://") && !url.starts_with("https://") {
-                return Err(format!("content: http:// and https:// are fetched, found {url}"));
+                return Err(format!("content: only http:// and https:// are supported, found {url}"));
             }
             Some(fetch(url).map_err(|error| format!("content: {error}"))?)
         }
@@ -109,19 +109,19 @@ fn file(value: &Value, fetch: &dyn Fn(&str) -> Result<Vec<u8>>) -> Result<(Place
             let text: String = text.split_whitespace().collect();
             Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
         }
-        _ => return Err("a file has content as base64 or a URL, or deleted: true".to_owned()),
+        _ => return Err("a file requires content, as base64 or a URL, or deleted: true".to_owned()),
     };
     let who = |word: &str| match fields.get(word) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
         Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
-        Some(_) => Err(format!("{word} is a name or a number")),
+        Some(_) => Err(format!("{word} must be a name or a number")),
     };
     let (owner, group, mode) = (who("owner")?, who("group")?, mode(fields.get("mode"), 0o644)?);
     Ok((place(fields.get("partition"))?, InjectedFile { path: path.to_owned(), content, mode, owner, group }))
 }
 
-/// A text is octal, a number is what it is.
+/// Parses a mode: a string is octal, a number is used as it is.
 fn mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
     let mode = match value {
         None | Some(Value::Null) => Some(otherwise),
@@ -129,7 +129,7 @@ fn mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
         Some(Value::Number(number)) => number.as_u64().and_then(|number| number.try_into().ok()),
         Some(_) => None,
     };
-    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| "a mode is a text as 0644".to_owned())
+    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| "a mode must be a string such as 0644".to_owned())
 }
 
 fn place(value: Option<&Value>) -> Result<Place, String> {
@@ -139,7 +139,7 @@ fn place(value: Option<&Value>) -> Result<Place, String> {
         Some(other) => {
             let number =
                 other.as_u64().or_else(|| other.as_str()?.parse().ok()).and_then(|number| number.try_into().ok());
-            number.map(Place::Number).ok_or_else(|| "partition is a number or a device".to_owned())
+            number.map(Place::Number).ok_or_else(|| "partition must be a number or a device".to_owned())
         }
     }
 }
@@ -147,15 +147,17 @@ fn place(value: Option<&Value>) -> Result<Place, String> {
 /// Returns the filesystem of the newest installation of this node.
 ///
 /// # Errors
-/// There is none, or nothing proves which one is the newest.
+/// Refuses if there is none, or the newest one cannot be determined.
 pub fn installed(node: &Node, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
     let (devices, markers): (Vec<&DevicePath>, Vec<&Marker>) = ours.unzip();
     let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
     newest.ok_or_else(|| match devices.is_empty() {
-        true => bad("no disk has an installation of this node by drophammer, so a file must say its partition: a number or a device"),
-        false => bad("the disks have several installations of this node, and none lists the others as replaced, so a file must specify its partition: a number or a device"),
+        true => bad("no disk contains an installation of this node by drophammer, so a file must specify its partition: a number or a \
+            device"),
+        false => bad("the disks contain several installations of this node, and none lists the others as replaced, so a file must specify \
+            its partition: a number or a device"),
     })
 }
 
@@ -194,19 +196,19 @@ mod tests {
             super::read(&Node(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
         };
         for (file, why) in [
-            (json!(7), "a file is an object"),
-            (json!({"path": "etc/a", "content": ""}), "path must be that of a file"),
+            (json!(7), "a file must be an object"),
+            (json!({"path": "etc/a", "content": ""}), "path must be an absolute path"),
             (json!({"path": "/a/../b", "content": ""}), "without .."),
-            (json!({"path": "/a", "content": "", "colour": 1}), "colour is none of its words"),
+            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field colour"),
             (json!({"path": "/a"}), "or deleted: true"),
             (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
             (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
-            (json!({"path": "/a", "content": "ftp://h/a"}), "http:// and https:// are fetched, found ftp"),
+            (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
-            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode is a text"),
-            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "get 0755"),
-            (json!({"path": "/a", "content": "", "partition": "x"}), "partition is a number"),
-            (json!({"path": "/a", "content": "", "owner": []}), "owner is a name"),
+            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
+            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "only 0755"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "partition must be a number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "owner must be a name"),
         ] {
             let error = read(json!([{"path": "/good", "content": ""}, file]));
             assert!(
@@ -214,10 +216,12 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(read(json!([])).contains("no file is named"));
-        assert!(read(json!({})).contains("this is a list"));
+        assert!(read(json!([])).contains("lists a file"));
+        assert!(read(json!({})).contains("must be a list"));
         let inventory = Inventory::default();
-        assert!(installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must say its partition"));
+        assert!(
+            installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must specify its partition")
+        );
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
             _ => Act::default(),
         });
         assert_eq!(fetched(&server.url("whole")).unwrap(), b"hello");
-        for (path, why) in [("long", "more than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
+        for (path, why) in [("long", "larger than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
             let error = fetched(&server.url(path)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

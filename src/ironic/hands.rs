@@ -1,4 +1,4 @@
-//! What steps do to the machine. Tests have other hands, which touch nothing.
+//! Actions of steps on the machine. Tests use a simulation, which touches nothing.
 
 use super::{files, logs, rescue};
 use crate::allocation::Allocation;
@@ -17,42 +17,44 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Executor of steps.
 pub trait Hands: Send + Sync {
-    /// Lets go of all that an earlier step holds, and looks at the machine. Waits for the disks of the layout, and opens what a
-    /// reinstall keeps encrypted; the allocation gets the ramdisk's own key.
+    /// Releases everything that an earlier step holds, and takes the inventory. Waits for the disks of the layout and unlocks what a
+    /// reinstall preserves; the allocation receives the ramdisk's own key.
     ///
     /// # Errors
-    /// A tool is missing, or what is there cannot be read.
+    /// Fails if a tool is missing or the inventory cannot be taken.
     fn begin(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory>;
 
-    /// Runs the stages of a part of a plan, after those of the parts before it.
+    /// Runs the stages of a part of a plan, after those of previous parts.
     ///
     /// # Errors
-    /// The first stage that fails. All was let go of then, and what was half made boots nothing.
+    /// Fails at the first stage that fails. Everything has been released then, and a partial installation is not bootable.
     fn run(&self, part: &Plan) -> Result<Done>;
 
-    /// Lets go of everything. What is not `whole` boots nothing after that.
+    /// Releases everything. An installation that is not `whole` is made unbootable.
     fn leave(&self, whole: bool);
 
+    /// Flushes all filesystems.
     fn sync(&self);
 
-    /// Lets a person in who has the password of this hash.
+    /// Enables logins with the password of this hash.
     ///
     /// # Errors
-    /// Nobody can log in.
+    /// Fails if logins cannot be enabled.
     fn rescue(&self, hash: &str) -> Result<()>;
 
-    /// The content of a file that a conductor names by its URL.
+    /// Downloads a file.
     ///
     /// # Errors
-    /// It cannot be had whole.
+    /// Fails if it cannot be downloaded completely.
     fn fetch(&self, url: &str) -> Result<Vec<u8>>;
 
-    /// For people, by name.
+    /// Returns the logs, by file name.
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)>;
 }
 
-/// Those that work.
+/// Executor on the real machine.
 pub struct Metal {
     settings: Settings,
     control: Arc<dyn Control>,
@@ -92,7 +94,7 @@ impl Hands for Metal {
             return ready::assembled_inventory();
         };
         opened::read_key(layout, allocation)?;
-        // Nobody stands at the console of a machine that a conductor drives.
+        // The console of a machine that Ironic controls is unattended.
         let mut nobody = |_: &str, _| Ok(None);
         let mut open = |inventory: &Inventory| opened::open(layout, inventory, allocation, &mut nobody);
         ready::assembled_and(Some(&mut open))
@@ -123,7 +125,7 @@ impl Hands for Metal {
     }
 }
 
-/// Nobody is asked: the conductor has ordered the step, and reads its result.
+/// Control plane that ignores all events: the conductor ordered the step, and reads its result.
 struct Silent;
 
 impl Control for Silent {

@@ -1,4 +1,4 @@
-//! The inventory in the shape of Ironic's own agent, made from ours.
+//! Inventory in the format of Ironic's own agent.
 
 use crate::inventory::{Cpu, Disk, Firmware, Inventory, Nic};
 use crate::machine_identity::{is_controller_driver, usable_mac};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The first address of each kind, by network card.
+/// First IPv4 and IPv6 address by network interface.
 pub type Addresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
-/// Those that the kernel has now; loopback and link-local ones lead nobody here.
+/// Returns the current addresses except loopback and link-local ones, at which this machine is not reachable.
 pub fn addresses() -> Addresses {
     let mut found = Addresses::new();
     for one in getifaddrs().into_iter().flatten() {
@@ -27,7 +27,7 @@ pub fn addresses() -> Addresses {
     found
 }
 
-/// What an inspection is told. `boot_mac` is the card that the machine was booted through.
+/// Returns the report of an inspection. `boot_mac` is the MAC of the boot interface.
 pub fn inspected(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
     let root = root_disk(inventory).map(disk);
     json!({
@@ -39,7 +39,7 @@ pub fn inspected(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<
     })
 }
 
-/// What Ironic's agent calls the inventory.
+/// Returns the inventory.
 pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
     let system = &inventory.system;
     let threads: u32 = inventory.cpus.iter().map(|cpu| cpu.threads).sum();
@@ -75,8 +75,8 @@ pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) 
     })
 }
 
-/// Returns the MACs that a lookup asks for: that of the boot first. The NIC of a management controller has the same MAC on all machines
-/// of some models, and would find several nodes: it counts if the machine has no other.
+/// Returns the MACs for a lookup, that of the boot interface first. The NIC of a BMC has the same MAC on all machines of some models and
+/// would match several nodes, so it is used only if there is no other.
 pub fn macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
         let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());
@@ -127,7 +127,7 @@ fn disk(disk: &Disk) -> Value {
     })
 }
 
-/// Which disk Ironic's agent takes without hints: the smallest of 4 GiB at least, by its name where two are equal.
+/// Returns the disk that Ironic's agent selects without hints: the smallest of at least 4 GiB, then by name.
 fn root_disk(inventory: &Inventory) -> Option<&Disk> {
     let large = inventory.disks.iter().filter(|disk| disk.size_bytes >= 4 << 30);
     large.min_by(|a, b| (a.size_bytes, a.device.as_str()).cmp(&(b.size_bytes, b.device.as_str())))

@@ -1,6 +1,6 @@
-//! A real Ironic judges the agent: `scripts/ironic` installs it, and runs this.
+//! Conformance test against a real Ironic: `scripts/ironic` installs it, and runs this.
 //!
-//! The machines are of paper. Those of QEMU are in `scripts/ironic.d`.
+//! The machines are simulated. Virtual machines are in `scripts/ironic.d`.
 
 mod conductor;
 mod more;
@@ -23,7 +23,7 @@ const SCENARIOS: [(&str, Scenario); 19] = [
     ("a layout that does not fit", refused_layout),
     ("an unknown step", unknown_step),
     ("an argument that was not declared", undeclared_argument),
-    ("strangers with wrong tokens, and one that speaks TLS 1.2 only", wrong_token),
+    ("clients with wrong tokens, and one that speaks only TLS 1.2", wrong_token),
     ("a deploy on arrays, raid.apply_configuration", deploy_on_arrays),
     ("a deploy on arrays, in the words of the proposal", deploy_on_arrays_of_the_proposal),
     ("arrays by a cleaning by hand", arrays_by_cleaning),

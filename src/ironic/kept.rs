@@ -1,4 +1,4 @@
-//! What the conductor and the agent have agreed on in this boot. It outlives an agent that is started again, and no boot.
+//! State of this boot that conductor and agent share. It survives a restart of the agent, but not a reboot.
 
 use crate::error::{Context, Phase, Result};
 use serde::de::DeserializeOwned;
@@ -8,49 +8,51 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// In memory.
+/// Directory in memory.
 pub const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
 
-/// What opens the agent: a conductor hands it out once.
+/// Token for requests to the agent, which a conductor issues once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     pub node: String,
     pub token: String,
 }
 
-/// That of this node, if an earlier agent of this boot has kept it.
+/// Returns the token for this node, if an earlier agent of this boot stored it.
 pub fn token(directory: &Path, node: &str) -> Option<String> {
     read::<Token>(directory, TOKEN).filter(|kept| kept.node == node).map(|kept| kept.token)
 }
 
+/// Stores the token.
+///
 /// # Errors
-/// It cannot be written.
+/// Fails if it cannot be written.
 pub fn keep_token(directory: &Path, token: &Token) -> Result<()> {
     write(directory, TOKEN, token)
 }
 
-/// Nothing where there is none, or a damaged one.
+/// Reads a value. Returns `None` if the file is missing or damaged.
 pub fn read<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T> {
     serde_json::from_slice(&fs::read(directory.join(name)).ok()?).ok()
 }
 
-/// For root alone.
+/// Writes a value, readable only by root.
 ///
 /// # Errors
-/// It cannot be written.
+/// Fails if it cannot be written.
 pub fn write(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let write = || {
         fs::create_dir_all(directory)?;
-        // Whoever could open one that lies there already reads what is written to it now.
+        // A process that opened an existing file could read the new contents.
         let _ = fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(value)?)?;
         fs::rename(&new, &path)
     };
-    write().context(Phase::Control, || format!("keep {} for this boot", path.display()))
+    write().context(Phase::Control, || format!("write {}", path.display()))
 }
 
 #[cfg(test)]

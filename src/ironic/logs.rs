@@ -1,4 +1,4 @@
-//! `collect_system_logs`: what a person wants to see of a machine that has failed, as one archive.
+//! `collect_system_logs`: logs of a failed machine, as one archive.
 
 use crate::error::{Context, Phase, Result};
 use base64::Engine;
@@ -11,16 +11,16 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The agent's own lines are kept up to this; older ones go.
+/// Size limit of the agent's own log; older lines are dropped.
 const OWN_BYTES: usize = 1 << 20;
 
-/// The kernel's log is read up to this.
+/// Size limit of the kernel log.
 const KERNEL_BYTES: usize = 4 << 20;
 
-/// Longer than any record (Documentation/ABI/testing/dev-kmsg).
+/// Size of the buffer for a record, larger than any record (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
-/// What the steps have said.
+/// Log of the steps.
 #[derive(Default)]
 pub struct Journal(Mutex<(VecDeque<String>, usize)>);
 
@@ -45,10 +45,10 @@ impl Journal {
     }
 }
 
-/// Files by name as base64 of a tar that is compressed, which is how they travel.
+/// Packs files into a compressed tar in base64, the transfer format.
 ///
 /// # Errors
-/// There is no memory for it.
+/// Fails if there is not enough memory.
 pub fn archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     let pack = || {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
@@ -63,7 +63,7 @@ pub fn archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     Ok(STANDARD.encode(pack().context(Phase::Control, || "pack the logs")?))
 }
 
-/// The kernel's log as it is now; empty where it may not be read.
+/// Returns the current kernel log, or nothing if it is not readable.
 pub fn kernel() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();
@@ -73,7 +73,7 @@ pub fn kernel() -> Vec<u8> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => text.extend_from_slice(&record[..length]),
-            // This record was overwritten before it was read. The next read gets the next record.
+            // The record was overwritten before it was read. The next read returns the next record.
             Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => break,

@@ -1,4 +1,4 @@
-//! Which node is this machine? Asked with the patience of Ironic's own agent.
+//! Lookup of the node of this machine, with the retries of Ironic's own agent.
 
 use super::api::{Node, Told};
 use crate::error::{Error, Phase, Result};
@@ -7,12 +7,12 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// A node is locked for seconds, right after its power was switched on.
+/// Delays while the node is locked, which takes seconds after its power was switched on.
 const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
 
-/// How often, and how long until now, this machine has asked in vain.
+/// Retry state of a lookup.
 pub struct Patience {
-    /// None: for ever.
+    /// Time limit, or `None` for unlimited retries.
     limit: Option<Duration>,
     pause: Duration,
     locked: usize,
@@ -24,14 +24,15 @@ impl Patience {
         Patience { limit, pause: FIRST, locked: 0, said: String::new() }
     }
 
-    /// How long to wait before the next attempt. `say` hears why, when that is news. `chance` lies between 0 and 1.
+    /// Returns the delay before the next attempt. Calls `say` with the reason if it has changed. `chance` is a random number between 0 and
+    /// 1.
     ///
     /// # Errors
-    /// The patience is over.
+    /// Fails if the time limit is exceeded.
     pub fn after<T>(&mut self, told: &Told<T>, elapsed: Duration, chance: f64, say: &dyn Fn(&str)) -> Result<Duration> {
         let why = match told {
             Told::Yes(_) => String::new(),
-            Told::Unknown => "Ironic knows no node with these MACs that expects an agent now (404)".to_owned(),
+            Told::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
             Told::Locked => "the node is locked (409)".to_owned(),
             Told::Refused(error) | Told::Away(error) => error.to_string(),
         };
@@ -49,7 +50,7 @@ impl Patience {
         };
         match self.limit {
             Some(limit) if elapsed + pause > limit => {
-                let message = format!("Ironic did not take this machine within {} s: {}", limit.as_secs(), self.said);
+                let message = format!("Ironic did not accept this machine within {} s: {}", limit.as_secs(), self.said);
                 Err(Error::new(Phase::Control, message))
             }
             _ => Ok(pause),
@@ -57,16 +58,16 @@ impl Patience {
     }
 }
 
-/// The token that goes with the node: the one that was handed out now, else one of this boot.
+/// Returns the token of the node: the one just issued, or else the stored one of this boot.
 ///
 /// # Errors
-/// It was handed out to somebody else.
+/// Refuses if the token was issued to another client.
 pub fn token(node: &Node, kept: Option<String>) -> Result<String> {
     node.token.clone().or(kept).ok_or_else(|| {
         let message = format!(
-            "Ironic has handed out the token of node {} already, and nobody has kept it here: an agent was started twice in this \
-             boot, or somebody else has looked the node up. Abort what the node is doing and begin it again: each power cycle has \
-             a token of its own",
+            "Ironic has issued the token of node {} already, and it is not stored here: an agent was started twice in this boot, or \
+             another client has looked up the node. Abort the operation of the node and start it again; each power cycle has a new \
+             token",
             node.uuid
         );
         Error::refusal(Phase::Control, message)
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
         assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(error.unwrap().contains("within 600 s: Ironic knows no node"));
+        assert!(error.unwrap().contains("within 600 s: Ironic found no node"));
     }
 
     #[test]

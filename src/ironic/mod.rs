@@ -1,7 +1,7 @@
-//! A conductor of Ironic is in charge, and asks: the agent looks up who it is, says that it is alive, and does what is ordered over
-//! HTTPS, one step after the other. What goes over the wire is that of ironic-python-agent.
+//! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS, one at a time. The
+//! protocol is that of ironic-python-agent.
 //!
-//! The steps are in `steps`; what they do to the machine goes through `hands` and nothing else.
+//! The steps are in `steps`; they act on the machine only through `hands`.
 
 mod api;
 mod certificate;
@@ -40,47 +40,47 @@ use std::thread;
 use std::time::{Duration, Instant};
 use work::Worker;
 
-/// Between two heartbeats lie this long at least, however often one is asked for.
+/// Minimum interval between heartbeats.
 const GAP: Duration = Duration::from_secs(5);
 
-/// So many heartbeats follow a command's end sooner than others, each after twice the pause: a conductor that is busy with the node
-/// takes one, says so, and does not look at the result.
+/// Number of early heartbeats after the end of a command, each after twice the delay. A conductor that is busy with the node accepts a
+/// heartbeat without looking at the result.
 const HURRIED: u32 = 5;
 
-/// The answer to a command that ends the agent gets so long.
+/// Time to send the response to a command that ends the agent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// What the machine does when the agent has ended.
+/// Action of the machine after the agent ends.
 #[derive(Debug)]
 pub enum Next {
     BootAgain,
-    /// Logins are offered until the conductor cuts the power.
+    /// Offers logins until the conductor switches the power off.
     Rescue,
 }
 
-/// What the server has to tell the loop of heartbeats.
+/// Message from the server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signal {
-    /// A command has ended: the conductor looks at its result when it hears a heartbeat.
+    /// A command has ended. The conductor reads its result at the next heartbeat.
     Beat,
     End(Ending),
 }
 
-/// How the conductor wants the agent to end.
+/// End of the agent, as ordered by the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     PowerOff,
     Reboot,
-    /// Stay on with its network, for a person who logs in.
+    /// Stay on with network, for logins.
     Rescue,
-    /// Stay on, and take no orders any more.
+    /// Stay on, and accept no further commands.
     Lockdown,
 }
 
-/// Serves the conductor until the power goes.
+/// Serves the conductor until the machine is switched off.
 ///
 /// # Errors
-/// Ironic does not take this machine within its patience. The machine waits for a person.
+/// Fails if Ironic does not accept this machine within the time limit. The machine then waits at its console.
 pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) -> Result<Next> {
     let hands = Arc::new(Metal::new(settings));
     let agent = Agent { conductor, inventory, directory: Path::new(kept::DIRECTORY), gap: GAP };
@@ -91,12 +91,12 @@ pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) ->
         Ending::Rescue => Ok(Next::Rescue),
         Ending::PowerOff => {
             nix::unistd::sync();
-            match reboot(RebootMode::RB_POWER_OFF).context(Phase::Boot, || "switch the power off")? {}
+            match reboot(RebootMode::RB_POWER_OFF).context(Phase::Boot, || "power off")? {}
         }
         Ending::Lockdown => {
             crate::boot::net::all_down();
             stdout::say(
-                "the conductor has locked this machine: its network is down, and it waits for the power to be cut",
+                "the conductor has locked this machine down: its network is disabled, and it waits to be powered off",
             );
             loop {
                 thread::park();
@@ -105,10 +105,11 @@ pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) ->
     }
 }
 
+/// Agent of one boot.
 struct Agent<'a> {
     conductor: &'a Conductor,
     inventory: &'a Inventory,
-    /// For what this boot must remember.
+    /// Directory of the state of this boot.
     directory: &'a Path,
     gap: Duration,
 }
@@ -123,7 +124,7 @@ impl Agent<'_> {
         let routes = Arc::new(Routes::new(commands.clone()));
         let inspected = self.inspect(&api)?;
         if conductor.api.is_empty() {
-            stdout::say("the inventory was taken; the power is Ironic's to switch now");
+            stdout::say("the inventory was accepted; waiting for Ironic to power off this machine");
             return self.wait_for_power(&heard);
         }
         let address = self.address(&api)?;
@@ -139,7 +140,7 @@ impl Agent<'_> {
         loop {
             let token = self.token(&node)?;
             routes.trust(&token);
-            stdout::say(&format!("this machine is node {}; the conductor reaches it at {callback_url}", node.uuid));
+            stdout::say(&format!("this machine is node {}, reachable for the conductor at {callback_url}", node.uuid));
             let heartbeat = Heartbeat {
                 callback_url: callback_url.clone(),
                 agent_token: token.clone(),
@@ -148,7 +149,7 @@ impl Agent<'_> {
             };
             match self.beat(&api, &node, &heartbeat, &heard) {
                 Some(ending) => return Ok(ending),
-                // After cleaning, inspection and a deploy the conductor forgets the agent, and cuts the power as a rule.
+                // After cleaning, inspection and a deploy, the conductor forgets the agent, and usually switches the power off.
                 None => {
                     let next = self.look_up(&api, None)?;
                     if next.token.as_ref().is_some_and(|new| *new != token) {
@@ -161,7 +162,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Sends heartbeats until an end is asked for; nothing when the conductor does not take them any more.
+    /// Sends heartbeats until an end is ordered. Returns `None` if the conductor no longer accepts them.
     fn beat(&self, api: &Api, node: &Node, heartbeat: &Heartbeat, heard: &Receiver<Signal>) -> Option<Ending> {
         let (mut said, mut hurried) = (String::new(), HURRIED);
         loop {
@@ -174,10 +175,10 @@ impl Agent<'_> {
                 Told::Yes(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
                 Told::Locked => (self.soon(), String::new()),
                 Told::Away(error) => (self.soon(), error.to_string()),
-                Told::Unknown => (self.soon(), "Ironic does not know the node any more (404)".to_owned()),
+                Told::Unknown => (self.soon(), "Ironic no longer has the node (404)".to_owned()),
                 Told::Refused(error) => {
                     stdout::say(&error.to_string());
-                    // What has ended meanwhile ends here: nobody reads its result.
+                    // A command that ends the agent takes effect, although its result will not be read.
                     return ending_within(heard, self.soon());
                 }
             };
@@ -194,13 +195,13 @@ impl Agent<'_> {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // The worker lives as long as this does.
+                // Cannot happen: the worker outlives this loop.
                 Err(RecvTimeoutError::Disconnected) => return Some(Ending::Reboot),
             }
         }
     }
 
-    /// A pause after an error, or while the node is locked.
+    /// Returns the delay after an error, or while the node is locked.
     fn soon(&self) -> Duration {
         self.gap.mul_f64(1.0 + fastrand::f64())
     }
@@ -208,7 +209,7 @@ impl Agent<'_> {
     fn look_up(&self, api: &Api, limit: Option<Duration>) -> Result<Node> {
         let macs = inventory::macs(self.inventory, self.conductor.boot_mac.as_deref());
         if macs.is_empty() {
-            return Err(Error::new(Phase::Control, "this machine has no network card with a MAC to look it up by"));
+            return Err(Error::new(Phase::Control, "this machine lacks a network interface with a MAC for the lookup"));
         }
         stdout::say(&format!("asking Ironic which node has {}", macs.join(", ")));
         patiently(limit, || api.lookup(&macs))
@@ -225,7 +226,7 @@ impl Agent<'_> {
         patiently(Some(self.conductor.lookup), || api.inspected(callbacks, &found))
     }
 
-    /// An inspection ends without a word.
+    /// Waits for the power off, without a message, after an inspection.
     fn wait_for_power(&self, heard: &Receiver<Signal>) -> Result<Ending> {
         loop {
             match heard.recv() {
@@ -236,7 +237,7 @@ impl Agent<'_> {
         }
     }
 
-    /// That of this boot.
+    /// Returns the token of this boot, and stores it.
     fn token(&self, node: &Node) -> Result<String> {
         let told = self.conductor.token.clone();
         let token = lookup::token(node, told.or_else(|| kept::token(self.directory, &node.uuid)))?;
@@ -244,7 +245,7 @@ impl Agent<'_> {
         Ok(token)
     }
 
-    /// Where the conductor reaches this machine: as it was told, else where the way to Ironic begins.
+    /// Returns the address for the conductor: the configured one, or else the source address of the route to Ironic.
     fn address(&self, api: &Api) -> Result<IpAddr> {
         if let Some(address) = self.conductor.advertise_host {
             return Ok(address);
@@ -257,11 +258,11 @@ impl Agent<'_> {
             }
         }
         let why = why.unwrap_or_else(|| std::io::ErrorKind::NotFound.into());
-        Err(Error::with_source(Phase::Control, "no way leads from this machine to Ironic", why))
+        Err(Error::with_source(Phase::Control, "no route from this machine to Ironic", why))
     }
 }
 
-/// Nothing is sent: the kernel only says which address it would use.
+/// Returns the source address of the route to a host, without sending anything.
 fn way_to(place: &(String, u16)) -> std::io::Result<IpAddr> {
     use std::net::{Ipv4Addr, Ipv6Addr, ToSocketAddrs};
     let mut why = std::io::ErrorKind::NotFound.into();
@@ -287,7 +288,7 @@ fn patiently<T>(limit: Option<Duration>, mut ask: impl FnMut() -> Told<T>) -> Re
     }
 }
 
-/// An end that is asked for within this time. Beats are dropped: one follows anyway.
+/// Returns an end that is ordered within this time. Drops beats, since a heartbeat follows anyway.
 fn ending_within(heard: &Receiver<Signal>, time: Duration) -> Option<Ending> {
     let end = Instant::now() + time;
     loop {

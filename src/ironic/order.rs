@@ -1,4 +1,4 @@
-//! What a deploy step is told: its arguments and the node, made into a layout and an allocation of ours.
+//! Conversion of a deploy step's arguments and node to a layout and an allocation.
 
 use crate::allocation::{Allocation, BootOrder, Image, Order};
 use crate::error::{Error, Phase, Result};
@@ -11,23 +11,23 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// The words of an object `image`.
+/// Fields of the object `image`.
 const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
 
-/// What a conductor masks.
+/// Placeholder for values that a conductor masks.
 const MASKED: &str = "******";
 
-/// The node, as it comes with each step.
+/// Node, as sent with each step.
 pub struct Node<'a>(pub &'a Map<String, Value>);
 
-/// What is asked for, beside the layout.
+/// Requested operation, in addition to the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Install,
     Reinstall {
         without_marker: bool,
     },
-    /// The order does not say. It depends on what is on the disks.
+    /// Not specified: it depends on the contents of the disks.
     Unsaid,
 }
 
@@ -40,18 +40,18 @@ impl Node<'_> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What `raid.create_configuration` of a cleaning makes: without what the conductor was told to leave out, where it says so.
+    /// Returns the arrays that `raid.create_configuration` of a cleaning creates: the conductor's filtered configuration, if there is one.
     ///
     /// # Errors
-    /// The node has none.
+    /// Refuses if the node has no configuration.
     pub fn target_raid_config(&self) -> Result<&Value> {
         let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
         let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
         let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
-        found.ok_or_else(|| bad("the node has no target_raid_config"))
+        found.ok_or_else(|| bad("the node lacks a target_raid_config"))
     }
 
-    /// Hints at the disk for an image. The instance's go before the machine's.
+    /// Returns the hints for the root disk. Those of the instance have precedence over those of the machine.
     pub fn root_device(&self) -> Option<&Map<String, Value>> {
         let of_machine = || self.0.get("properties")?.get("root_device");
         self.instance("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
@@ -62,44 +62,50 @@ impl Node<'_> {
     }
 }
 
+/// Parses the argument `layout`.
+///
 /// # Errors
-/// All that is wrong with it.
+/// Refuses with a list of all problems.
 pub fn layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
-        return Err(Error::refusal(Phase::Layout, "the step has no argument layout: nothing was written"));
+        return Err(Error::refusal(Phase::Layout, "the step requires the argument layout; nothing was written"));
     };
     layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
         let lines = problem::lines(&problems);
-        Error::refusal(Phase::Layout, format!("the layout cannot be used, nothing was written:\n{lines}"))
+        Error::refusal(Phase::Layout, format!("invalid layout; nothing was written:\n{lines}"))
     })
 }
 
-/// The arrays that this step of the catalogue is told to make.
+/// Parses the arrays in the arguments of a step.
 ///
 /// # Errors
-/// All that is wrong with them.
+/// Refuses with a list of all problems.
 pub fn arrays(step: &str, args: &Map<String, Value>) -> Result<Config> {
     raid::of_step(step, args).map_err(|problems| {
         let lines = problem::lines(&problems);
-        Error::refusal(Phase::Plan, format!("these arrays cannot be made, nothing was written:\n{lines}"))
+        Error::refusal(Phase::Plan, format!("invalid arrays; nothing was written:\n{lines}"))
     })
 }
 
+/// Parses the arguments `mode` and `without_marker`.
+///
 /// # Errors
-/// The words contradict each other, or are none.
+/// Refuses if they are invalid or contradict each other.
 pub fn wish(args: &Map<String, Value>) -> Result<Wish> {
     let without_marker = flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
         None if !without_marker => Ok(Wish::Unsaid),
         Some(Some("install")) if !without_marker => Ok(Wish::Install),
         Some(Some("reinstall")) => Ok(Wish::Reinstall { without_marker }),
-        None | Some(Some("install")) => Err(bad("without_marker goes with mode reinstall")),
+        None | Some(Some("install")) => Err(bad("without_marker requires mode reinstall")),
         Some(_) => Err(bad("mode must be install or reinstall")),
     }
 }
 
+/// Parses an optional boolean argument.
+///
 /// # Errors
-/// It is neither true nor false.
+/// Refuses a value that is not a boolean.
 pub fn flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
     match args.get(name) {
         None | Some(Value::Null) => Ok(false),
@@ -108,10 +114,10 @@ pub fn flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
     }
 }
 
-/// The allocation that the node and the arguments make. Its image is empty where nobody names one.
+/// Creates the allocation from the node and the arguments. Its image is empty if neither specifies one.
 ///
 /// # Errors
-/// All that cannot be used.
+/// Refuses with a list of all problems.
 pub fn allocation(node: &Node, args: &Map<String, Value>) -> Result<Allocation> {
     let mut problems = Vec::new();
     let mut note = |problem: Problem| problems.push(problem);
@@ -121,7 +127,7 @@ pub fn allocation(node: &Node, args: &Map<String, Value>) -> Result<Allocation> 
     });
     let erase = args.get("erase").map_or(Ok(Erase::default()), |erase| serde_json::from_value(erase.clone()));
     let erase = erase.unwrap_or_else(|_| {
-        note(Problem::new("erase", "it must be quick, secure or none"));
+        note(Problem::new("erase", "must be quick, secure or none"));
         Erase::default()
     });
     let drive = config_drive(node).unwrap_or_else(|problem| {
@@ -135,12 +141,12 @@ pub fn allocation(node: &Node, args: &Map<String, Value>) -> Result<Allocation> 
     if links.as_array().is_some_and(|links| !links.is_empty()) {
         note(Problem::new(
             "configdrive.network_data",
-            "drophammer does not read this format: leave it out, and give the image its network by user_data or DHCP",
+            "this format is not supported; remove it, and configure the network of the image by user_data or DHCP",
         ));
     }
     if !problems.is_empty() {
         let lines = problem::lines(&problems);
-        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned, nothing was written:\n{lines}")));
+        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned; nothing was written:\n{lines}")));
     }
     Ok(Allocation {
         id: Uuid::new_v4().to_string(),
@@ -151,13 +157,14 @@ pub fn allocation(node: &Node, args: &Map<String, Value>) -> Result<Allocation> 
         ssh_pub_keys: public_keys(&drive["meta_data"]["public_keys"]),
         user_data: user_data(&drive["user_data"]),
         erase,
-        // As Ironic's own agent: a conductor switches the power, and the firmware has no order to go over the network.
+        // As in Ironic's own agent: the conductor sets the boot device before it switches the power on, so the firmware's boot order does
+        // not start with the network.
         boot_order: BootOrder::Disk,
         ..Allocation::default()
     })
 }
 
-/// A reinstall of what the marker on the disks says.
+/// Turns the allocation into a reinstall of the installation whose marker is on the disks.
 pub fn reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
     let id = std::mem::replace(&mut allocation.id, marked);
     let (attempt, attempts) = (1, 1);
@@ -165,18 +172,18 @@ pub fn reinstall(allocation: &mut Allocation, marked: String, without_marker: bo
     allocation.order = Some(Order { id, attempt, attempts, without_marker, ..Order::default() });
 }
 
-/// That of the arguments, else the node's.
+/// Returns the image of the arguments, or else that of the node.
 ///
 /// # Errors
-/// It cannot be used.
+/// Fails if it is invalid.
 pub fn image(node: &Node, args: &Map<String, Value>) -> Result<Option<Image>, Problem> {
     let bad = |why: String| Problem::new("image", why);
     let words = match args.get("image") {
         Some(Value::String(url)) => json!({ "url": url }),
         Some(Value::Object(words)) => {
-            // A digest that is spelt wrong must not be none.
+            // A misspelled digest must not be ignored.
             if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
-                return Err(bad(format!("{other} is none of its words: {}", IMAGE_WORDS.join(", "))));
+                return Err(bad(format!("unknown field {other}; supported are {}", IMAGE_WORDS.join(", "))));
             }
             Value::Object(words.clone())
         }
@@ -184,10 +191,10 @@ pub fn image(node: &Node, args: &Map<String, Value>) -> Result<Option<Image>, Pr
             Some(words) => words,
             None => return Ok(None),
         },
-        Some(_) => return Err(bad("it must be a URL, or an object with one".to_owned())),
+        Some(_) => return Err(bad("must be a URL, or an object with a URL".to_owned())),
     };
     let Some(url) = words["url"].as_str().filter(|url| url.contains("://")) else {
-        return Err(bad(format!("its url must be http://, https://, oci:// or file:///PATH, found {}", words["url"])));
+        return Err(bad(format!("url must be http://, https://, oci:// or file:///PATH, found {}", words["url"])));
     };
     let mut words = words.clone();
     if words["id"].as_str().is_none_or(str::is_empty) {
@@ -205,7 +212,7 @@ fn of_node(node: &Node) -> Option<Value> {
     Some(json!({ "url": url, "digest": digest }))
 }
 
-/// `debian-12.0.20261101` of `http://h/debian-12.0.20261101.tar.zst?x`.
+/// Returns the name of an image, such as `debian-12.0.20261101` for `http://h/debian-12.0.20261101.tar.zst?x`.
 pub fn name_of(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let mut name = path.rsplit('/').next().unwrap_or(path);
@@ -215,20 +222,22 @@ pub fn name_of(url: &str) -> String {
     name.to_owned()
 }
 
+/// Returns the config drive of the node.
+///
 /// # Errors
-/// It is one that only a partition of its own could carry.
+/// Fails if the config drive is an image, which would require a partition of its own.
 fn config_drive(node: &Node) -> Result<Value, Problem> {
     match node.instance("configdrive") {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "drophammer reads a config drive that is given as JSON (meta_data, user_data), and makes no partition of one that is an image";
+            let why = "only a config drive in JSON (meta_data, user_data) is supported; for an image, no partition is created";
             Err(Problem::new("configdrive", why))
         }
     }
 }
 
-/// A list, or by name.
+/// Returns the keys of a list, or the values of an object.
 fn public_keys(keys: &Value) -> Vec<String> {
     let all: Vec<&Value> = match keys {
         Value::Array(keys) => keys.iter().collect(),
@@ -239,7 +248,7 @@ fn public_keys(keys: &Value) -> Vec<String> {
     all.into_iter().filter_map(text).collect()
 }
 
-/// In base64, as an allocation has it. What is no text is JSON there.
+/// Encodes user data in base64. Data that is not a string is JSON.
 fn user_data(data: &Value) -> String {
     match data {
         Value::Null => String::new(),
@@ -249,7 +258,7 @@ fn user_data(data: &Value) -> String {
 }
 
 pub fn bad(why: &str) -> Error {
-    Error::refusal(Phase::Plan, format!("the step cannot be planned, nothing was written: {why}"))
+    Error::refusal(Phase::Plan, format!("the step cannot be planned: {why}; nothing was written"))
 }
 
 #[cfg(test)]
@@ -291,9 +300,9 @@ mod tests {
             of(json!({"url": "oci://r/x:1", "id": "x-1", "digest": "sha256:7", "finish": "none"})).unwrap().unwrap();
         assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
         for (image, why) in [
-            (json!(7), "it must be a URL"),
-            (json!({"url": "5f0c-glance"}), "its url must be"),
-            (json!({"url": "http://h/x", "digset": "sha256:7"}), "digset is none of its words"),
+            (json!(7), "must be a URL"),
+            (json!({"url": "5f0c-glance"}), "url must be"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field digset"),
             (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
         ] {
             let problem = of(image.clone()).unwrap_err().to_string();
@@ -307,7 +316,7 @@ mod tests {
         let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
         let error = allocation(&Node(&node), &map(json!({"erase": 3}))).unwrap_err();
         let text = error.to_string();
-        for word in ["image: its url", "erase: ", "configdrive: ", "nothing was written"] {
+        for word in ["image: url", "erase: ", "configdrive: ", "nothing was written"] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert!(error.is_refusal());

@@ -1,4 +1,4 @@
-//! Who may log in while a conductor has the machine in rescue: one user, by the password that the conductor's operator has set.
+//! Login during a rescue: one user, with the password that the operator set.
 
 use super::wire::Fault;
 use crate::error::{Context, Phase, Result};
@@ -8,21 +8,21 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// As Ironic's own agent calls it. It is root by another name: there is nothing to rescue otherwise.
+/// User name, as in Ironic's own agent. The user has uid 0, as a rescue requires.
 const USER: &str = "rescue";
 
-/// The kinds of hashes that the ramdisk's login knows, as crypt(5) marks them.
+/// Hash algorithms that the ramdisk's login supports, as prefixes of crypt(5).
 const KINDS: [&str; 2] = ["$5$", "$6$"];
 
-/// A hash is not longer than this.
+/// Length limit of a hash.
 const LONGEST: usize = 255;
 
-/// The password's hash, of `finalize_rescue`.
+/// Returns the password hash of `finalize_rescue`.
 ///
 /// # Errors
-/// It is none. A password that is not hashed is refused: it has come over the wire, and would lie in logs.
+/// Rejects anything else. A plaintext password is rejected because it was sent over the network and would be logged.
 pub fn hash(params: &Map<String, Value>) -> Result<&str, Fault> {
-    let refuse = |why: &str| Err(Fault::of_command(format!("{why}: nobody is let in")));
+    let refuse = |why: &str| Err(Fault::of_command(format!("{why}; logins stay disabled")));
     if params.get("hashed") != Some(&Value::Bool(true)) {
         return refuse("the rescue password is not hashed");
     }
@@ -32,15 +32,15 @@ pub fn hash(params: &Map<String, Value>) -> Result<&str, Fault> {
     if is_known && hash.len() <= LONGEST && hash.bytes().all(is_plain) {
         return Ok(hash);
     }
-    refuse("the rescue password is no hash of SHA-256 or SHA-512 as crypt(5) writes it")
+    refuse("the rescue password must be a SHA-256 or SHA-512 hash of crypt(5)")
 }
 
-/// Lets this user in, and nobody else: root has no password in the ramdisk otherwise.
+/// Enables logins of this user, and of no other: root gets a locked password.
 ///
-/// There is no shadow(5): the login of the ramdisk takes the line of root there for everybody who has its number.
+/// There is no shadow(5): the ramdisk's login uses root's line in passwd for all users with its uid.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn let_in(root: &Path, hash: &str) -> Result<()> {
     let (path, new) = (root.join("etc/passwd"), root.join("etc/passwd.new"));
     let passwd = format!("root:*:0:0:root:/root:/bin/sh\n{USER}:{hash}:0:0:{USER}:/root:/bin/sh\n");
@@ -49,7 +49,7 @@ pub fn let_in(root: &Path, hash: &str) -> Result<()> {
         file.write_all(passwd.as_bytes())?;
         fs::rename(&new, &path)
     };
-    write().context(Phase::Control, || "let the rescue user in")
+    write().context(Phase::Control, || "enable logins of the rescue user")
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
         for wrong in
             [json!("secret"), json!(""), json!(7), json!("$5$a:b$c"), json!("$5$a$b\nroot::0"), json!("$1$a$b")]
         {
-            assert!(given(wrong.clone(), json!(true)).unwrap_err().contains("nobody is let in"), "{wrong}");
+            assert!(given(wrong.clone(), json!(true)).unwrap_err().contains("logins stay disabled"), "{wrong}");
         }
         assert!(hash(&Map::new()).is_err());
     }

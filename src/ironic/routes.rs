@@ -1,6 +1,6 @@
-//! The requests that the agent takes, and its answers. What opens no connection is here.
+//! Requests that the agent accepts, and its responses, without network code.
 //!
-//! The token is looked at before a body is read: whoever has none costs nothing.
+//! The token is checked before a body is read, so requests without a token cost almost nothing.
 
 use super::commands::Commands;
 use serde_json::{Map, Value, json};
@@ -11,12 +11,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-/// As JSON, but for what has no body.
+/// Response, with a JSON body unless it has none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,
     pub body: Value,
-    /// Where the same is found.
+    /// Path for a redirect.
     pub location: Option<&'static str>,
 }
 
@@ -25,17 +25,17 @@ impl Answer {
         Answer { status: 200, body, location: None }
     }
 
-    /// A conductor reads `faultstring` of every refusal.
+    /// Creates an error response. A conductor reads `faultstring`.
     pub fn fault(status: u16, words: impl Into<String>) -> Answer {
         let code = if status < 500 { "Client" } else { "Server" };
         Answer { status, body: json!({ "faultcode": code, "faultstring": words.into() }), location: None }
     }
 }
 
-/// A request that is worth its body.
+/// Accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// Without a body.
+    /// Request without a body.
     Now(Page),
     Order {
         wait: bool,
@@ -51,6 +51,7 @@ pub enum Page {
     Command(String),
 }
 
+/// Request handler.
 pub struct Routes {
     commands: Arc<Commands>,
     token: RwLock<Option<String>>,
@@ -62,15 +63,15 @@ impl Routes {
         Routes { commands, token: RwLock::default(), since: SystemTime::now().into() }
     }
 
-    /// Who has this token may order.
+    /// Sets the token that authorizes commands.
     pub fn trust(&self, token: &str) {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
     }
 
-    /// Judges the head of a request.
+    /// Checks method, path and query of a request.
     ///
     /// # Errors
-    /// The answer to one that is not worth its body.
+    /// Returns the response to a rejected request, whose body is not read.
     pub fn head(&self, method: &str, path: &str, query: &str) -> Result<Wanted, Answer> {
         let page = match path {
             "/" => Page::Root,
@@ -121,7 +122,7 @@ impl Routes {
         }
     }
 
-    /// Takes an order. With `wait` it answers when the command has ended.
+    /// Executes a command request. With `wait`, returns when the command has ended.
     pub fn order(&self, wait: bool, body: &[u8]) -> Answer {
         let body: Value = match serde_json::from_slice(body) {
             Ok(body) => body,
@@ -144,7 +145,7 @@ impl Routes {
     pub fn has_token(&self, query: &str) -> bool {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner);
         let (Some(token), Some(given)) = (token.as_deref(), last(query, "agent_token")) else { return false };
-        // How long it takes to compare two digests says nothing of the token.
+        // Comparing digests leaks no timing information about the token.
         Sha256::digest(token) == Sha256::digest(given)
     }
 }
@@ -161,7 +162,7 @@ fn no_token() -> Answer {
     Answer::fault(401, "401 Unauthorized: Token invalid.")
 }
 
-/// The last value of that name. Tokens are base64 for URLs, and need no escapes; one that has them is read all the same.
+/// Returns the last value of a query parameter. Tokens are URL-safe base64, but escaped ones are accepted too.
 fn last(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())

@@ -1,4 +1,4 @@
-//! The HTTPS server that a conductor orders through: so many connections, so many bytes, so much time, and no more.
+//! HTTPS server for commands of a conductor, with limits on connections, bytes and time.
 
 mod places;
 
@@ -22,24 +22,25 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// Bounds of the server.
+/// Limits of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Connections at the same time. If all places are taken, a connection without the conductor's token gives way to a new one.
+    /// Number of concurrent connections. At the limit, a new connection replaces one without the conductor's token.
     pub connections: usize,
-    /// One that has more is closed: who holds these keeps nobody else out.
+    /// Number of connections per address, so that one client cannot occupy all of them.
     pub of_an_address: usize,
     pub head_bytes: usize,
-    /// Layouts, nodes and config drives travel in it.
+    /// Size of a body, which contains layouts, nodes and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
-    /// For the head, and for the next one on the same connection.
+    /// Timeout of the head of a request, and of the next request on a connection.
     pub head: Duration,
     pub body: Duration,
-    /// For the connection as a whole, with what is waited for in it.
+    /// Timeout of a connection, including the execution of commands.
     pub connection: Duration,
 }
 
+/// Default limits.
 pub const BOUNDS: Bounds = Bounds {
     connections: 16,
     of_an_address: 8,
@@ -51,21 +52,21 @@ pub const BOUNDS: Bounds = Bounds {
     connection: Duration::from_secs(600),
 };
 
-/// Listens at that port of all addresses; 0 takes any.
+/// Listens on a port of all addresses; port 0 selects a free one.
 ///
 /// # Errors
-/// Somebody else has the port.
+/// Fails if the port is in use.
 pub fn listen(port: u16) -> Result<TcpListener> {
     let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    // A kernel without IPv6.
+    // The kernel lacks IPv6.
     let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
-    listener.context(Phase::Control, || format!("listen at port {port} for the conductor"))
+    listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
 }
 
-/// Serves on a thread of its own, as long as the process lives.
+/// Serves on a separate thread until the process ends.
 ///
 /// # Errors
-/// The kernel has no means left for it.
+/// Fails if the kernel lacks resources.
 pub fn start(listener: TcpListener, identity: &Identity, routes: Arc<Routes>, bounds: Bounds) -> Result<()> {
     let why = || "serve the conductor";
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -87,7 +88,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc
     let places = ConductorPlaces::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // Out of descriptors, say: others will be given back.
+            // For example, no descriptor is left; others will be closed.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -98,7 +99,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc
         tokio::spawn(async move {
             let served = tokio::time::timeout(bounds.connection, serve(stream, tls, routes, place.clone(), bounds));
             tokio::select! {
-                // A client that takes longer is not waited for.
+                // Ends a connection after its timeout.
                 _ = served => {}
                 () = place.gives_way() => {}
             }
@@ -107,7 +108,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc
 }
 
 async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, place: Arc<ConductorPlace>, bounds: Bounds) {
-    // Answers are small and whole; a failure to say so costs a few milliseconds.
+    // Responses are small and written at once; a failure costs only a few milliseconds.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {
@@ -119,11 +120,11 @@ async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, place: 
         .header_read_timeout(bounds.head)
         .max_buf_size(bounds.head_bytes)
         .serve_connection(TokioIo::new(stream), service);
-    // Its error is that the client has gone, takes nothing, or does not speak HTTP.
+    // Errors mean that the client disconnected, does not read, or does not speak HTTP.
     let _ = connection.await;
 }
 
-/// And whether the connection is good for another request.
+/// Handles a request. Also returns whether the connection may be reused.
 async fn answer(
     request: Request<Incoming>,
     routes: Arc<Routes>,
@@ -135,7 +136,7 @@ async fn answer(
         place.note_token();
     }
     let wait = match routes.head(method, uri.path(), uri.query().unwrap_or_default()) {
-        // Its body is not read.
+        // The body was not read.
         Err(refused) => return (refused, false),
         Ok(Wanted::Now(page)) => return (routes.page(&page), true),
         Ok(Wanted::Order { wait }) => wait,
@@ -144,10 +145,10 @@ async fn answer(
     let body = match tokio::time::timeout(bounds.body, body).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) => return (Answer::fault(413, format!("413 Request Entity Too Large: {error}")), false),
-        Err(_) => return (Answer::fault(408, "408 Request Timeout: the body takes too long."), false),
+        Err(_) => return (Answer::fault(408, "408 Request Timeout: the body was not received in time."), false),
     };
     let answered = tokio::task::spawn_blocking(move || routes.order(wait, &body)).await;
-    (answered.unwrap_or_else(|_| Answer::fault(500, "500 Internal Server Error: this request has panicked.")), true)
+    (answered.unwrap_or_else(|_| Answer::fault(500, "500 Internal Server Error: the request handler panicked.")), true)
 }
 
 fn response((answer, stays): (Answer, bool)) -> Response<Full<Bytes>> {

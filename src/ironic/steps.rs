@@ -1,5 +1,5 @@
-//! What the ordered steps do. Each is planned when it is ordered, prints its plan, and refuses before its own first write, with
-//! every reason. Several steps of one deploy are parts of one plan, which is made anew with what each of them adds.
+//! Execution of steps. Each step is planned when it is ordered, prints its plan, and refuses with all reasons before its first write. The
+//! steps of a deploy are parts of one plan, which is recreated with the arguments of each step.
 
 use super::commands::StepsOf;
 use super::disks;
@@ -28,8 +28,8 @@ use uuid::Uuid;
 mod alone;
 mod decide;
 
-/// What is in the place of an image that a later step names.
-const LATER: &str = "the image that burn_image names";
+/// Placeholder for an image that a later step specifies.
+const LATER: &str = "the image of burn_image";
 
 pub struct Steps {
     hands: Arc<dyn Hands>,
@@ -39,31 +39,31 @@ pub struct Steps {
     written: Mutex<Option<Written>>,
 }
 
-/// All that the plan of a deploy is made of.
+/// Input of a deploy's plan.
 struct Deploy {
     layout: Layout,
     inventory: Inventory,
-    /// Disks that the node's owner wants to be left alone.
+    /// Disks that must not be touched.
     skipped: Vec<KernelName>,
     allocation: Allocation,
     node_name: String,
     machine: String,
-    /// Those that the plan was given, in their order: made again with them, it is the same.
+    /// Generated ids, in order. Reusing them recreates the same plan.
     ids: Vec<Uuid>,
 }
 
-/// An image that is on its disk, whole, as it was made.
+/// Whole-disk image that was written.
 #[derive(Clone)]
 struct Written {
     disk: KernelName,
     subject: Subject,
 }
 
-/// A deploy of which some steps were done.
+/// Deploy of which some steps are complete.
 struct Begun {
     deploy: Deploy,
     plan: Plan,
-    /// How many steps of the catalogue are done.
+    /// Number of completed core steps.
     done: usize,
 }
 
@@ -72,10 +72,10 @@ impl Steps {
         Steps { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default(), written: Mutex::default() }
     }
 
-    /// Does the step, and returns its own result.
+    /// Executes a step. Returns its result.
     ///
     /// # Errors
-    /// The plan is refused, and nothing was written; or a stage has failed.
+    /// Refuses the plan without writing anything, or fails if a stage fails.
     pub fn run(&self, offer: &Offer, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.raid(step, node, args),
@@ -107,7 +107,7 @@ impl Steps {
         }
     }
 
-    /// What a conductor stores of arrays is the result of the step that makes them, in its own words.
+    /// Executes a step that manages arrays. Its result is what a conductor stores, in Ironic's format.
     fn raid(&self, step: &str, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         match step {
             "apply_configuration" => {
@@ -118,7 +118,7 @@ impl Steps {
                 let target = node.target_raid_config()?;
                 let config = json!({ "raid_config": target });
                 self.arrays(node, &order::arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?)?;
-                // No deploy goes on from here.
+                // No deploy continues from here.
                 self.hands.leave(true);
                 *self.begun() = None;
                 Ok(target.clone())
@@ -128,13 +128,13 @@ impl Steps {
         }
     }
 
-    /// Whatever was there before is no deploy any more.
+    /// Drops the state of previous steps.
     fn forget(&self) {
         *self.begun() = None;
         *self.written() = None;
     }
 
-    /// UUIDs of the filesystems with `/` and `/boot/efi` that the deploy has made.
+    /// Returns the UUIDs of the filesystems mounted at `/` and `/boot/efi`.
     pub fn made(&self) -> Option<(String, Option<String>)> {
         let begun = self.begun();
         let plan = &begun.as_ref()?.plan;
@@ -143,18 +143,18 @@ impl Steps {
         Some((plan.root_uuid.clone(), esp))
     }
 
-    /// Is what is on the disks now whole? Nothing begun is whole too.
+    /// Returns whether the installation is complete, or none was started.
     pub fn is_whole(&self) -> bool {
         self.begun().as_ref().is_none_or(|begun| begun.done == whole())
     }
 
-    /// Lets go of everything, as before the power goes.
+    /// Releases everything before the power is switched off.
     pub fn leave(&self) {
         self.hands.leave(self.is_whole());
         self.forget();
     }
 
-    /// From the first step of the catalogue to the one before `until`.
+    /// Plans a deploy and runs its core steps before `until`.
     fn begin(&self, node: &Node, args: &Map<String, Value>, until: usize) -> Result<Value> {
         self.forget();
         let layout = order::layout(args)?;
@@ -166,13 +166,13 @@ impl Steps {
         if allocation.image.url.is_empty() {
             allocation.image.id = LATER.to_owned();
         }
-        // What it keeps is opened before it is known which installation it means.
+        // Preserved volumes are unlocked before the installation to reinstall is known.
         allocation.reinstall = matches!(wish, Wish::Reinstall { .. });
         let inventory = self.hands.begin(Some((&layout, &mut allocation)))?;
         self.make(node, layout, wish, inventory, allocation, until)
     }
 
-    /// The layout that the arrays make, as `apply_layout` makes any other.
+    /// Creates arrays by the same steps as the layout that they imply.
     fn arrays(&self, node: &Node, config: &Config) -> Result<Value> {
         self.forget();
         let mut allocation = order::allocation(node, &Map::new())?;
@@ -185,7 +185,9 @@ impl Steps {
         free.disks.retain(|disk| !skipped.contains(&disk.name));
         let layout = config.layout("the arrays of the node", &free).map_err(|problems| {
             let lines = problem::lines(&problems);
-            self.told(&format!("these arrays cannot be made of the machine's disks, nothing was written:\n{lines}"))
+            self.told(&format!(
+                "the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}"
+            ))
         })?;
         self.make(node, layout, Wish::Install, inventory, allocation, 1)
     }
@@ -218,7 +220,7 @@ impl Steps {
                 begun.plan = plan;
                 self.parts(begun, until)
             }
-            Ok(_) => self.back(begun, refused("this image wants other disks than apply_layout has made")),
+            Ok(_) => self.back(begun, refused("this image requires other disks than apply_layout created")),
             Err(error) => self.back(begun, error),
         }
     }
@@ -228,14 +230,14 @@ impl Steps {
         self.parts(begun, until)
     }
 
-    /// Runs the steps that are not done until there, as one part of the plan.
+    /// Runs all incomplete steps before `until`, as one part of the plan.
     fn parts(&self, mut begun: Begun, until: usize) -> Result<Value> {
         let part = begun.plan.part(&names(begun.done..until));
         self.say(&part.to_string());
         let done = match self.hands.run(&part) {
             Ok(done) => done,
             Err(error) => {
-                // All was let go of: the deploy begins anew, or not at all.
+                // Everything was released: the deploy must restart from the beginning.
                 self.say(&error.to_string());
                 return Err(error);
             }
@@ -249,7 +251,7 @@ impl Steps {
         Ok(result)
     }
 
-    /// What was begun, when exactly so many steps are done.
+    /// Takes the started deploy if exactly `done` steps are complete.
     fn at(&self, done: usize) -> Result<Begun> {
         let mut slot = self.begun();
         match slot.take() {
@@ -257,16 +259,15 @@ impl Steps {
             other => {
                 let before = names(done - 1..done)[0];
                 let last = other.as_ref().map_or("nothing", |begun| names(begun.done - 1..begun.done)[0]);
-                let message = format!(
-                    "this step comes right after {before}, and the last one that was done in this boot is {last}"
-                );
+                let message =
+                    format!("this step must follow {before}, but the last completed step of this boot is {last}");
                 *slot = other;
                 Err(refused(&message))
             }
         }
     }
 
-    /// A step was refused, and nothing has changed: the same can be ordered in other words.
+    /// Restores the deploy after a step was refused without a change, so that it can be ordered again.
     fn back(&self, begun: Begun, why: Error) -> Result<Value> {
         *self.begun() = Some(begun);
         Err(why)
@@ -289,7 +290,8 @@ impl Steps {
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
         if !lost.is_empty() {
             let message = format!(
-                "the node's skip_block_devices name {}, which this step would make anew: take it out of the layout, or say mode: reinstall, which keeps it",
+                "the node's skip_block_devices lists {}, which this step would recreate; remove it from the layout, or use mode: \
+                 reinstall, which preserves it",
                 lost.join(", ")
             );
             return Err(refused(&message));
@@ -297,7 +299,7 @@ impl Steps {
         Ok(plan)
     }
 
-    /// A refusal, which the console and the log have too.
+    /// Logs a refusal and returns it as an error.
     fn told(&self, refusal: &str) -> Error {
         self.say(refusal);
         Error::refusal(Phase::Plan, refusal)
@@ -317,22 +319,22 @@ impl Steps {
     }
 }
 
-const NO_IMAGE: &str = "neither the argument image nor the node's image_source names an image";
+const NO_IMAGE: &str = "neither the argument image nor the node's image_source specifies an image";
 
 fn nobody_does(step: &str) -> Error {
-    Error::refusal(Phase::Plan, format!("{step} is offered, and nobody does it"))
+    Error::refusal(Phase::Plan, format!("{step} is listed but not implemented"))
 }
 
 fn refused(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
 }
 
-/// Core steps of the catalogue.
+/// Returns a range of core steps of the catalogue.
 fn names(range: std::ops::Range<usize>) -> Vec<&'static str> {
     steps::core().skip(range.start).take(range.len()).collect()
 }
 
-/// How many there are.
+/// Returns the number of core steps.
 fn whole() -> usize {
     steps::core().count()
 }
@@ -348,7 +350,7 @@ fn result(begun: &Begun, done: &Done) -> Value {
     })
 }
 
-/// What the conductor is told that there is.
+/// Returns the list of steps for the conductor.
 pub fn offered(of: StepsOf) -> Value {
     let kind = kind(of);
     let steps = steps::offered(kind).map(|offer| {

@@ -1,14 +1,14 @@
-//! What a conductor reads in the agent's answers.
+//! Responses of the agent to a conductor.
 
 use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// One command that was accepted, and what has become of it.
+/// Accepted command and its status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CommandResult {
     pub id: Uuid,
-    /// Without its extension: `execute_deploy_step`.
+    /// Name without its extension, such as `execute_deploy_step`.
     pub command_name: &'static str,
     pub command_status: Status,
     pub command_error: Option<Fault>,
@@ -21,11 +21,11 @@ pub enum Status {
     Running,
     Succeeded,
     Failed,
-    /// The agent is another one than the one that has told its steps. Ironic has this word for every kind of step.
+    /// The agent's version differs from the one that listed its steps. Ironic uses this status for all kinds of steps.
     CleanVersionMismatch,
 }
 
-/// Why a command has failed. Only `details` reaches the node's last error.
+/// Error of a command. Only `details` reaches the node's last error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     #[serde(rename = "type")]
@@ -35,7 +35,7 @@ pub struct Fault {
     pub details: String,
 }
 
-/// The names are those of exceptions of Ironic's own agent. `TypeError` would mean to a conductor that it speaks another protocol.
+/// Exception names of Ironic's own agent. `TypeError` would signal another protocol version to a conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Kind {
     CleaningError,

@@ -1,4 +1,4 @@
-//! Carries out what a conductor orders.
+//! Executor of a conductor's commands.
 
 use super::Signal;
 use super::commands::{Command, StepsOf, Work};
@@ -27,7 +27,7 @@ impl Worker {
         Worker { hands, journal, steps, signals }
     }
 
-    /// Lets go of everything: what comes is another life of the node.
+    /// Releases everything, because a new life cycle of the node begins.
     pub fn leave(&self) {
         self.steps.leave();
     }
@@ -36,8 +36,9 @@ impl Worker {
         let words = Words::of(of);
         let given = params.get(words.version);
         if given.is_some_and(|given| *given != version()) {
-            let message = "The agent is another one than the one that has told its steps".to_owned();
-            let details = format!("it was told of {}, and is {}", given.unwrap_or(&Value::Null), version());
+            let message = "The version of the agent differs from the one that listed its steps".to_owned();
+            let details =
+                format!("the steps are those of {}, but this is {}", given.unwrap_or(&Value::Null), version());
             return Err(Fault { kind: Kind::VersionMismatch, code: 409, message, details });
         }
         let nothing = Map::new();
@@ -54,7 +55,7 @@ impl Worker {
         let args = step.get("args").and_then(Value::as_object).unwrap_or(&nothing);
         self.journal.add(&format!("{} step {interface}.{name}", words.kind));
         let result = self.steps.run(offer, &node, args).map_err(|error| words.fault(&error))?;
-        // The conductor knows by the step, as it has sent it, which one has ended.
+        // The conductor identifies the completed step by this copy.
         Ok(json!({ words.result: result, words.step: step }))
     }
 
@@ -120,17 +121,17 @@ impl Work for Worker {
             | Command::FinalizeRescue
             | Command::Lockdown => return,
         };
-        // Nobody listens any more when the agent ends.
+        // Fails if the agent is ending.
         let _ = self.signals.send(signal);
     }
 }
 
-/// Sent with the steps, and back with each of them.
+/// Version that is sent with the list of steps, and returned with each step.
 pub fn version() -> Value {
     json!({ "drophammer": env!("CARGO_PKG_VERSION") })
 }
 
-/// How the three kinds of steps spell the same things.
+/// Field names of the three kinds of steps.
 struct Words {
     kind: &'static str,
     steps: &'static str,

@@ -1,5 +1,5 @@
-//! Certificates of the two ends of a move, and Ganeti's signature over them, which says that who made one knows the secret of both
-//! clusters. Whoever carries it from one to the other does not.
+//! Certificates of the two ends of a transfer, and Ganeti's signature over them. The signature proves that the creator of a certificate
+//! knows the secret that both clusters share, which a man in the middle does not.
 
 use super::der::{self, Fields};
 use crate::pem;
@@ -8,22 +8,24 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fmt;
 
-/// A file with more than this is no certificate.
+/// Size limit of a certificate file, in bytes.
 pub const FILE_BYTES: u64 = 64 << 10;
 
-/// What stands before a certificate that is signed (ganeti's constants.X509_CERT_SIGNATURE_HEADER).
+/// Header that precedes a signed certificate (ganeti's constants.X509_CERT_SIGNATURE_HEADER).
 const HEADER: &str = "X-Ganeti-Signature";
 
-/// Clocks of two machines differ by as much (ganeti's constants.NODE_MAX_CLOCK_SKEW). It begins so much earlier, and ends in time.
+/// Tolerated clock skew between two machines (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is accepted this much before its
+/// start, but not after its end.
 const SKEW_SECONDS: i64 = 150;
 
+/// X.509 certificate in DER, with its parsed fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     pub der: CertificateDer<'static>,
     pub fields: Fields,
 }
 
-/// What both clusters know, and nobody else. It is printed nowhere.
+/// Secret that both clusters share. Its `Debug` output is redacted.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
@@ -34,54 +36,56 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The text of Ganeti's `cluster-domain-secret`: one line.
+    /// Parses Ganeti's `cluster-domain-secret`, which is one line.
     ///
     /// # Errors
-    /// In one sentence: it has none, or several.
+    /// Fails if the text has no line or several lines.
     pub fn read(text: &str) -> Result<Secret, String> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         match (lines.next(), lines.next()) {
             (Some(secret), None) => Ok(Secret(hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes()))),
-            _ => Err("a secret is one line".to_owned()),
+            _ => Err("a secret must be exactly one line".to_owned()),
         }
     }
 }
 
 impl Certificate {
-    /// The first certificate in a PEM text, whatever stands before it.
+    /// Parses the first certificate in a PEM text, ignoring text before it.
     ///
     /// # Errors
-    /// In words: there is none.
+    /// Fails if the text contains no certificate.
     pub fn read(text: &str) -> Result<Certificate, String> {
         let der =
-            CertificateDer::from_pem_slice(text.as_bytes()).map_err(|why| format!("no certificate in PEM: {why}"))?;
-        Certificate::of(der).ok_or_else(|| "no certificate of X.509".to_owned())
+            CertificateDer::from_pem_slice(text.as_bytes()).map_err(|why| format!("no PEM certificate: {why}"))?;
+        Certificate::of(der).ok_or_else(|| "not an X.509 certificate".to_owned())
     }
 
-    /// The same where it must be signed with the secret.
+    /// Parses a certificate that must be signed with the secret.
     ///
     /// # Errors
-    /// In words: there is no certificate, no signature, or a wrong one.
+    /// Fails if the certificate or the signature is missing, or the signature is wrong.
     pub fn read_signed(text: &str, secret: &Secret) -> Result<Certificate, String> {
-        let (salt, signature) = signature(text).ok_or_else(|| format!("it is not signed: there is no {HEADER}"))?;
+        let (salt, signature) =
+            signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
         let certificate = Certificate::read(text)?;
         let signed = [salt.as_bytes(), certificate.pem().as_bytes()].concat();
-        let wrong = "its signature is not made with this secret, or the certificate is not the one that was signed";
+        let wrong = "signature does not match: it was made with another secret or for another certificate";
         hmac::verify(&secret.0, &signed, &signature).map_err(|_| wrong.to_owned())?;
         Ok(certificate)
     }
 
+    /// Parses a DER certificate.
     pub fn of(der: CertificateDer<'static>) -> Option<Certificate> {
         let fields = der::fields(&der)?;
         Some(Certificate { der, fields })
     }
 
-    /// As OpenSSL writes it: the signature is over these bytes.
+    /// Returns the certificate in PEM, formatted as OpenSSL does. Signatures cover these bytes.
     pub fn pem(&self) -> String {
         pem::armored("CERTIFICATE", &self.der)
     }
 
-    /// With its signature. The salt is letters and digits.
+    /// Returns the certificate in PEM with its signature header. The salt must be alphanumeric.
     pub fn signed(&self, secret: &Secret, salt: &str) -> String {
         let pem = self.pem();
         let signature = hmac::sign(&secret.0, &[salt.as_bytes(), pem.as_bytes()].concat());
@@ -89,19 +93,23 @@ impl Certificate {
         format!("{HEADER}: {salt}/{hex}\n\n{pem}")
     }
 
+    /// Checks the validity period at a time in seconds since 1970.
+    ///
     /// # Errors
-    /// In words, at that second since 1970: it is no longer good, or not yet.
+    /// Fails if the certificate has expired or is not yet valid.
     pub fn good_at(&self, now: i64) -> Result<(), String> {
         let Fields { not_before, not_after, .. } = &self.fields;
         match now {
-            _ if now > *not_after => Err(format!("it has expired {} s ago", now - not_after)),
-            _ if now + SKEW_SECONDS < *not_before => Err(format!("it is good only in {} s", not_before - now)),
+            _ if now > *not_after => Err(format!("certificate expired {} s ago", now - not_after)),
+            _ if now + SKEW_SECONDS < *not_before => {
+                Err(format!("certificate becomes valid in {} s", not_before - now))
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// Salt and signature, as Ganeti finds them: in a line before the first that begins with `---`.
+/// Parses salt and signature as Ganeti does: from a line before the first one that begins with `---`.
 fn signature(text: &str) -> Option<(&str, Vec<u8>)> {
     let headers = text.lines().take_while(|line| !line.starts_with("---"));
     headers.map(str::trim).find_map(|line| {

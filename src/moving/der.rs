@@ -1,6 +1,6 @@
-//! As much of X.509 (RFC 5280, 4.1) as has to be known of a certificate that is pinned: when it is good, and its public key.
+//! Minimal X.509 parser (RFC 5280, 4.1): validity period and public key, which is all that a pinned certificate needs.
 //!
-//! Ganeti makes certificates of version 1. What rustls checks certificates with takes version 3 alone.
+//! Ganeti creates version 1 certificates, while the verifier of rustls accepts only version 3.
 
 use time::{Date, Month, PrimitiveDateTime, Time};
 
@@ -10,17 +10,18 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Of one certificate.
+/// Fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields {
-    /// Seconds since 1970, as the next one.
+    /// Start of the validity period, in seconds since 1970.
     pub not_before: i64,
+    /// End of the validity period, in seconds since 1970.
     pub not_after: i64,
-    /// The whole SubjectPublicKeyInfo.
+    /// Complete SubjectPublicKeyInfo in DER.
     pub public_key: Vec<u8>,
 }
 
-/// `None` if it is no certificate, whatever its version.
+/// Parses a certificate of any version. Returns `None` if it is malformed.
 pub fn fields(certificate: &[u8]) -> Option<Fields> {
     let (outer, rest) = element(certificate, SEQUENCE)?;
     if !rest.is_empty() {
@@ -28,7 +29,7 @@ pub fn fields(certificate: &[u8]) -> Option<Fields> {
     }
     let (tbs, _) = element(outer.content, SEQUENCE)?;
     let mut rest = tbs.content;
-    // Version 1 does not say so.
+    // Version 1 certificates omit the version.
     if rest.first() == Some(&VERSION) {
         rest = element(rest, VERSION)?.1;
     }
@@ -50,13 +51,13 @@ struct Element<'b> {
     content: &'b [u8],
 }
 
-/// The element of that tag at the beginning, and what comes behind it.
+/// Splits off the first element, which must have this tag. Returns it and the remaining bytes.
 fn element(bytes: &[u8], tag: u8) -> Option<(Element<'_>, &[u8])> {
     let (&found, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // No certificate is longer than three bytes can say.
+        // Three bytes of length are enough for every certificate.
         0x81..=0x83 => {
             let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
@@ -68,7 +69,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(Element<'_>, &[u8])> {
     (found == tag).then_some((Element { whole, content }, behind))
 }
 
-/// Seconds since 1970, and what comes behind the time.
+/// Parses a time. Returns seconds since 1970 and the remaining bytes.
 fn time(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let tag = *bytes.first()?;
     let (found, rest) = element(bytes, tag)?;

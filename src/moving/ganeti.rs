@@ -1,5 +1,5 @@
-//! One disk as Ganeti's `import-export` sends and takes it: a magic word and then the disk's bytes, compressed together, and nothing
-//! that says whether all of it came. TLS's own end is all that tells a whole stream from a cut one.
+//! Ganeti's `import-export` protocol for one disk: a magic followed by the bytes of the disk, compressed as one stream. The stream has no
+//! length or checksum, so only TLS's close_notify distinguishes a complete stream from a truncated one.
 
 use super::link::Link;
 use super::onto::Onto;
@@ -14,24 +14,24 @@ use std::str::FromStr;
 use std::sync::mpsc;
 use std::thread;
 
-/// One read or write.
+/// Bytes per read or write.
 const BLOCK_BYTES: usize = HEAD_BYTES;
 
-/// Blocks between the wire and the disk.
+/// Blocks buffered between the network and the disk.
 const BLOCKS: usize = 8;
 
-/// By Ganeti's names.
+/// Compression of the stream, with Ganeti's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Compression {
     None,
     Gzip,
     GzipFast,
     GzipSlow,
-    /// By the program of that name.
+    /// External program `lzop`.
     Lzop,
 }
 
-/// Says which disk a stream is of (ganeti's constants.IE_MAGIC_RE).
+/// Magic that identifies the disk of a stream (ganeti's constants.IE_MAGIC_RE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Magic(String);
 
@@ -43,7 +43,7 @@ impl FromStr for Magic {
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         is_good
             .then(|| Magic(text.to_owned()))
-            .ok_or_else(|| "a magic is 5 to 100 of a-z, A-Z, 0-9, -, _ and .".to_owned())
+            .ok_or_else(|| "a magic must have 5 to 100 characters of a-z, A-Z, 0-9, -, _ and .".to_owned())
     }
 }
 
@@ -52,26 +52,26 @@ impl Magic {
         &self.0
     }
 
-    /// As it stands before the disk's bytes.
+    /// Returns the bytes that precede those of the disk.
     fn on_the_wire(&self) -> String {
         format!("M={}", self.0)
     }
 }
 
-/// What both ends must have been told alike.
+/// Parameters on which both ends must agree.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub magic: Option<Magic>,
     pub compression: Compression,
-    /// What comes must have exactly so many bytes, where that is known.
+    /// Expected size of the disk, if known.
     pub size_bytes: Option<u64>,
 }
 
-/// Sends a disk; returns how many bytes it has. The other end has closed TLS in order when this is good: it took the certificate, and
-/// read to the end.
+/// Sends a disk and returns its size in bytes. Success means that the peer closed TLS in order, so it accepted the certificate and read to
+/// the end.
 ///
 /// # Errors
-/// The disk cannot be read, or the other end does not take it.
+/// Fails if the disk cannot be read or the peer rejects it.
 pub fn send(link: &mut Link, disk: impl Read, terms: &Terms) -> io::Result<u64> {
     let magic = terms.magic.as_ref().map(Magic::on_the_wire).unwrap_or_default();
     let plain = magic.as_bytes().chain(disk);
@@ -81,18 +81,18 @@ pub fn send(link: &mut Link, disk: impl Read, terms: &Terms) -> io::Result<u64> 
         Compression::GzipSlow => gzip(plain, link, Level::default()),
         Compression::Lzop => through_lzop(plain, link),
     };
-    // Who refuses has said why before it went.
+    // A peer that refuses sends an alert before it closes the connection.
     let sent = sent.map_err(|error| refusal(link).unwrap_or(error))?;
     link.close()?;
-    // An alert, where the certificate was not taken: with TLS 1.3 that comes after all has been sent.
+    // With TLS 1.3, the alert of a rejected certificate arrives only after everything has been sent.
     match link.read(&mut [0; 1]) {
         Ok(0) => Ok(sent - magic.len() as u64),
-        Ok(_) => Err(io::Error::other("the other end answers, where it has nothing to say")),
+        Ok(_) => Err(io::Error::other("unexpected data from the peer after the end of the stream")),
         Err(error) => Err(error),
     }
 }
 
-/// The alert that waits to be read, if there is one.
+/// Returns the pending alert, if any.
 fn refusal(link: &mut Link) -> Option<io::Error> {
     match link.has_spoken() {
         true => link.read(&mut [0; 1]).err(),
@@ -128,16 +128,16 @@ fn through_lzop(plain: impl Read, link: &mut Link) -> io::Result<u64> {
         drop(input);
         (fed, sending.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked"))))
     });
-    // A wire that is cut ends lzop, and not the other way round.
+    // A broken connection terminates lzop, not the reverse, so its error comes first.
     sent?;
     lzop.finish()?;
     fed
 }
 
-/// Takes a disk; returns how many bytes came. Nothing is written before the magic is the right one.
+/// Receives a disk and returns its size in bytes. Writes nothing until the magic is verified.
 ///
 /// # Errors
-/// It is another magic, another length, cut, not what was to be unpacked, or cannot be written.
+/// Fails if the magic or the size does not match, the stream is truncated or cannot be decompressed, or a write fails.
 pub fn receive(link: &mut Link, onto: &Onto, terms: &Terms) -> io::Result<u64> {
     match terms.compression {
         Compression::None => take(link, onto, terms),
@@ -153,14 +153,14 @@ fn from_lzop(link: &mut Link, onto: &Onto, terms: &Terms) -> io::Result<u64> {
     let cutter = link.cutter()?;
     thread::scope(|scope| {
         let feeding = scope.spawn(move || copy(link, &mut input));
-        // The disk is not whole before lzop has said that all was good, so the end waits for that.
+        // Only lzop's exit status proves that all of its input was valid, so the end waits for it.
         let end = move || {
             feeding.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))?;
             lzop.finish()
         };
         let taken = take_until(output, onto, terms, end);
         if taken.is_err() {
-            // What still comes is for nobody.
+            // Stops the feeding thread: the remaining input is not needed.
             cutter.cut();
         }
         taken
@@ -179,13 +179,12 @@ fn take_until(
 ) -> io::Result<u64> {
     let wanted = terms.magic.as_ref().map(Magic::on_the_wire).unwrap_or_default();
     let mut magic = vec![0; wanted.len()];
-    let other =
-        || io::Error::new(ErrorKind::InvalidInput, "the magic is another one: this is not the disk that is awaited");
+    let other = || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: this is not the expected disk");
     if let Err(error) = plain.read_exact(&mut magic) {
-        // Its end says more: a wire that was cut is no other magic.
+        // The error of the source is more precise: a broken connection is not a magic mismatch.
         drop(plain);
         end()?;
-        // std's own words say that it is too short.
+        // An UnexpectedEof created by std means that the stream was too short.
         return Err(if error.get_ref().is_none() && error.kind() == ErrorKind::UnexpectedEof {
             other()
         } else {
@@ -200,17 +199,17 @@ fn take_until(
     drop(plain);
     end()?;
     match terms.size_bytes {
-        Some(size) if size != taken => Err(io::Error::other(format!("{taken} bytes came, and it is to have {size}"))),
+        Some(size) if size != taken => Err(io::Error::other(format!("{taken} bytes received, expected {size}"))),
         _ => onto.finish().map(|()| taken).map_err(io::Error::other),
     }
 }
 
-/// Reads on one thread and writes on another.
+/// Receives the blocks: one thread reads, another one writes.
 fn blocks(plain: &mut impl Read, onto: &Onto, most: Option<u64>) -> io::Result<u64> {
     let (full, todo) = mpsc::sync_channel::<(u64, Aligned, usize)>(BLOCKS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BLOCKS {
-        // The receiver is right above.
+        // Cannot fail: the receiver exists.
         let _ = empty.send(Aligned::new(BLOCK_BYTES));
     }
     thread::scope(|scope| {
@@ -220,14 +219,14 @@ fn blocks(plain: &mut impl Read, onto: &Onto, most: Option<u64>) -> io::Result<u
                     true => onto.zero(offset..offset + length as u64)?,
                     false => onto.put(offset, &mut block, length)?,
                 }
-                // Nobody fills blocks any more when the stream has ended.
+                // Fails after the end of the stream, when no block is needed.
                 let _ = empty.send(block);
                 Ok(())
             })
         });
         let mut offset = 0;
         let read = loop {
-            // The writer has failed, and says why below.
+            // The writer has failed; its error is returned below.
             let Ok(mut block) = empties.recv() else { break Ok(()) };
             let length = match fill(plain, &mut block) {
                 Ok(0) => break Ok(()),
@@ -235,10 +234,7 @@ fn blocks(plain: &mut impl Read, onto: &Onto, most: Option<u64>) -> io::Result<u
                 Err(error) => break Err(error),
             };
             if most.is_some_and(|most| offset + length as u64 > most) {
-                break Err(io::Error::other(format!(
-                    "more than the {} bytes come that it is to have",
-                    most.unwrap_or(0)
-                )));
+                break Err(io::Error::other(format!("more than the expected {} bytes received", most.unwrap_or(0))));
             }
             if full.send((offset, block, length)).is_err() {
                 break Ok(());

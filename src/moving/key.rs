@@ -1,4 +1,4 @@
-//! A key that stays on this machine, and its certificate, which goes to the other one: in files (`drophammer move key`), or in memory.
+//! Private key, which never leaves this machine, and its certificate for the peer: in files (`drophammer move key`) or in memory.
 
 use super::certificate::{Certificate, Secret};
 use crate::error::{Context, Error, Phase, Result};
@@ -11,38 +11,38 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// Ganeti's exporter takes no other name (ganeti's constants.X509_CERT_CN).
+/// The only common name that Ganeti's exporter accepts (ganeti's constants.X509_CERT_CN).
 const COMMON_NAME: &str = "ganeti.example.com";
 
-/// The other machine's clock may be behind ours.
+/// Backdating of a certificate, since the clock of the peer may be behind.
 pub const EARLIER: Duration = Duration::minutes(2);
 
-/// Ganeti's have as many.
+/// Length of the salt, as in Ganeti.
 const SALT_BYTES: usize = 8;
 
-/// Both in PEM.
+/// Private key and certificate, both in PEM.
 pub struct Pair {
     pub key: String,
-    /// With its signature, where there is a secret.
+    /// Certificate, signed if there is a secret.
     pub certificate: String,
 }
 
-/// Writes both files; none may be there yet.
+/// Generates a key and its certificate, and writes both files, which must not exist yet.
 ///
 /// # Errors
-/// There are no random numbers, or a file cannot be written.
+/// Fails if no random numbers are available or a file cannot be written.
 pub fn write(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&Secret>) -> Result<()> {
     let Pair { key, certificate } = make(EARLIER, hours, secret)?;
     put(key_file, 0o600, &key)?;
     put(certificate_file, 0o644, &certificate)
 }
 
-/// It is good from so long before now on.
+/// Generates a key and a certificate that is valid from `earlier` before now.
 ///
 /// # Errors
-/// There are no random numbers.
+/// Fails if no random numbers are available.
 pub fn make(earlier: Duration, hours: u32, secret: Option<&Secret>) -> Result<Pair> {
-    let what = || "make a certificate for a move";
+    let what = || "create a certificate for the transfer";
     let key = KeyPair::generate().context(Phase::Move, what)?;
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, COMMON_NAME);
@@ -60,7 +60,7 @@ pub fn make(earlier: Duration, hours: u32, secret: Option<&Secret>) -> Result<Pa
 fn salt() -> Result<String> {
     let mut bytes = [0; SALT_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| Error::new(Phase::Move, "the kernel gives no random numbers"))?;
+    filled.map_err(|_| Error::new(Phase::Move, "the kernel does not provide random numbers"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

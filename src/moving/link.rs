@@ -1,5 +1,5 @@
-//! One connection of a move: TCP that notices when the other end is gone, and TLS on it. An end of the stream that TLS has not said is
-//! an error.
+//! One connection of a transfer: TLS over TCP with keepalives that detect a dead peer. An end of stream without TLS's close_notify is an
+//! error.
 
 use super::tls::{Ends, OWN};
 use crate::error::{Context, Error, Phase, Result};
@@ -12,49 +12,49 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A handshake takes no longer, or there is nobody who means it.
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(15);
 
-/// Between two attempts, as Ganeti has it.
+/// Delay between two connection attempts, as in Ganeti.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What was sent and not acknowledged for so long does not arrive any more. Silence is asked after, as often as Ganeti does it.
+/// Timeout of unacknowledged data. The keepalive parameters are Ganeti's.
 const GONE_MILLISECONDS: u32 = 110_000;
 const KEEP_IDLE_SECONDS: u32 = 60;
 const KEEP_INTERVAL_SECONDS: u32 = 10;
 const KEEP_COUNT: u32 = 5;
 
-/// Of what is to be sent: as much as a chunk, so that the kernel is asked seldom.
+/// Send buffer: as large as a chunk, to keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Both certificates were good.
+/// Established connection of which both certificates were verified.
 pub struct Link {
     connection: Connection,
     tcp: TcpStream,
-    /// The same, for reading: rustls asks for 4 KiB at a time.
+    /// Buffered read half: rustls reads only 4 KiB at a time.
     incoming: BufReader<TcpStream>,
-    /// The other end takes our certificate.
+    /// Whether the peer is known to have accepted our certificate.
     is_taken: bool,
-    /// The other end's address, for messages.
+    /// Address of the peer, for messages.
     pub peer: String,
 }
 
 impl Link {
-    /// Tries once a second until the time is over.
+    /// Connects to the peer, retrying once a second until the timeout.
     ///
     /// # Errors
-    /// Nobody listens there, or it is not the one with the pinned certificate.
+    /// Fails if no connection is established in time, or the peer does not have the pinned certificate.
     pub fn connect(address: &str, ends: &Ends, patience: Duration) -> Result<Link> {
         let what = || format!("connect to {address}");
         let config = ends.client().context(Phase::Move, what)?;
         let end = Instant::now() + patience;
         loop {
-            // It is not sent, and nobody compares it.
+            // Neither sent nor compared.
             let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = tcp(address, end.saturating_duration_since(Instant::now()));
             match tcp.and_then(|tcp| Link::shake(connection.into(), tcp, HANDSHAKE)) {
-                // Another certificate stays another one; everything else may pass.
+                // A wrong certificate is permanent; all other errors may be transient.
                 Err(error) if error.kind() != ErrorKind::InvalidData && Instant::now() + PAUSE < end => {
                     thread::sleep(PAUSE);
                 }
@@ -63,15 +63,17 @@ impl Link {
         }
     }
 
+    /// Accepts a connection and does the TLS handshake.
+    ///
     /// # Errors
-    /// It is not the one with the pinned certificate, or none who speaks TLS 1.3.
+    /// Fails if the peer does not have the pinned certificate or does not support TLS 1.3.
     pub fn accept(tcp: TcpStream, ends: &Ends) -> io::Result<Link> {
         let config = ends.server().map_err(io::Error::other)?;
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         Link::shake(connection.into(), tcp, HANDSHAKE)
     }
 
-    /// All of it takes no longer than `patience`, however the other end deals out its bytes.
+    /// Does the handshake. `patience` limits its total duration, even if the peer sends its bytes slowly.
     fn shake(mut connection: Connection, mut tcp: TcpStream, patience: Duration) -> io::Result<Link> {
         let end = Instant::now() + patience;
         connection.set_buffer_limit(Some(BUFFER_BYTES));
@@ -95,17 +97,17 @@ impl Link {
         tcp.set_read_timeout(None)?;
         tcp.set_write_timeout(None)?;
         let incoming = BufReader::with_capacity(BUFFER_BYTES, tcp.try_clone()?);
-        // The one who connects has only judged the other end by now, and not been judged.
+        // At this point, the server has verified both certificates. The client does not yet know whether its own was accepted.
         let is_taken = matches!(connection, Connection::Server(_));
         Ok(Link { connection, tcp, incoming, is_taken, peer })
     }
 
-    /// Is the other end one of ours?
+    /// Returns whether the peer is a drophammer.
     pub fn is_own(&self) -> bool {
         self.connection.alpn_protocol() == Some(OWN)
     }
 
-    /// Has the other end said something that was not read yet?
+    /// Returns whether there is unread data from the peer.
     pub fn has_spoken(&mut self) -> bool {
         let mut byte = [0];
         let is_unpacked = self.connection.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0);
@@ -114,18 +116,18 @@ impl Link {
             || recv(self.tcp.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok()
     }
 
-    /// What ends this connection from another thread.
+    /// Returns a handle that shuts down this connection from another thread.
     ///
     /// # Errors
-    /// The kernel has no descriptor left.
+    /// Fails if no file descriptor is left.
     pub fn cutter(&self) -> io::Result<Cutter> {
         Cutter::of(&self.tcp)
     }
 
-    /// Says that nothing more comes.
+    /// Sends close_notify.
     ///
     /// # Errors
-    /// The other end is gone.
+    /// Fails if the peer is gone.
     pub fn close(&mut self) -> io::Result<()> {
         self.connection.send_close_notify();
         self.flush()
@@ -133,12 +135,12 @@ impl Link {
 }
 
 impl Link {
-    /// Says that nothing more comes, and lets the other end read what was said, for so long. Were the connection just closed while it
-    /// sends, the kernel would drop that.
+    /// Sends close_notify and lets the peer read pending data for at most `patience`. Closing the socket while the peer still sends would
+    /// make the kernel discard that data.
     pub fn last_words(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut rest = vec![0; BUFFER_BYTES];
-        // All of this is a courtesy.
+        // Best effort: errors are ignored.
         let _ = self.close();
         let _ = self.tcp.shutdown(Shutdown::Write);
         let _ = self.tcp.set_read_timeout(Some(PAUSE));
@@ -152,18 +154,20 @@ impl Link {
     }
 }
 
-/// Ends a connection from elsewhere: who reads or writes in it gets an error.
+/// Handle that shuts down a connection from another thread. Pending reads and writes fail.
 pub struct Cutter(TcpStream);
 
 impl Cutter {
+    /// Duplicates the descriptor of the connection.
+    ///
     /// # Errors
-    /// The kernel has no descriptor left.
+    /// Fails if no file descriptor is left.
     pub fn of(tcp: &TcpStream) -> io::Result<Cutter> {
         tcp.try_clone().map(Cutter)
     }
 
     pub fn cut(&self) {
-        // It may have ended by itself.
+        // The connection may be closed already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }
@@ -173,7 +177,7 @@ impl Read for Link {
         loop {
             match self.connection.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Without TLS's own end it may have been cut by anybody.
+                // Without close_notify, the stream may have been truncated by an attacker.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(cut()),
                 read => {
                     self.is_taken |= matches!(read, Ok(1..));
@@ -182,7 +186,7 @@ impl Read for Link {
             }
             self.connection.read_tls(&mut self.incoming)?;
             if let Err(error) = self.connection.process_new_packets() {
-                // The alert that says why.
+                // Sends the alert with the reason.
                 let _ = self.connection.write_tls(&mut self.tcp);
                 return Err(self.broken(error));
             }
@@ -191,8 +195,8 @@ impl Read for Link {
 }
 
 impl Link {
-    /// What came was damaged on its way, here or there, and another connection may do better: that is no `InvalidData`. An alert in
-    /// place of the first word is one: it judges our certificate, as in the handshake.
+    /// Classifies a TLS error. Data damaged in transit is not `InvalidData`, since a new connection may succeed. An alert in place of the
+    /// first data is `InvalidData`: the peer rejects our certificate, as in the handshake.
     fn broken(&self, error: rustls::Error) -> io::Error {
         match error {
             rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {
@@ -219,30 +223,33 @@ impl Write for Link {
 }
 
 fn cut() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut: TLS has not said that this is the end")
+    io::Error::new(ErrorKind::UnexpectedEof, "connection truncated: closed without a TLS close_notify")
 }
 
 fn late(patience: Duration) -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("the handshake took more than {} s", patience.as_secs()))
+    io::Error::new(ErrorKind::TimedOut, format!("TLS handshake timed out after {} s", patience.as_secs()))
 }
 
-/// The kernel is asked once.
+/// Does one read or write of the handshake.
 fn step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
     if connection.wants_write() {
         return connection.write_tls(tcp).map(drop);
     }
     if connection.read_tls(tcp)? == 0 {
-        return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end has gone before the handshake was over"));
+        return Err(io::Error::new(
+            ErrorKind::UnexpectedEof,
+            "the peer closed the connection during the TLS handshake",
+        ));
     }
     connection.process_new_packets().map(drop).map_err(|error| {
-        // The alert that says why.
+        // Sends the alert with the reason.
         let _ = connection.write_tls(tcp);
         io::Error::new(ErrorKind::InvalidData, error)
     })
 }
 
 fn tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, patience.max(PAUSE)) {
             Ok(stream) => return Ok(stream),
@@ -262,16 +269,18 @@ fn watch(tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A port that waits for the other end.
+/// Listening socket.
 pub struct Port {
     listener: TcpListener,
-    /// With the number that the kernel gave where 0 was asked for.
+    /// Bound address, with the port number that the kernel chose for port 0.
     pub address: String,
 }
 
 impl Port {
+    /// Binds and listens.
+    ///
     /// # Errors
-    /// In use, or no address of this machine.
+    /// Fails if the address is in use or not local.
     pub fn open(address: &str) -> Result<Port> {
         let what = || format!("listen at {address}");
         let listener = TcpListener::bind(address).context(Phase::Move, what)?;
@@ -280,18 +289,18 @@ impl Port {
         Ok(Port { listener, address })
     }
 
-    /// The next one who connects; `None` when there is nobody right now.
+    /// Accepts the next connection. Returns `None` if none is pending.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel reports an error other than an aborted connection.
     pub fn next(&self) -> Result<Option<TcpStream>> {
         match self.listener.accept() {
             Ok((tcp, _)) => {
-                tcp.set_nonblocking(false).context(Phase::Move, || "take a connection")?;
+                tcp.set_nonblocking(false).context(Phase::Move, || "accept a connection")?;
                 Ok(Some(tcp))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            // It went before it was taken.
+            // The client closed it before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(None),
             Err(error) => Err(Error::with_source(Phase::Move, format!("listen at {}", self.address), error)),
         }

@@ -1,8 +1,8 @@
-//! A disk goes to another machine, over TLS that both ends verify by the other's certificate, with nobody in the middle who could read or
-//! change it. The other end is Ganeti's `import-export`, or one of ours.
+//! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's `import-export` or
+//! another drophammer.
 //!
-//! Read [`sending`] and [`receiving`] first: each is one end, top to bottom. [`whole`] is the same for the agents of two machines, one of
-//! which becomes the other.
+//! Start with [`sending`] and [`receiving`], the two ends. [`whole`] does the same for the agents of two machines, one of which replaces
+//! the other.
 
 mod certificate;
 mod der;
@@ -31,8 +31,10 @@ use std::path::Path;
 use time::OffsetDateTime;
 use tls::Ends;
 
+/// Runs `drophammer move`.
+///
 /// # Errors
-/// The disk did not arrive whole.
+/// Fails if a disk was not transferred completely.
 pub fn run(options: &Options) -> Result<Exit> {
     or_refused(match &options.command {
         MoveCommand::Key(options) => key(options),
@@ -46,7 +48,7 @@ fn key(Key { key, cert, hours, secret }: &Key) -> Result<Exit> {
     key::write(key, cert, *hours, secret.as_ref()).map(|()| Exit::Good)
 }
 
-/// Both certificates are good now, and signed where there is a secret.
+/// Loads both certificates and the key. The certificates must be valid now, and the peer's must be signed if there is a secret.
 fn ends(common: &Common) -> Result<Ends> {
     let secret = common.secret.as_deref().map(secret).transpose()?;
     let now = OffsetDateTime::now_utc().unix_timestamp();
@@ -59,7 +61,7 @@ fn ends(common: &Common) -> Result<Ends> {
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// The certificate in a PEM text, where it is good at that second and, if there is a secret, signed with it.
+/// Parses a PEM certificate and checks its validity at the given time, and its signature if there is a secret.
 fn good(text: &str, signed_with: Option<&Secret>, now: i64) -> Result<Certificate, String> {
     let certificate = match signed_with {
         Some(secret) => Certificate::read_signed(text, secret)?,

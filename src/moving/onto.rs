@@ -1,5 +1,5 @@
-//! The disk that a move fills, or a file in place of one. Its first MiB, where all begins that boots or mounts, is held back until the
-//! rest is there: meanwhile it is zero, and neither what was there before nor half of what comes is taken for whole.
+//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains all that boots or mounts, is written last.
+//! Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
 
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
@@ -13,30 +13,33 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Nobody else uses it.
+/// Exclusively opened destination.
 pub struct Onto {
     disk: Disk,
-    /// Closed when the disk is whole: the kernel is told of its partitions by who has it alone.
+    /// Open device, closed when the disk is complete: rereading the partition table requires that it is not held open.
     target: RwLock<Option<Target>>,
-    /// A GPT in it is that of a disk, and is made to fit this one.
+    /// Whether a GPT in the data is adapted to the size of this disk.
     fits: bool,
     head: Mutex<Head>,
 }
 
-/// What is held back.
+/// First MiB, which is held back.
 struct Head {
     bytes: Aligned,
-    /// So much of it has come.
+    /// Number of bytes received so far.
     length: usize,
 }
 
 impl Onto {
+    /// Opens a destination. Writes nothing.
+    ///
     /// # Errors
-    /// A refusal: it is not there, in use, or neither a disk nor a file of whole sectors. Nothing is written yet.
+    /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub fn open(path: &Path) -> Result<Onto> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} takes nothing: {why}", path.display()));
+        let refuse =
+            |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
-        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its name is not UTF-8".to_owned()))?);
+        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
         let users = if is_disk { busy::device_holders(&device) } else { behind(&real) };
@@ -45,12 +48,12 @@ impl Onto {
         }
         let target = Target::open(&device).map_err(|error| refuse(error.to_string()))?;
         let head = Mutex::new(Head { bytes: Aligned::new(HEAD_BYTES), length: 0 });
-        // Elsewhere the kernel knows no partitions, and a table is content as any other.
+        // On other devices the kernel does not read partitions, so a table there is plain content.
         let fits = is_disk && kernel::takes_partitions(&device)?;
         Ok(Onto { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
     }
 
-    /// It becomes what comes, byte by byte: a GPT in it is a guest's.
+    /// Disables the adaptation of a GPT, for a guest's disk, which is copied byte by byte.
     pub fn unfitted(self) -> Onto {
         Onto { fits: false, ..self }
     }
@@ -63,10 +66,10 @@ impl Onto {
         self.disk.sector_bytes
     }
 
-    /// From here on, what was there before is gone.
+    /// Erases the first MiB, which makes the old contents unusable.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if the disk cannot be written.
     pub fn begin(&self) -> io::Result<()> {
         self.with(|target| {
             target.zero(0..self.size_bytes().min(HEAD_BYTES as u64))?;
@@ -74,11 +77,11 @@ impl Onto {
         })
     }
 
-    /// Puts these bytes there, and zeros up to the end of their last sector. They do not lie in the first MiB and behind it too. The
-    /// buffer may be longer, and may be changed behind them.
+    /// Writes `length` bytes at `offset`, padded with zeros to whole sectors. The range must not cross the end of the first MiB. The buffer
+    /// may be longer, and its bytes after `length` may be overwritten.
     ///
     /// # Errors
-    /// They do not fit, or it cannot be written.
+    /// Fails if the range exceeds the disk or the disk cannot be written.
     pub fn put(&self, offset: u64, bytes: &mut Aligned, length: usize) -> io::Result<()> {
         if offset + length as u64 > self.size_bytes() {
             return Err(self.too_small(offset + length as u64));
@@ -97,18 +100,18 @@ impl Onto {
         })
     }
 
-    /// What is there now, as far as the disk goes.
+    /// Reads `length` bytes, rounded up to whole sectors.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the disk cannot be read.
     pub fn read(&self, offset: u64, bytes: &mut Aligned, length: usize) -> io::Result<()> {
         self.with(|target| target.file().read_exact_at(&mut bytes[..target.whole_sectors(length)], offset))
     }
 
-    /// Makes it zero there. It begins and ends at whole sectors, or ends where all that comes ends.
+    /// Writes zeros to a range of whole sectors. Only the end of all data may be unaligned.
     ///
     /// # Errors
-    /// As [`Onto::put`].
+    /// Fails as [`Onto::put`] does.
     pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
         if range.end > self.size_bytes() {
             return Err(self.too_small(range.end));
@@ -122,10 +125,10 @@ impl Onto {
         if rest.is_empty() { Ok(()) } else { self.with(|target| target.zero(rest)) }
     }
 
-    /// Now it is what has come. The backup of a disk's GPT goes to its end.
+    /// Writes the first MiB and closes the disk. Moves the backup of an adapted GPT to the end of the disk.
     ///
     /// # Errors
-    /// It cannot be written, or the GPT does not fit it.
+    /// Fails if the disk cannot be written, or the GPT does not fit it.
     pub fn finish(&self) -> Result<()> {
         let head = self.head();
         let written = self.with(|target| {
@@ -133,7 +136,7 @@ impl Onto {
             target.write(0, &head.bytes[..target.whole_sectors(head.length)])?;
             target.sync()
         });
-        written.context(Phase::Move, || format!("write the end of {}", self.disk.name))?;
+        written.context(Phase::Move, || format!("complete {}", self.disk.name))?;
         drop(self.target.write().unwrap_or_else(PoisonError::into_inner).take());
         let is_gpt = gpt::claimed_end(&head.bytes, u64::from(self.sector_bytes())).is_some();
         match is_gpt && self.fits {
@@ -144,16 +147,16 @@ impl Onto {
 
     pub fn too_small(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
-            "{} has {} bytes, and what comes has {bytes} or more",
+            "{} is too small: it has {} bytes, at least {bytes} required",
             self.disk.name,
             self.size_bytes()
         ))
     }
 
-    /// With the open disk, as long as it is not whole.
+    /// Calls `work` with the open disk. Fails if the disk is complete.
     fn with<T>(&self, work: impl FnOnce(&Target) -> io::Result<T>) -> io::Result<T> {
         let target = self.target.read().unwrap_or_else(PoisonError::into_inner);
-        target.as_ref().map_or_else(|| Err(io::Error::other("it is whole already")), work)
+        target.as_ref().map_or_else(|| Err(io::Error::other("the disk is already complete")), work)
     }
 
     fn whole(&self, end: u64) -> u64 {
@@ -165,7 +168,7 @@ impl Onto {
     }
 }
 
-/// Loop devices that have this file behind them, in words.
+/// Lists the loop devices that are backed by this file, as reasons for a refusal.
 pub fn behind(file: &Path) -> Vec<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_it = |device: &PathBuf| {
@@ -173,5 +176,5 @@ pub fn behind(file: &Path) -> Vec<String> {
         Path::new(behind.trim_end()) == file
     };
     let name = |device: PathBuf| device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    loops.filter(has_it).map(|device| format!("it is behind {}", name(device))).collect()
+    loops.filter(has_it).map(|device| format!("it is the backing file of {}", name(device))).collect()
 }

@@ -1,4 +1,4 @@
-//! The command line of `drophammer move`.
+//! Command-line options of `drophammer move`.
 
 use super::ganeti::{Compression, Magic};
 use clap::{Args, Subcommand};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const EXIT_CODES: &str =
-    "Exit codes: 0 the disks are whole at the other end; 1 they are not; 2 refused before the first write; 64 usage.";
+    "Exit codes: 0 all disks were transferred; 1 the transfer failed; 2 refused before the first write; 64 usage.";
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -17,23 +17,23 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum MoveCommand {
-    /// Make a key, which stays on this machine, and its certificate, which the other end is given.
+    /// Create a private key for this machine, and its certificate for the peer
     #[command(after_help = "Example:\n  drophammer move key a.key a.pem --secret cluster-domain-secret")]
     Key(Key),
-    /// Send disks. They are read only, and must not be in use.
+    /// Send disks, which are opened read-only and must not be in use
     ///
-    /// Ganeti's end gets the whole disk. One of ours gets what filesystems use of it, in pieces with digests, is resumed after a cut, and
-    /// acknowledges all of it.
+    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems, in pieces with
+    /// checksums; it resumes after an interruption and acknowledges the whole transfer.
     #[command(after_help = format!(
-        "Examples: to one of ours, and to Ganeti's import-export\n  \
+        "Examples: to another drophammer, and to Ganeti's import-export\n  \
         drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem\n  \
         drophammer move send node2:39000 /dev/sda --key a.key --cert a.pem --peer node2.pem --secret domain-secret --magic 0123abcd --compress gzip\n\n\
         {EXIT_CODES}"
     ))]
     Send(Send),
-    /// Wait for disks, which replace ALL that is on those named here.
+    /// Receive disks, which replace ALL contents of the disks listed here
     ///
-    /// Whoever shows another certificate is not let in, and the wait goes on.
+    /// Connections with another certificate are rejected, and the command continues to wait.
     #[command(after_help = format!(
         "Example:\n  \
         drophammer move receive 0.0.0.0:7700 /dev/nvme0n1 /dev/nvme1n1 --key b.key --cert b.pem --peer a.pem --overwrite\n\n{EXIT_CODES}"
@@ -43,40 +43,40 @@ pub enum MoveCommand {
 
 #[derive(Debug, Args)]
 pub struct Key {
-    /// File that gets the key.
+    /// File to which the private key is written
     pub key: PathBuf,
-    /// File that gets the certificate.
+    /// File to which the certificate is written
     pub cert: PathBuf,
-    /// How long the certificate is good.
+    /// Validity period of the certificate, in hours
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
     pub hours: u32,
-    /// File with the secret of both ends, with which the certificate is signed, as Ganeti does it.
+    /// File with the shared secret, with which the certificate is signed as Ganeti does
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 }
 
-/// What both ends take.
+/// Options of both ends.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// This end's private key.
+    /// File with the private key of this end
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// This end's certificate.
+    /// File with the certificate of this end
     #[arg(long, value_name = "FILE")]
     pub cert: PathBuf,
-    /// The other end's certificate. No other is taken.
+    /// File with the certificate of the peer, the only one that is accepted
     #[arg(long, value_name = "FILE")]
     pub peer: PathBuf,
-    /// File with the secret of both ends: the other one's certificate must be signed with it.
+    /// File with the shared secret, with which the certificate of the peer must be signed
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
-    /// A word that both ends were told, by which they know the disk.
+    /// Word that both ends use to identify the disk
     #[arg(long, value_name = "WORD")]
     pub magic: Option<Magic>,
-    /// As Ganeti's end has it. Two of ours compress where that is faster, whatever this says.
+    /// Compression to use with Ganeti's import-export. Two drophammers compress if that is faster, regardless of this option
     #[arg(long, default_value = "gzip")]
     pub compress: Compression,
-    /// How many seconds to wait for the other end.
+    /// Time to wait for the peer, in seconds
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u32,
 }
@@ -89,42 +89,42 @@ impl Common {
 
 #[derive(Debug, Args)]
 pub struct Send {
-    /// HOST:PORT of the receiver.
+    /// HOST:PORT of the receiver
     pub to: String,
-    /// Disks, or files in place of them. Both ends name them alike: by NAME, or by their order.
+    /// Disks, or files in place of disks. Both ends match them by NAME, or by position
     #[arg(required = true, value_name = "[NAME=]DISK")]
     pub disks: Vec<Named>,
     #[command(flatten)]
     pub common: Common,
-    /// Send what no filesystem uses too.
+    /// Send unused blocks too
     #[arg(long)]
     pub whole: bool,
-    /// The figures as JSON.
+    /// Print statistics as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Receive {
-    /// ADDRESS:PORT to listen at; port 0 takes any, and tells which.
+    /// ADDRESS:PORT to listen on; port 0 selects a free port, which is printed
     pub at: String,
-    /// Disks, or files in place of them.
+    /// Disks, or files in place of disks
     #[arg(required = true, value_name = "[NAME=]DISK")]
     pub disks: Vec<Named>,
     #[command(flatten)]
     pub common: Common,
-    /// Exactly so many bytes are to come. Ganeti's end does not say whether it has sent all.
+    /// Exact number of bytes to expect. Ganeti's import-export does not report whether it sent everything
     #[arg(long, value_name = "BYTES")]
     pub size: Option<u64>,
-    /// An earlier run has brought a part of them: what is there already is not sent again. Between two of ours only.
+    /// Continue an earlier run: data that is already on the disks is not sent again. Not supported with Ganeti's import-export
     #[arg(long)]
     pub resume: bool,
-    /// Required, as consent: ALL that is on the disks is replaced, also with --resume.
+    /// Confirm that ALL contents of the disks are replaced (required, also with --resume)
     #[arg(long)]
     pub overwrite: bool,
 }
 
-/// A disk, and what both ends call it.
+/// Disk with the name that both ends use for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     name: Option<String>,
@@ -144,16 +144,16 @@ impl FromStr for Named {
     }
 }
 
-/// Each disk with its name, which is its number where it has none.
+/// Returns each disk with its name, or with its index if it has none.
 ///
 /// # Errors
-/// In words: two have one name.
+/// Fails if two disks have the same name.
 pub fn named(disks: &[Named]) -> Result<Vec<(String, &Path)>, String> {
     let mut found: Vec<(String, &Path)> = Vec::new();
     for (number, disk) in disks.iter().enumerate() {
         let name = disk.name.clone().unwrap_or_else(|| number.to_string());
         if found.iter().any(|(other, _)| *other == name) {
-            return Err(format!("two disks are called {name}"));
+            return Err(format!("two disks have the name {name}"));
         }
         found.push((name, &disk.path));
     }

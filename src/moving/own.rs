@@ -1,8 +1,8 @@
-//! What two of ours speak over the link: a disk in pieces, each with its digest, and at the end an acknowledgement of all of them.
+//! Protocol between two drophammers: a disk in pieces, each with its digest, and finally an acknowledgement of all of them.
 //!
-//! The sender says what it has (`Hello`), the receiver from where on it wants it, or why it wants nothing (`Answer`). Then come pieces
-//! in the order of the disk, without a gap: bytes, zeros, what no filesystem uses, and, where the receiver has part of it from before,
-//! what it has already. The receiver speaks again when it fails or when all is on its disk (`Verdict`).
+//! The sender describes its disk (`Hello`). The receiver answers with the position from which it needs data, or with a refusal (`Answer`).
+//! Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, unused ranges, and, if the receiver has some of
+//! the data from before, pieces that it has already. The receiver reports failure or completion (`Verdict`).
 
 pub mod awaited;
 mod frames;
@@ -15,39 +15,39 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pieces do not go over multiples of this: a digest, a write, and what is sent again after a cut.
+/// Alignment that pieces do not cross: unit of digests, of writes, and of retransmission.
 pub const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Pieces begin at multiples of this.
+/// Alignment of the start of pieces.
 pub const GRANULE_BYTES: u64 = 64 << 10;
 
-/// How many processors one disk may keep busy at each end.
+/// Returns the number of worker threads per disk.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4)
 }
 
-/// Why a connection has not brought a disk to its end.
+/// Reason why a connection did not complete the transfer of a disk.
 #[derive(Debug)]
 pub enum Stop {
-    /// It was cut. What was verified stays, and the next one goes on there.
+    /// Interrupted. Verified data is preserved, and the next connection resumes there.
     Again(io::Error),
-    /// One end does not want what the other has. Nothing was written.
+    /// The ends disagree about the disk. Nothing was written.
     Refused(String),
-    /// To try again would change nothing.
+    /// Permanent failure: a retry would not help.
     Failed(String),
 }
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Stop {
         match error.kind() {
-            // Our certificate is not taken, or what comes is no frame. What was damaged on its way is another kind.
+            // The peer rejects our certificate or sends malformed frames. Data damaged in transit has another error kind.
             ErrorKind::InvalidData => Stop::Failed(error.to_string()),
             _ => Stop::Again(error),
         }
     }
 }
 
-/// Time that threads have spent on one thing.
+/// Accumulated time that threads spent on one activity.
 #[derive(Debug, Default)]
 struct Spent(AtomicU64);
 
@@ -59,7 +59,7 @@ impl Spent {
         done
     }
 
-    /// Of so long, by so many threads.
+    /// Returns the busy share of `elapsed`, in percent, averaged over the threads.
     fn percent(&self, elapsed: Duration, threads: usize) -> u8 {
         let all = elapsed.as_nanos() as f64 * threads as f64;
         (self.0.load(Ordering::Relaxed) as f64 / all.max(1.0) * 100.0).clamp(0.0, 100.0) as u8

@@ -1,4 +1,4 @@
-//! `drophammer move receive`: waits for the other end, and takes what it brings until every disk is whole.
+//! `drophammer move receive`: listens, and receives until all disks are complete.
 
 use super::ganeti::{self, Terms};
 use super::link::{Link, Port};
@@ -21,14 +21,16 @@ use strangers::{Place, Strangers};
 
 mod strangers;
 
-/// There are no more places than that.
+/// Limit of concurrent connections.
 const CONNECTIONS: usize = 64;
 
-/// Between two looks at the port.
+/// Polling interval of the listening socket.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Runs `drophammer move receive`.
+///
 /// # Errors
-/// A disk has not arrived whole.
+/// Fails if a disk was not received completely.
 pub fn run(options: &Receive) -> Result<Exit> {
     let ends = super::ends(&options.common)?;
     let waiting = Waiting::begin(options)?;
@@ -39,10 +41,10 @@ pub fn run(options: &Receive) -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-/// How what has happened is told.
+/// Function that reports progress.
 type Say<'a> = &'a dyn Fn(&str) -> Result<()>;
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct Waiting {
     disks: Vec<Disk>,
     terms: Terms,
@@ -50,22 +52,22 @@ pub(super) struct Waiting {
     strangers: Strangers,
 }
 
-/// What a connection has come to.
+/// Outcome of a connection.
 enum News {
-    /// Whoever that was, it was not the other end.
+    /// The client was not the expected peer.
     Stranger(String),
     Cut(String),
     Whole(String),
-    /// There will be nothing more.
+    /// Final failure of the transfer.
     Over(Error),
 }
 
 impl Waiting {
-    /// All disks are there and free.
+    /// Opens all destinations.
     fn begin(options: &Receive) -> Result<Waiting> {
         let refuse = |why: String| Error::refusal(Phase::Move, why);
         if !options.overwrite {
-            return Err(refuse("what comes replaces all that is on these disks: say --overwrite".to_owned()));
+            return Err(refuse("all contents of the disks will be replaced; confirm with --overwrite".to_owned()));
         }
         let named = options::named(&options.disks).map_err(refuse)?;
         let magic = options.common.magic.clone();
@@ -81,17 +83,18 @@ impl Waiting {
     }
 
     pub(super) fn of(disks: Vec<Disk>, terms: Terms) -> Waiting {
-        // One sender brings all disks at once.
+        // A sender transfers all disks concurrently.
         let strangers = Strangers::new(disks.len());
         Waiting { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
 
-    /// How much of all disks has come.
+    /// Returns the number of bytes received, over all disks.
     pub(super) fn bytes(&self) -> u64 {
         self.disks.iter().map(Disk::placed_bytes).sum()
     }
 
-    /// `ends` says with whom, before each connection and now and then; an error of it ends the wait.
+    /// Receives until all disks are complete. `ends` returns the expected certificates. It is called repeatedly, and its error ends the
+    /// transfer.
     pub(super) fn until_whole(
         &self,
         port: &Port,
@@ -103,11 +106,11 @@ impl Waiting {
         thread::scope(|scope| {
             let serve = |tcp, place, ends: Ends| {
                 let tell = tell.clone();
-                // The receiver outlives all connections.
+                // Cannot fail: the receiver outlives all connections.
                 scope.spawn(move || drop(tell.send(self.serve(tcp, place, &ends))));
             };
             let ended = self.watch(port, patience, &news, say, ends, serve);
-            // The others have something to say or to hear yet; for these nobody waits.
+            // Authenticated connections may still exchange final frames. Unauthenticated ones are closed.
             self.strangers.cut();
             if ended.is_err() {
                 self.disks.iter().for_each(Disk::cut);
@@ -131,15 +134,15 @@ impl Waiting {
             while let Ok(news) = news.try_recv() {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
                 match news {
-                    News::Stranger(why) => tracing::warn!("not let in: {why}"),
+                    News::Stranger(why) => tracing::warn!("connection rejected: {why}"),
                     News::Cut(why) => {
                         heard = Instant::now();
-                        tracing::warn!("{why}; waiting for the next connection");
+                        tracing::warn!("{why}; waiting for another connection");
                     }
                     News::Whole(name) => {
                         heard = Instant::now();
                         whole += 1;
-                        say(&format!("{name}: whole"))?;
+                        say(&format!("{name}: complete"))?;
                     }
                     News::Over(error) => return Err(error),
                 }
@@ -150,7 +153,7 @@ impl Waiting {
             let connections = self.connections.load(Ordering::Relaxed);
             match port.next()? {
                 Some(tcp) if connections < CONNECTIONS => {
-                    // Whoever finds no place may try again.
+                    // A client that is rejected here may retry.
                     if let Some(place) = self.strangers.place_for(&tcp) {
                         self.connections.fetch_add(1, Ordering::Relaxed);
                         serve(tcp, place, ends);
@@ -158,7 +161,7 @@ impl Waiting {
                 }
                 Some(too_many) => drop(too_many),
                 None if connections == 0 && heard.elapsed() > patience => {
-                    let why = format!("nobody has brought the disks for {} s", patience.as_secs());
+                    let why = format!("no connection from the sender for {} s", patience.as_secs());
                     return Err(Error::new(Phase::Move, why));
                 }
                 None => thread::sleep(PAUSE),
@@ -167,7 +170,7 @@ impl Waiting {
     }
 
     fn serve(&self, tcp: TcpStream, place: Place<'_>, ends: &Ends) -> News {
-        let peer = tcp.peer_addr().map_or_else(|_| "somebody".to_owned(), |address| address.to_string());
+        let peer = tcp.peer_addr().map_or_else(|_| "unknown client".to_owned(), |address| address.to_string());
         let mut link = match Link::accept(tcp, ends) {
             Ok(link) => link,
             Err(error) => return News::Stranger(format!("{peer}: {error}")),
@@ -185,18 +188,18 @@ impl Waiting {
         }
     }
 
-    /// It has one attempt: where it was cut, Ganeti's end does not go on.
+    /// Receives from Ganeti's import-export, which cannot resume, so the first failure is final.
     fn take_from_ganeti(&self, link: &mut Link, ends: &Ends) -> News {
         let [disk] = &self.disks[..] else {
             return News::Over(Error::refusal(
                 Phase::Move,
-                "Ganeti's end brings one disk at a time, and several are awaited",
+                "Ganeti's import-export sends one disk, but several are expected",
             ));
         };
         let taken = disk.take_alone(ends.peer(), |onto| ganeti::receive(link, onto, &self.terms));
         match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
             Ok(_) => {
-                // The disk is whole; whoever is gone before hearing so was not to hear more.
+                // The disk is complete, even if the peer has already disconnected.
                 let _ = link.close();
                 News::Whole(disk.name.clone())
             }

@@ -1,4 +1,4 @@
-//! `drophammer move send`: each disk over a connection of its own, until it is whole at the other end.
+//! `drophammer move send`: sends each disk over a connection of its own, until the peer has it completely.
 
 use super::ganeti::{self, Terms};
 use super::link::Link;
@@ -17,11 +17,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A connection that ends sooner than this was no good one: the time that is waited goes on.
+/// Minimum duration of a successful connection. Shorter ones do not reset the retry timeout.
 const PROGRESS: Duration = Duration::from_secs(5);
 
+/// Runs `drophammer move send`.
+///
 /// # Errors
-/// A disk is not whole at the other end.
+/// Fails if a disk was not transferred completely.
 pub fn run(options: &Send) -> Result<Exit> {
     let ends = super::ends(&options.common)?;
     let named = options::named(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
@@ -44,25 +46,25 @@ pub fn run(options: &Send) -> Result<Exit> {
     Ok(Exit::Good)
 }
 
-/// To whom, and how.
+/// Destination and parameters of a transfer.
 pub(super) struct Way<'w> {
     /// `HOST:PORT`.
     pub to: &'w str,
     pub ends: &'w Ends,
     pub terms: Terms,
-    /// So long without the other end is too long.
+    /// Timeout for reaching the peer.
     pub patience: Duration,
     pub run: Option<Run>,
 }
 
-/// Sends one disk of so many, over as many connections as it takes.
+/// Sends one of `of` disks, reconnecting as often as necessary.
 pub(super) fn one(name: &str, source: &Source, way: &Way<'_>, of: usize) -> Result<Figures> {
     let Way { to, ends, terms, patience, run } = way;
     let what = || format!("send {} to {to}", source.path.display());
     let mut link = Link::connect(to, ends, *patience)?;
     if !link.is_own() {
         if of > 1 {
-            return Err(Error::refusal(Phase::Move, "Ganeti's end takes one disk at a time"));
+            return Err(Error::refusal(Phase::Move, "Ganeti's import-export receives only one disk"));
         }
         let began = Instant::now();
         let sent =
@@ -94,27 +96,27 @@ pub(super) fn one(name: &str, source: &Source, way: &Way<'_>, of: usize) -> Resu
         if since.elapsed() > (*patience).max(PROGRESS) && fruitless.is_some() {
             return Err(Error::with_source(Phase::Move, what(), error));
         }
-        tracing::warn!("{name} goes on with another connection: {error}");
+        tracing::warn!("{name}: connection lost, resuming: {error}");
         resumed += 1;
         link = Link::connect(to, ends, *patience)?;
     }
 }
 
-/// What the sending of a disk was.
+/// Statistics of the transfer of one disk.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     disk: String,
-    /// What is on it.
+    /// Description of its contents.
     what: String,
-    /// Of the last connection: as they travelled, and who set the pace.
+    /// Statistics of the last connection: bytes on the wire, and the load of each stage.
     sent: BurnFigures,
     resumed: u32,
     bytes: u64,
     zero_bytes: u64,
     unused_bytes: u64,
-    /// The other end had them.
+    /// Bytes that the peer had already.
     same_bytes: u64,
-    /// What the other end has acknowledged; Ganeti's acknowledges nothing.
+    /// Digest that the peer acknowledged. Ganeti's import-export acknowledges nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<String>,
 }
@@ -156,10 +158,10 @@ impl Figures {
         let [bytes, zero, unused, same] =
             [bytes, zero_bytes, unused_bytes, same_bytes].map(|bytes| text::bytes(*bytes));
         match acknowledged {
-            None => format!("{disk}: {sent}; the other end is Ganeti's, and acknowledges nothing\n"),
+            None => format!("{disk}: {sent}; not acknowledged, since the peer is Ganeti's import-export\n"),
             Some(digest) => format!(
-                "{disk}: {what}\n{disk}: {sent}\n{disk}: {bytes} sent, {zero} zero, {unused} unused, {same} there already; connection resumed \
-                 {resumed} times\n{disk}: acknowledged sha256:{digest}\n"
+                "{disk}: {what}\n{disk}: {sent}\n{disk}: {bytes} sent, {zero} zero, {unused} unused, {same} already present; connection \
+                 resumed {resumed} times\n{disk}: acknowledged sha256:{digest}\n"
             ),
         }
     }

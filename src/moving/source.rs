@@ -1,4 +1,4 @@
-//! The disk that is sent: read only, and nobody else may use it meanwhile.
+//! Source of a transfer, opened read-only and exclusively.
 
 use super::onto::behind;
 use super::own::CHUNK_BYTES;
@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a plain file stands for.
+/// Sector size assumed for a plain file.
 const FILE_SECTOR_BYTES: u32 = 512;
 
+/// Disk or file that is sent.
 pub struct Source {
     pub path: PathBuf,
-    /// Past the page cache, where it is a disk.
+    /// Opened with O_DIRECT if it is a disk.
     file: File,
     pub size_bytes: u64,
     pub sector_bytes: u32,
@@ -26,12 +27,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens it and reads which blocks its filesystems use; all of it where they are not asked.
+    /// Opens a disk and reads which blocks its filesystems use, unless `whole` is set.
     ///
     /// # Errors
-    /// A refusal: it is not there, in use, empty, or neither a disk nor a file.
+    /// Refuses a path that does not exist, is in use, empty, or neither a disk nor a file.
     pub fn open(path: &Path, whole: bool) -> Result<Source> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} is not sent: {why}", path.display()));
+        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
@@ -55,14 +56,14 @@ impl Source {
         if size_bytes == 0 {
             return Err(refuse("it is empty".to_owned()));
         }
-        // Small reads anywhere: through the page cache.
+        // The page cache serves the small random reads of metadata.
         let cached = File::open(&real).context(Phase::Move, || format!("open {}", real.display()))?;
         let sector = u64::from(sector_bytes);
         let used = if whole { used::all(size_bytes) } else { used::worker::read(&cached, size_bytes, sector) };
         Ok(Source { path: real, file, size_bytes, sector_bytes, used })
     }
 
-    /// What is on it, in words.
+    /// Returns a description of the contents.
     pub fn what(&self) -> &str {
         &self.used.what
     }
@@ -71,8 +72,10 @@ impl Source {
         self.used.has_table
     }
 
+    /// Reads `length` bytes at `offset`.
+    ///
     /// # Errors
-    /// The disk's.
+    /// Fails if the disk cannot be read.
     pub fn read(&self, offset: u64, buffer: &mut Aligned, length: usize) -> io::Result<()> {
         self.file.read_exact_at(&mut buffer[..length], offset).map_err(|error| {
             let path = self.path.display();
@@ -80,16 +83,16 @@ impl Source {
         })
     }
 
-    /// All of it, from the beginning to the end.
+    /// Returns a reader of the whole disk.
     ///
     /// # Errors
-    /// It is gone.
+    /// Fails if it cannot be opened again.
     pub fn stream(&self) -> io::Result<impl Read> {
         File::open(&self.path).map(|file| file.take(self.size_bytes))
     }
 }
 
-/// With O_EXCL nobody can mount it meanwhile.
+/// Opens a disk with O_EXCL, which prevents mounts in the meantime.
 fn open_disk(path: &Path) -> io::Result<File> {
     let flags = nix::libc::O_DIRECT | nix::libc::O_EXCL;
     OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
@@ -98,15 +101,15 @@ fn open_disk(path: &Path) -> io::Result<File> {
     })
 }
 
-/// A part of a disk.
+/// Contiguous segment of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
-    /// Not over a multiple of [`CHUNK_BYTES`].
+    /// Used bytes, which do not cross a multiple of [`CHUNK_BYTES`].
     Used(Range<u64>),
     Unused(Range<u64>),
 }
 
-/// All of a disk from some byte on, in order and without a gap.
+/// Iterator over all segments of a disk from an offset on, in order and without gaps.
 pub struct Segments<'s> {
     used: &'s [Range<u64>],
     position: u64,

@@ -1,4 +1,4 @@
-//! TLS between two ends that know each other's certificate, and take no other: version 1.3, both verified, no names, no authorities.
+//! TLS 1.3 between two peers that pin each other's certificate. Both are verified; names and authorities are not used.
 
 use super::certificate::Certificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,10 +15,10 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// What two of ours speak. Ganeti's end offers nothing, and takes nothing.
+/// ALPN protocol between two drophammers. Ganeti neither offers nor accepts one.
 pub const OWN: &[u8] = b"drophammer-move/1";
 
-/// One end's own certificate with its key, and the other's.
+/// Own certificate with its key, and the pinned certificate of the peer.
 #[derive(Debug, Clone)]
 pub struct Ends {
     own: Arc<Own>,
@@ -26,31 +26,30 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// `key` is in PEM.
+    /// Combines the certificates with the private key in PEM.
     ///
     /// # Errors
-    /// In words: it is no key that can be used, or not that of the certificate.
+    /// Fails if the key cannot be used or does not belong to the certificate.
     pub fn new(key: &str, own: &Certificate, peer: Certificate) -> Result<Ends, String> {
         let provider = rustls::crypto::ring::default_provider();
-        let key =
-            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no private key in PEM: {why}"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no PEM private key: {why}"))?;
         let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
         if key.public_key().is_none_or(|public| *public != *own.fields.public_key) {
-            return Err("it is not the key of the certificate".to_owned());
+            return Err("the private key does not belong to the certificate".to_owned());
         }
         let own = Arc::new(Own(Arc::new(CertifiedKey::new(vec![own.der.clone()], key))));
         Ok(Ends { own, peer: Arc::new(Pinned { certificate: peer, provider: Arc::new(provider) }) })
     }
 
-    /// The other end's.
+    /// Returns the pinned certificate of the peer.
     pub fn peer(&self) -> &Certificate {
         &self.peer.certificate
     }
 
-    /// For the one who connects.
+    /// Returns the client configuration.
     ///
     /// # Errors
-    /// rustls has no TLS 1.3.
+    /// Fails if rustls does not support TLS 1.3.
     pub fn client(&self) -> Result<Arc<ClientConfig>, Error> {
         let config = ClientConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
@@ -64,10 +63,10 @@ impl Ends {
         Ok(Arc::new(config))
     }
 
-    /// For the one who listens.
+    /// Returns the server configuration.
     ///
     /// # Errors
-    /// As [`Ends::client`].
+    /// Fails as [`Ends::client`] does.
     pub fn server(&self) -> Result<Arc<ServerConfig>, Error> {
         let config = ServerConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
@@ -78,7 +77,7 @@ impl Ends {
     }
 }
 
-/// It is shown whatever the other end asks for.
+/// Own certificate, presented unconditionally.
 #[derive(Debug)]
 struct Own(Arc<CertifiedKey>);
 
@@ -98,7 +97,7 @@ impl ResolvesServerCert for Own {
     }
 }
 
-/// The one certificate that is taken of the other end.
+/// Verifier that accepts only one certificate.
 #[derive(Debug)]
 struct Pinned {
     certificate: Certificate,
@@ -114,7 +113,7 @@ impl Pinned {
         self.certificate.good_at(now).map_err(|_| CertificateError::Expired.into())
     }
 
-    /// By the public key that the pinned certificate has.
+    /// Verifies a signature with the public key of the pinned certificate.
     fn signed(&self, message: &[u8], signed: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, Error> {
         let key = SubjectPublicKeyInfoDer::from(&*self.certificate.fields.public_key);
         verify_tls13_signature_with_raw_key(message, &key, signed, &self.provider.signature_verification_algorithms)

@@ -1,8 +1,9 @@
-//! Used blocks of a disk, by its filesystems' own maps of free space. Where a filesystem is not clean, not supported, or contradicts itself, all of
-//! it is used.
+//! Used blocks of a disk, read from the free-space maps of its filesystems. If a filesystem is not clean, not supported, or inconsistent,
+//! all of its blocks count as used.
 //!
 //! The readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which has no access to the disk: the parent reads for it.
-//! Each metadata block is visited once, and reads, visits and ranges are bounded ([`work`], [`ranges`]). Beyond a bound all is used.
+//! Each metadata block is visited once, and reads, visits and ranges are limited ([`work`], [`ranges`]). Beyond a limit, all blocks count
+//! as used.
 
 mod btrfs;
 mod ext;
@@ -21,36 +22,36 @@ use ranges::UsedRanges;
 use std::ops::Range;
 use work::Work;
 
-/// Both ends of a disk are always used: what else was ever there has its signature in them.
+/// Size of the areas at both ends of a disk that always count as used, because signatures of earlier contents lie there.
 const ENDS_BYTES: u64 = 1 << 20;
 
-/// Gaps that are smaller are not worth a piece of their own.
+/// Size below which a gap is not worth a piece of its own.
 const GAP_BYTES: u64 = 256 << 10;
 
-/// Between a filesystem and what else there is a signature of.
+/// Separator between the names of two signatures.
 const OR: &str = " or ";
 
-/// What is used, and of what kind it is.
+/// Used ranges of a disk, and a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Used {
-    /// In order, not touching each other, at multiples of [`GRANULE_BYTES`] but for the end of the disk.
+    /// Sorted, not adjacent, and aligned to [`GRANULE_BYTES`] except at the end of the disk.
     pub ranges: Vec<Range<u64>>,
-    /// `ext4`, `GPT with vfat, ext4 (all of it)`.
+    /// Description, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
     pub what: String,
     pub has_table: bool,
 }
 
-/// What a filesystem says.
+/// Result of reading one filesystem.
 enum Found {
-    /// Another filesystem, or none.
+    /// Not this filesystem.
     Other,
-    /// This filesystem, of which everything counts as used.
+    /// This filesystem, but unclean or unsupported, so that everything counts as used.
     Doubtful(&'static str),
-    /// This filesystem, of which these bytes are used.
+    /// This filesystem, with its used ranges.
     Used(&'static str, UsedRanges),
 }
 
-/// A disk or a partition.
+/// Disk or partition.
 struct View<'d> {
     read_at: ReadAt<'d>,
     work: &'d Work,
@@ -59,7 +60,7 @@ struct View<'d> {
 }
 
 impl View<'_> {
-    /// Reads bytes. `None` if they are outside of the partition, cannot be read, or exceed what is read at once.
+    /// Reads bytes. Returns `None` if they lie outside of the partition, cannot be read, or exceed the limit of a single read.
     fn bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
         if end > self.size || length > work::MOST_BYTES_AT_ONCE {
@@ -70,18 +71,18 @@ impl View<'_> {
         Some(bytes)
     }
 
-    /// Are these the bytes there? Nowhere are none.
+    /// Returns whether these bytes are at the offset. `None` as an offset never matches.
     fn holds(&self, at: Option<u64>, bytes: &[u8]) -> bool {
         at.and_then(|at| self.bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
     }
 }
 
-/// All of it.
+/// Marks the whole disk as used.
 pub fn all(size: u64) -> Used {
     Used { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
-/// Returns the used blocks of a disk, and all of it if its filesystems require more than the bounded work, or cannot be read.
+/// Returns the used blocks of a disk. Returns the whole disk if it cannot be read, or its filesystems exceed the work limits.
 pub fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
     let counted = |bytes: &mut [u8], at: u64| work.read(read_at, bytes, at);
     let used = of_disk(&counted, size, sector, work);
@@ -94,7 +95,7 @@ pub fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &Work) ->
 fn of_disk(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
     let disk = View { read_at, work, start: 0, size };
     match Gpt::read(read_at, sector, 1) {
-        // On a part of an array, the table's places are those of the array. Without an MBR that says so, Linux follows none.
+        // On a member of an array, the table's offsets are those of the array. Without a protective MBR, Linux ignores a GPT.
         Ok(Some(table)) if others::at_the_end(&disk).is_none() && others::is_protected(&disk) => {
             partitions(&disk, &table)
         }
@@ -103,7 +104,8 @@ fn of_disk(read_at: ReadAt, size: u64, sector: u64, work: &Work) -> Used {
             let (what, ranges) = filesystem(&disk);
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
-            // So does a boot loader before a filesystem, which is no table. A vfat has them by itself, and counts in sectors as one.
+            // A boot loader in front of a filesystem also has this signature, but no table. A vfat has it itself, and depends on the sector
+            // size as a table does.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             Used { ranges: rounded(ranges.finish(), size), what, has_table: has_mbr && !is_loader }
@@ -147,7 +149,7 @@ fn filesystem(view: &View) -> (String, UsedRanges) {
         (Some(Found::Doubtful(name)), None, None) => (format!("{name} (all of it)"), whole()),
         (None, _, None) => ("all of it".to_owned(), whole()),
         (None, _, Some(other)) => (format!("{other} (all of it)"), whole()),
-        // Two signatures: one of them is of something that is gone, and nobody knows which.
+        // Two signatures: one of them is stale, and it is unknown which.
         (Some(Found::Used(name, _) | Found::Doubtful(name)), None, Some(other)) => {
             (format!("{name}{OR}{other} (all of it)"), whole())
         }
@@ -155,7 +157,7 @@ fn filesystem(view: &View) -> (String, UsedRanges) {
     }
 }
 
-/// With both ends, and as pieces are cut.
+/// Adds both ends of the disk, and rounds ranges to granules.
 fn rounded(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     ranges.push(0..size.min(ENDS_BYTES));
     ranges.push(size.saturating_sub(ENDS_BYTES)..size);
@@ -173,7 +175,7 @@ fn rounded(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     merged
 }
 
-/// Numbers in a filesystem's structures, whose place was read as a whole before.
+/// Reads integers of on-disk structures whose bounds were checked by reading the whole block.
 trait Numbers {
     fn array<const N: usize>(&self, at: usize) -> [u8; N];
 
@@ -203,13 +205,13 @@ trait Numbers {
 }
 
 impl Numbers for [u8] {
-    /// Zeros where there is nothing.
+    /// Returns zeros beyond the end.
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
 }
 
-/// Calls `each` with the ranges of set bits among the first `count` of a bitmap, in order. A byte that is missing has all bits set.
+/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Missing bytes count as set.
 fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
     let mut run: Option<Range<u64>> = None;
     let mut set = |range: Range<u64>| match &mut run {

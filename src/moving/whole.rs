@@ -1,5 +1,5 @@
-//! A machine that becomes another one, in the words of its two agents: what was on the devices of its layout comes over the wire of
-//! `drophammer move`. Each agent makes its key at its boot, and the key never leaves its memory.
+//! Transfer of a machine to another one by their two agents: devices of the layout, over the protocol of `drophammer move`. Each agent
+//! generates its key at boot, and the key never leaves its memory.
 
 use super::certificate::{Certificate, Secret};
 use super::ganeti::{Compression, Terms};
@@ -21,37 +21,37 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// Where a ramdisk has the secret of both machines, if it has one. One line.
+/// File in the ramdisk with the shared secret of both machines, in one line. Optional.
 pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
 
-/// A copy that was cut after days goes on.
+/// Validity period of a certificate. A transfer that was interrupted for days can be resumed.
 const HOURS: u32 = 24 * 7;
 
-/// Nobody has set the clocks of these machines: they are in local time, or hours off.
+/// Backdating of a certificate: the clocks of these machines may be set to local time, or hours off.
 const EARLIER: time::Duration = time::Duration::days(1);
 
-/// So long the sender looks for the other end, before it asks the control plane where that is.
+/// Time that the sender tries to reach the peer before it asks the control plane for a new address.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A control plane that has no word about the move is heard so long, before that is taken for its end.
+/// Time without any information from a control plane about the transfer after which it is considered ended.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// How long the control plane has had no word about the move.
+/// Tracker of the time since the control plane last had information about the transfer.
 #[derive(Debug, Default)]
 pub struct Silence(Option<Instant>);
 
-/// What there is to do about it.
+/// Reaction to the missing information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silent {
-    /// It has just begun: people are told.
+    /// First occurrence, which is reported to the operator.
     Begins,
     Lasts,
-    /// It has lasted too long.
+    /// Timeout: the transfer is considered ended.
     Ends,
 }
 
 impl Silence {
-    /// It had no word again.
+    /// Records that the control plane had no information.
     pub fn heard(&mut self) -> Silent {
         self.heard_at(Instant::now())
     }
@@ -67,13 +67,13 @@ impl Silence {
         }
     }
 
-    /// It had one, or did not answer at all.
+    /// Resets the timer, because the control plane had information or did not answer.
     pub fn is_broken(&mut self) {
         self.0 = None;
     }
 }
 
-/// The key and the certificate of this boot.
+/// Key and certificate of this boot.
 pub struct Own {
     pair: Pair,
     certificate: Certificate,
@@ -81,8 +81,10 @@ pub struct Own {
 }
 
 impl Own {
+    /// Generates the key and the certificate.
+    ///
     /// # Errors
-    /// There are no random numbers, or there is a file for the secret and no secret in it.
+    /// Fails if no random numbers are available, or the secret file exists but contains no secret.
     pub fn make(secret_file: &Path) -> Result<Own> {
         let secret = secret_file.exists().then(|| super::secret(secret_file)).transpose()?;
         let pair = key::make(EARLIER, HOURS, secret.as_ref())?;
@@ -90,25 +92,27 @@ impl Own {
         Ok(Own { pair, certificate, secret })
     }
 
-    /// For the other end.
+    /// Returns the certificate to send to the peer.
     pub fn certificate(&self) -> &str {
         &self.pair.certificate
     }
 
-    /// Returns what vouches for the peer, and the fingerprint of this machine, for its console.
+    /// Describes for the console how the peer is authenticated, with the fingerprint of this machine.
     pub fn trust(&self) -> String {
         let own = self.fingerprint();
         match self.secret {
             Some(_) => format!(
-                "both certificates are signed with the secret of the ramdisks, which the control plane does not know.\nCertificate of this machine:\n  {own}"
+                "both certificates are signed with the secret in the ramdisks, which the control plane does not know.\nCertificate of \
+                 this machine:\n  {own}"
             ),
             None => format!(
-                "without a secret in the ramdisks (/etc/drophammer/move-secret) the operator approves both certificates.\nCertificate of this machine:\n  {own}"
+                "the ramdisks contain no secret (/etc/drophammer/move-secret), so the operator must approve both \
+                 certificates.\nCertificate of this machine:\n  {own}"
             ),
         }
     }
 
-    /// Fingerprint of the certificate of this boot.
+    /// Returns the fingerprint of the certificate of this boot.
     pub fn fingerprint(&self) -> String {
         carried::fingerprint(&self.pair.certificate).unwrap_or_default()
     }
@@ -117,15 +121,15 @@ impl Own {
         self.secret.is_some()
     }
 
-    /// Returns whether the peer may be trusted once its certificate is good: by the secret, or by the operator's approval.
+    /// Returns whether the peer may be trusted if its certificate is valid: because of the secret, or the operator's approval.
     pub fn may_trust(&self, peer: &Peer) -> bool {
         self.has_secret() || peer.approved
     }
 
-    /// Looks at the other end's certificate, before anything is erased for it.
+    /// Checks the certificate of the peer before anything is erased.
     ///
     /// # Errors
-    /// A refusal: it is not good now, or not signed as it must be.
+    /// Refuses a certificate that is not valid now, or not signed as required.
     pub fn check(&self, peer: &Peer) -> Result<()> {
         self.ends(peer).map(drop)
     }
@@ -137,30 +141,30 @@ impl Own {
     fn ends_at(&self, peer: &Peer, now: i64) -> Result<Ends> {
         let refuse = |why: String| {
             let hint = "compare the clocks of both machines, and the secrets of their ramdisks";
-            Error::refusal(Phase::Move, format!("the other machine's certificate: {why}; {hint}"))
+            Error::refusal(Phase::Move, format!("certificate of the other machine: {why}; {hint}"))
         };
         if !self.may_trust(peer) {
-            return Err(Error::new(Phase::Move, "the other machine's certificate is not approved by the operator"));
+            return Err(Error::new(Phase::Move, "the operator has not approved the certificate of the other machine"));
         }
         let peer = super::good(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
         Ends::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
     }
 }
 
-/// One device of the layout, at this end.
+/// Local device of the layout.
 pub struct Device {
-    /// What both ends call it.
+    /// Name that both ends use.
     pub name: String,
     pub path: DevicePath,
 }
 
-/// Sends devices that are only read. Each group has disks of its own: groups go side by side, and the devices of one after each other,
-/// since a disk that is read at two places at once is slow.
+/// Sends devices, which are only read. Groups have no disk in common and are sent concurrently. The devices of a group are sent one after
+/// another, since concurrent reads slow a disk down.
 ///
-/// `fails` hears at once what is wrong with one, while the others go on.
+/// `fails` is called immediately for each failure, while the other groups continue.
 ///
 /// # Errors
-/// A device is not whole at the other end.
+/// Fails if a device was not transferred completely.
 pub fn send(
     own: &Own,
     peer: &Peer,
@@ -190,36 +194,39 @@ pub fn send(
 }
 
 fn terms(order: &str) -> Result<Terms> {
-    let magic = order.parse().map_err(|why| Error::new(Phase::Move, format!("the order's id {order:?}: {why}")))?;
+    let magic = order.parse().map_err(|why| Error::new(Phase::Move, format!("order id {order:?}: {why}")))?;
     Ok(Terms { magic: Some(magic), compression: Compression::None, size_bytes: None })
 }
 
-/// The receiving end, which listens from before the plan on.
+/// Receiving end, which already listens before the plan is made.
 pub struct Incoming {
     own: Own,
     port: Port,
-    /// What the plan was made for.
+    /// Inventory of the sender for which the plan was made.
     planned: Option<Carried>,
     news: Mutex<News>,
 }
 
-/// The last that the control plane has said.
+/// Latest information from the control plane.
 #[derive(Default)]
 struct News {
     peer: Option<(Peer, Ends)>,
     over: Option<String>,
 }
 
-/// A partition table of the machine is the plan's; one inside of a device is content.
+/// Opens a destination without adapting a GPT: the machine's own partition tables come from the plan, and one inside of a device is
+/// content.
 fn unfitted(path: &Path) -> Result<Onto> {
     Ok(Onto::open(path)?.unfitted())
 }
 
 impl Incoming {
+    /// Opens a listening socket on a free port.
+    ///
     /// # Errors
-    /// There is no port left.
+    /// Fails if no port is free.
     pub fn open(own: Own, planned: Option<Carried>) -> Result<Incoming> {
-        // The first takes IPv4 too, where the kernel has IPv6 at all.
+        // The first address also accepts IPv4, unless the kernel lacks IPv6.
         let port = Port::open("[::]:0").or_else(|_| Port::open("0.0.0.0:0"))?;
         Ok(Incoming { own, port, planned, news: Mutex::default() })
     }
@@ -232,10 +239,10 @@ impl Incoming {
         self.port.address.rsplit(':').next()?.parse().ok()
     }
 
-    /// Sets the machine that may connect from now on. Ignores one whose certificate is neither approved nor signed with the secret.
+    /// Sets the peer that may connect from now on. Ignores a peer whose certificate is neither approved nor signed with the secret.
     ///
     /// # Errors
-    /// A refusal: the certificate is not valid, or not signed with the secret.
+    /// Refuses a certificate that is not valid, or not signed with the secret.
     pub fn hear(&self, peer: &Peer) -> Result<()> {
         if !self.own.may_trust(peer) {
             return Ok(());
@@ -248,21 +255,22 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns whether a machine that sends is known and may connect.
+    /// Returns whether a peer is known and may connect.
     pub fn knows_sender(&self) -> bool {
         self.news().peer.is_some()
     }
 
-    /// The other machine says, after each boot, what it has. Ids of it are in the plan.
+    /// Compares the inventory that the peer sends after each boot with the planned one, whose ids are part of the plan.
     pub fn compare(&self, carried: &Carried) {
         if self.planned.as_ref().is_some_and(|planned| !planned.fits_as(carried)) {
             self.end(
-                "the other machine has booted again, and its filesystems, arrays or partitions have other ids or sizes than this plan was made for: it has to be made anew",
+                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was \
+                 made for; a new plan is required",
             );
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the transfer.
     pub fn end(&self, why: &str) {
         self.news().over = Some(why.to_owned());
     }
@@ -272,10 +280,10 @@ impl Incoming {
         self.news().over.is_some()
     }
 
-    /// Opens the devices. Nothing is written yet.
+    /// Opens the devices. Writes nothing.
     ///
     /// # Errors
-    /// A device is not there, or in use.
+    /// Fails if a device does not exist or is in use.
     pub fn begin(&self, order: &str, devices: Vec<Device>) -> Result<Arriving<'_>> {
         let open = |Device { name, path }: Device| {
             let path = AsRef::<Path>::as_ref(&path).to_owned();
@@ -289,39 +297,39 @@ impl Incoming {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine that may connect now, and what its connection is secured with.
+    /// Returns the peer that may connect now, and its TLS configuration.
     fn ends(&self) -> Result<(Peer, Ends)> {
         let news = self.news();
         match (&news.over, &news.peer) {
             (Some(why), _) => Err(Error::new(Phase::Move, why.clone())),
             (None, Some(known)) => Ok(known.clone()),
-            (None, None) => Err(Error::new(Phase::Move, "the control plane names no machine that sends")),
+            (None, None) => Err(Error::new(Phase::Move, "the control plane has not announced the sending machine")),
         }
     }
 }
 
-/// Devices that are awaited.
+/// Devices that are being received.
 pub struct Arriving<'i> {
     incoming: &'i Incoming,
     waiting: Waiting,
 }
 
 impl Arriving<'_> {
-    /// How much of them is there.
+    /// Returns the number of bytes received.
     pub fn bytes(&self) -> u64 {
         self.waiting.bytes()
     }
 
-    /// Waits until all is there. Returns the machine that has brought all of it; its certificate tells in which boot.
+    /// Receives all devices. Returns the peer that sent them; its certificate identifies the boot.
     ///
     /// # Errors
-    /// A device is not whole, and will not be: it cannot be written, or the control plane has ended the move.
+    /// Fails if a device cannot be completed: it cannot be written, or the control plane has ended the transfer.
     pub fn until_whole(&self, say: &dyn Fn(&str)) -> Result<Peer> {
         let say = |line: &str| {
             say(line);
             Ok(())
         };
-        // Nothing is whole but what the one has brought that was asked for last.
+        // Data counts only if it comes from the peer that was announced last.
         let from = RefCell::new(Peer { certificate: String::new(), address: String::new(), approved: false });
         self.waiting.until_whole(&self.incoming.port, Duration::MAX, &say, || {
             let (peer, ends) = self.incoming.ends()?;

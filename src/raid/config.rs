@@ -1,4 +1,4 @@
-//! What a list of logical disks says, whatever the machine.
+//! Parser of a list of logical disks.
 
 use crate::layout::{RaidLevel, Size, hints};
 use crate::order::Gather;
@@ -6,20 +6,21 @@ use crate::problem::Problem;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Arrays that are wanted, in the order in which they were listed.
+/// Requested arrays, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub logical_disks: Vec<LogicalDisk>,
 }
 
+/// Array to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalDisk {
-    /// Of the partition on each member.
+    /// Size of the partition on each member.
     pub size: Size,
     pub level: RaidLevel,
     pub volume_name: Option<String>,
     pub is_root_volume: bool,
-    /// One for each member; none: all disks of the machine.
+    /// Hints for each member. Empty for all disks of the machine.
     pub physical_disks: Vec<BTreeMap<String, String>>,
 }
 
@@ -33,27 +34,27 @@ const LEVELS: [(&str, RaidLevel); 5] = [
     ("1+0", RaidLevel::Raid10),
 ];
 const MIB_OF_GIB: u64 = 1024;
-/// More than any disk has.
+/// Size limit, larger than any disk.
 const LARGEST_GIB: u64 = 1 << 30;
-/// The agent of Ironic makes no more.
+/// Maximum number of arrays that Ironic's agent supports.
 const MOST_OF_SOFTWARE: usize = 2;
 
 impl Config {
-    /// `{"logical_disks": […]}`.
+    /// Parses `{"logical_disks": […]}`.
     ///
     /// # Errors
-    /// All that is wrong with it, each with its place.
+    /// Returns all problems, each with its path.
     pub fn read(value: &Value) -> Result<Config, Vec<Problem>> {
         let mut problems = Vec::new();
         let Some(fields) = value.as_object() else {
-            return Err(vec![Problem::new("", "this is an object with logical_disks")]);
+            return Err(vec![Problem::new("", "must be an object with logical_disks")]);
         };
         for name in fields.keys().filter(|name| *name != "logical_disks") {
-            problems.push(Problem::new(name, "there is no such field; there is logical_disks"));
+            problems.push(Problem::new(name, "unknown field; only logical_disks is supported"));
         }
         let listed = fields.get("logical_disks").and_then(Value::as_array).filter(|disks| !disks.is_empty());
         let Some(listed) = listed else {
-            problems.push(Problem::new("logical_disks", "this is a list of at least one logical disk"));
+            problems.push(Problem::new("logical_disks", "must be a list of at least one logical disk"));
             return Err(problems);
         };
         let read = listed.iter().enumerate().map(|(index, disk)| read_disk(&format!("logical_disks[{index}]"), disk));
@@ -66,13 +67,13 @@ impl Config {
         }
     }
 
-    /// The one that holds `/`.
+    /// Returns the index of the array that contains `/`.
     pub fn root(&self) -> usize {
         self.logical_disks.iter().position(|disk| disk.is_root_volume).unwrap_or(0)
     }
 }
 
-/// What no logical disk can say alone.
+/// Checks constraints between logical disks.
 fn of_all(listed: &[Value]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut say = |index: usize, field: &str, message: String| {
@@ -82,7 +83,7 @@ fn of_all(listed: &[Value]) -> Vec<Problem> {
         listed.iter().enumerate().filter(|(_, disk)| is(disk)).map(|(index, _)| index).collect()
     };
     for index in places(&|disk| disk["size_gb"] == "MAX").into_iter().skip(1) {
-        say(index, "size_gb", "only one logical disk can have all that is left".to_owned());
+        say(index, "size_gb", "only one logical disk can have the remaining space".to_owned());
     }
     for index in places(&|disk| disk["is_root_volume"] == true).into_iter().skip(1) {
         say(index, "is_root_volume", "only one logical disk can be the root volume".to_owned());
@@ -90,7 +91,7 @@ fn of_all(listed: &[Value]) -> Vec<Problem> {
     for (index, disk) in listed.iter().enumerate() {
         let name = disk["volume_name"].as_str();
         if name.is_some() && listed[..index].iter().any(|earlier| earlier["volume_name"].as_str() == name) {
-            say(index, "volume_name", format!("another logical disk is called {} already", name.unwrap_or_default()));
+            say(index, "volume_name", format!("another logical disk has the name {}", name.unwrap_or_default()));
         }
     }
     let software = places(&|disk| disk["controller"] == SOFTWARE);
@@ -98,43 +99,43 @@ fn of_all(listed: &[Value]) -> Vec<Problem> {
         return problems;
     }
     for index in places(&|disk| disk.get("controller").is_none()) {
-        say(index, "controller", format!("where one logical disk has controller: {SOFTWARE}, each has it"));
+        say(index, "controller", format!("required for each logical disk if one has controller: {SOFTWARE}"));
     }
     if listed[0]["raid_level"] != "1" {
-        say(0, "raid_level", format!("with controller: {SOFTWARE} the first logical disk has level 1"));
+        say(0, "raid_level", format!("the first logical disk must have level 1 with controller: {SOFTWARE}"));
     }
     for index in MOST_OF_SOFTWARE..listed.len() {
-        let message = format!("with controller: {SOFTWARE} there are {MOST_OF_SOFTWARE} logical disks at most");
+        let message = format!("at most {MOST_OF_SOFTWARE} logical disks are supported with controller: {SOFTWARE}");
         say(index, "controller", message);
     }
     problems
 }
 
 fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Problem>> {
-    let Some(fields) = value.as_object() else { return Err(vec![Problem::new(place, "a logical disk is an object")]) };
+    let Some(fields) = value.as_object() else { return Err(vec![Problem::new(place, "must be an object")]) };
     let mut problems = Vec::new();
     let mut say = |field: &str, message: String| problems.push(Problem::new(format!("{place}.{field}"), message));
     for name in fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
-        say(name, format!("arrays of software have no such field; there is {}", FIELDS.join(", ")));
+        say(name, format!("unknown field; software arrays support {}", FIELDS.join(", ")));
     }
     let size = size(fields.get("size_gb"));
     if size.is_none() {
-        say("size_gb", "this is a whole number of GiB above 0, or MAX".to_owned());
+        say("size_gb", "must be a positive whole number of GiB, or MAX".to_owned());
     }
     let level = fields.get("raid_level").and_then(Value::as_str);
     let level = LEVELS.iter().find(|(name, _)| Some(*name) == level).map(|(_, level)| *level);
     if level.is_none() {
-        say("raid_level", format!("this is one of {}, as a text", LEVELS.map(|(name, _)| name).join(", ")));
+        say("raid_level", format!("must be one of {}, as a string", LEVELS.map(|(name, _)| name).join(", ")));
     }
     if fields.get("controller").is_some_and(|controller| controller != SOFTWARE) {
-        say("controller", format!("only {SOFTWARE} is known"));
+        say("controller", format!("only {SOFTWARE} is supported"));
     }
     if fields.get("is_root_volume").is_some_and(|is| !is.is_boolean()) {
-        say("is_root_volume", "this is true or false".to_owned());
+        say("is_root_volume", "must be true or false".to_owned());
     }
     let name = fields.get("volume_name");
     if name.is_some_and(|name| name.as_str().is_none_or(str::is_empty)) {
-        say("volume_name", "this is a text that is not empty".to_owned());
+        say("volume_name", "must be a nonempty string".to_owned());
     }
     let hints = physical_disks(fields, &mut say);
     match (size, level) {
@@ -160,18 +161,18 @@ fn size(value: Option<&Value>) -> Option<Size> {
     }
 }
 
-/// A hint's value is a text, a number or a truth: all of them are expressions as texts.
+/// Reads the hints. Strings, numbers and booleans are all expressions in the form of strings.
 fn physical_disks(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -> Vec<BTreeMap<String, String>> {
     let Some(given) = fields.get("physical_disks") else { return Vec::new() };
     let Some(listed) = given.as_array().filter(|listed| listed.len() >= 2) else {
-        say("physical_disks", "this is a list of hints, one for each member, two at least".to_owned());
+        say("physical_disks", "must be a list of hints, one for each member, at least two".to_owned());
         return Vec::new();
     };
     let mut all = Vec::new();
     for (index, value) in listed.iter().enumerate() {
         let at = |hint: &str| format!("physical_disks[{index}]{hint}");
         let Some(fields) = value.as_object().filter(|fields| !fields.is_empty()) else {
-            say(&at(""), "this is an object of hints".to_owned());
+            say(&at(""), "must be an object of hints".to_owned());
             continue;
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

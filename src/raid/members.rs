@@ -1,4 +1,4 @@
-//! Which disks of a machine are the members of each array.
+//! Selection of the member disks of each array.
 
 use super::Config;
 use crate::inventory::{Disk, Inventory};
@@ -6,7 +6,7 @@ use crate::layout::hints;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
-/// The members of each logical disk, in the order of the list.
+/// Returns the members of each logical disk, in the order of the list. Returns a problem for each hint without a match.
 pub fn members<'a>(config: &Config, inventory: &'a Inventory) -> Result<Vec<Vec<&'a Disk>>, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut all = Vec::new();
@@ -19,12 +19,12 @@ pub fn members<'a>(config: &Config, inventory: &'a Inventory) -> Result<Vec<Vec<
                 Some(disk) => found.push(disk),
                 None => problems.push(Problem::new(
                     format!("logical_disks[{index}].physical_disks[{number}]"),
-                    "no disk of the machine is left that matches",
+                    "no unused disk of the machine matches",
                 )),
             }
         }
         if logical.physical_disks.is_empty() {
-            // No hint means somebody's stick.
+            // Empty hints exclude removable media.
             found = hints::candidates(&BTreeMap::new(), &inventory.disks);
         }
         all.push(found);
@@ -32,7 +32,7 @@ pub fn members<'a>(config: &Config, inventory: &'a Inventory) -> Result<Vec<Vec<
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
-/// What tells this disk from all others when the kernel's names have moved; nothing where it has nothing of its own.
+/// Returns a hint that matches only this disk, even if kernel names have changed. Empty if the disk has no unique attribute.
 pub fn own_hints(disk: &Disk, inventory: &Inventory) -> BTreeMap<String, String> {
     let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
     let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);

@@ -1,5 +1,5 @@
-//! The layout: on each disk a partition for each array that it is a member of, and on the disks of the root volume an EFI system
-//! partition in front of them, which is mirrored.
+//! Layout for arrays: on each disk a partition for each array of which it is a member, preceded by a mirrored EFI system partition on the
+//! disks of the root volume.
 
 use super::Config;
 use super::members::{members, own_hints};
@@ -11,15 +11,15 @@ use crate::layout::{
 use crate::order;
 use crate::problem::Problem;
 
-/// As the agent of Ironic leaves room for.
+/// Size of an EFI system partition, for which the agent of Ironic reserves this space.
 const ESP_MIB: u64 = 550;
 const ESP: &str = "/dev/md/esp";
 
 impl Config {
-    /// The layout of this id on this machine. A reinstall makes its disks anew.
+    /// Returns the layout for this machine. A reinstall recreates its disks.
     ///
     /// # Errors
-    /// The arrays are not possible with these disks: all reasons, each with its place.
+    /// Returns all reasons, each with its path, if the arrays are not possible with these disks.
     pub fn layout(&self, id: &str, inventory: &Inventory) -> Result<Layout, Vec<Problem>> {
         let members = members(self, inventory)?;
         let order = self.order();
@@ -28,7 +28,7 @@ impl Config {
         let place = |disk: &Disk, index: usize| members[index].iter().position(|member| member.device == disk.device);
         let is_member = |disk: &Disk, index: usize| place(disk, index).is_some();
         let mut layout = Layout { id: id.to_owned(), constraints: Constraints::default(), ..Layout::default() };
-        // With the place that the list of hints gives the member.
+        // Partitions with the index of the member in the list of hints.
         let mut devices: Vec<Vec<(usize, LayoutPath)>> = vec![Vec::new(); members.len()];
         let mut esps = Vec::new();
         for disk in inventory.disks.iter().filter(|disk| (0..members.len()).any(|index| is_member(disk, index))) {
@@ -73,7 +73,7 @@ impl Config {
         }
     }
 
-    /// The one that takes the rest comes last on its disks.
+    /// Returns the indices of the arrays, with the one that takes the remaining space last.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
         order::by_key(&mut order, |index| self.logical_disks[*index].size == Size::Rest);

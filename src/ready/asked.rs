@@ -1,5 +1,4 @@
-//! Passphrases of `key: prompt`: a person types one at the machine's console, for all containers that have it, before anything is
-//! written.
+//! Passphrases of `key: prompt`: one for all such containers is typed at the machine's console before anything is written.
 
 use crate::error::{Error, Phase, Result};
 use crate::layout::{KeySource, Layout};
@@ -8,16 +7,16 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 3;
 
-/// For all tries together.
+/// Timeout for all attempts together.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A shorter one is typed by accident.
+/// Minimum length of a new passphrase, since a shorter one is probably an accident.
 const LEAST_CHARACTERS: usize = 8;
 
-/// Asks a question, and waits so long for a line that is not shown; `None`: nobody has typed one.
+/// Function that asks a question and reads a hidden line until a deadline. Returns `None` if no line was typed.
 pub type Ask<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
 
-/// What of a layout a passphrase is for, in words.
+/// Lists the filesystems and volume groups for which a passphrase is required.
 pub fn purpose(layout: &Layout) -> String {
     let is_asked_for = |key: KeySource| key == KeySource::Prompt;
     let filesystems = layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
@@ -27,60 +26,59 @@ pub fn purpose(layout: &Layout) -> String {
     filesystems.chain(groups).collect::<Vec<_>>().join(", ")
 }
 
-/// The passphrase of what is made: typed twice.
+/// Asks for a new passphrase, which must be typed twice.
 ///
 /// # Errors
-/// A refusal: nobody has typed one, or not the same twice.
+/// Refuses if none was typed, or not the same one twice.
 pub fn new_passphrase(purpose: &str, ask: &mut Ask) -> Result<Secret> {
     let until = Instant::now() + PATIENCE;
     let mut why = String::new();
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. It is not shown, one is for all of \
-             them, and whoever starts this machine is asked for it"
+            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. It is not shown, unlocks all of \
+             them, and is required at every boot of this machine"
         );
         let Some(first) = ask(&question, until)? else { return Err(nobody(purpose)) };
         if first.chars().count() < LEAST_CHARACTERS {
-            why = "that was too short: ".to_owned();
+            why = "too short: ".to_owned();
             continue;
         }
-        let Some(second) = ask("type the same passphrase once more, and Enter", until)? else {
+        let Some(second) = ask("type the same passphrase again, and Enter", until)? else {
             return Err(nobody(purpose));
         };
         if first == second {
             return Ok(Secret::new(&first));
         }
-        why = "that was not the same twice: ".to_owned();
+        why = "the two passphrases differ: ".to_owned();
     }
-    let message =
-        format!("{TRIES} times no passphrase for {purpose} was typed that could be taken ({why}nothing was written)");
+    let message = format!("no valid passphrase for {purpose} was typed in {TRIES} attempts ({why}nothing was written)");
     Err(Error::refusal(Phase::Storage, message))
 }
 
 fn nobody(purpose: &str) -> Error {
     let message = format!(
-        "nobody has typed a passphrase for {purpose} at the console within {} minutes: nothing was written",
+        "no passphrase for {purpose} was typed at the console within {} minutes; nothing was written",
         PATIENCE.as_secs() / 60
     );
     Error::refusal(Phase::Storage, message)
 }
 
-/// The passphrase of what is kept, which `opens` tries. Empty: an empty line or nobody, or none that opens it.
+/// Asks for the passphrase of preserved containers, which `opens` tries. Returns an empty one if none was typed or none matches.
 ///
 /// # Errors
-/// The console cannot be read.
+/// Fails if the console cannot be read.
 pub fn kept_passphrase(purpose: &str, ask: &mut Ask, opens: &mut dyn FnMut(&Secret) -> bool) -> Result<Secret> {
     let until = Instant::now() + PATIENCE;
     let mut why = "";
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type the passphrase of {purpose}, which is kept, and Enter. It is not shown, and an empty line leaves it locked"
+            "{why}type the passphrase of the preserved {purpose}, and Enter. It is not shown; an empty line leaves it locked"
         );
         let typed = ask(&question, until)?.map(Secret::new).unwrap_or_default();
         if typed.is_empty() || opens(&typed) {
             return Ok(typed);
         }
-        why = "that does not open it: ";
+        why = "wrong passphrase: ";
     }
     Ok(Secret::default())
 }
@@ -112,18 +110,24 @@ mod tests {
     fn a_new_passphrase_is_typed_twice_and_three_times_at_most() {
         let (got, asked) = typed(&["correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
-        assert!(asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("once more"), "{asked:?}");
+        assert!(
+            asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("the same passphrase again"),
+            "{asked:?}"
+        );
         let (got, asked) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
-        assert!(asked[1].starts_with("that was too short: ") && asked[3].starts_with("that was not the same twice: "));
+        assert!(asked[1].starts_with("too short: ") && asked[3].starts_with("the two passphrases differ: "));
         for lines in [&["", "", ""][..], &["correct horse", "x", "correct horse", "y", "correct horse", "z"]] {
             let refused = typed(lines).0.unwrap_err();
-            assert!(refused.is_refusal() && refused.to_string().contains("3 times no passphrase"), "{refused}");
+            assert!(refused.is_refusal() && refused.to_string().contains("in 3 attempts"), "{refused}");
             assert!(!refused.to_string().contains("horse"), "{refused}");
         }
         for lines in [&[][..], &["correct horse"]] {
             let refused = typed(lines).0.unwrap_err();
-            assert!(refused.is_refusal() && refused.to_string().contains("nobody has typed"), "{refused}");
+            assert!(
+                refused.is_refusal() && refused.to_string().contains("no passphrase for /srv was typed"),
+                "{refused}"
+            );
         }
     }
 

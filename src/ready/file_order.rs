@@ -1,14 +1,14 @@
-//! Order of a reinstall in a machine's file. No server remembers which orders were carried out; only the install marker on the disks does.
+//! Order of a reinstall in a machine's file. No server records completed orders; only the install marker on the disks does.
 //!
-//! | order number in the marker of this allocation | file orders number N | |
+//! | order number in the marker of this allocation | order N in the file | action |
 //! |---|---|---|
 //! | none, or not a number that a file can contain | N | carried out |
 //! | smaller than N | N | carried out |
-//! | N | N | carried out before: the installed system is booted |
-//! | larger than N | N | refused, naming both: the file is outdated, or the marker is forged |
+//! | N | N | was carried out before: the installed system is booted |
+//! | larger than N | N | refused, with both numbers: the file is outdated, or the marker is forged |
 //! | larger than N | N, with `replace_newer` | carried out |
 //!
-//! Root of the installed system can write N into its marker, and thereby suppress order N. Nothing on the machine can disprove that; see
+//! Root of the installed system can write N into its marker and thereby suppress order N. Nothing on the machine can disprove that; see
 //! `docs/fleet.md`.
 
 use crate::allocation::{Allocation, OrderNumber};
@@ -17,11 +17,11 @@ use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;
 use crate::plan::Claim;
 
-/// Compares the order of the file with the markers of this allocation. If the order was carried out, the allocation becomes one that is
-/// installed. Returns a line for the operator.
+/// Compares the order of the file with the markers of this allocation. If it was carried out, the allocation becomes an installed one.
+/// Returns a line for the operator.
 ///
 /// # Errors
-/// A marker names a later order than the file.
+/// Refuses if a marker has a later order than the file.
 pub fn compare(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<Option<String>> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
@@ -29,7 +29,7 @@ pub fn compare(machine: &str, allocation: &mut Allocation, inventory: &Inventory
     let Some(ordered) = OrderNumber::parse(&id) else {
         let largest = OrderNumber::LARGEST;
         let message = format!(
-            "order {id}: cannot carry it out: its id is not a number from 1 to {largest}; correct the machine's file"
+            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine's file"
         );
         return Err(Error::refusal(Phase::Plan, message));
     };
@@ -54,7 +54,7 @@ pub fn compare(machine: &str, allocation: &mut Allocation, inventory: &Inventory
     Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} names it")))
 }
 
-/// Returns the largest plausible order number in the markers of this allocation, and the filesystem with that marker.
+/// Returns the largest valid order number in the markers of this allocation, and the filesystem with that marker.
 fn latest<'a>(claim: &Claim, inventory: &'a Inventory) -> Option<(&'a DevicePath, OrderNumber)> {
     let numbers = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(|marker| claim.is_ours(marker))?;

@@ -1,17 +1,16 @@
-//! A reinstall where the control plane has none. metal-stack's API v2 knows installations alone; the operator marks a layout or an
-//! allocation with the disks that are kept (`drophammer.keep`), and the marker on the disks says whose they are.
+//! Reinstalls for a control plane without them. metal-stack's API v2 supports only installations. The operator marks disks to preserve in
+//! the layout or the allocation (`drophammer.keep`), and the install marker on the disks identifies their owner.
 //!
-//! | marked | the disks have | |
+//! | marked | the disks contain | action |
 //! |---|---|---|
-//! | no | anything | an installation, of an empty machine |
-//! | yes | the marker of this machine and of the same project, of another allocation | a reinstall: the disks that are named are kept |
-//! | yes | the marker of this machine and of another project | an installation, of an empty machine: those are not this owner's data |
-//! | yes | no marker, and something on the disks that are named | refused: an attempt was cut off, or the disk with the marker was replaced |
-//! | yes | no marker, and nothing there | an installation, of an empty machine |
+//! | no | anything | installation, of an empty machine |
+//! | yes | the marker of this machine and the same project, of another allocation | reinstall, which preserves the listed disks |
+//! | yes | the marker of this machine and another project | installation, of an empty machine: the data belongs to another owner |
+//! | yes | no marker, but data on the listed disks | refused: an attempt was interrupted, or the disk with the marker was replaced |
+//! | yes | no marker, and no data | installation, of an empty machine |
+//! | yes | several markers of this machine and project, none of which lists the others as replaced | refused: it is unknown which one is the newest |
 //!
-//! | yes | several markers of this machine and project, and none lists the others as replaced | refused: nothing proves which one is the newest |
-//!
-//! The marker of this very allocation means that it is installed, here as everywhere.
+//! The marker of this very allocation means that it is installed, as everywhere.
 
 use super::remembered::holds_something;
 use crate::allocation::{Allocation, Order, OrderNumber};
@@ -21,15 +20,15 @@ use crate::inventory::Inventory;
 use crate::marker::{Marker, lineage};
 use crate::topology;
 
-/// Is this installation one that keeps?
+/// Returns whether this installation preserves disks.
 pub fn keeps(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
     allocation.keeps && !predecessors(machine, allocation, inventory).is_empty()
 }
 
-/// Makes a reinstall of it, and takes the marker for one of this allocation. Returns what a person should hear of it.
+/// Converts an installation to a reinstall, and assigns the newest marker to this allocation. Returns a message for the operator.
 ///
 /// # Errors
-/// Nothing proves which of several markers is the newest one.
+/// Refuses if it is unknown which of several markers is the newest.
 pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Inventory) -> Result<Option<String>> {
     if !allocation.keeps {
         return Ok(None);
@@ -45,15 +44,15 @@ pub fn adopt(machine: &str, allocation: &mut Allocation, inventory: &mut Invento
         }
     }
     Ok(Some(format!(
-        "drophammer.keep: the disks have the marker of allocation {}, of this machine and this project: what is named is kept",
+        "drophammer.keep: the disks contain the marker of allocation {} of this machine and project; the listed disks are preserved",
         marker.allocation
     )))
 }
 
-/// Returns the newest installation of the same owner, if this allocation itself is not installed.
+/// Returns the newest installation of the same owner, or `None` if this allocation itself is installed.
 ///
 /// # Errors
-/// Nothing proves which one is the newest.
+/// Refuses if it is unknown which one is the newest.
 fn last<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) -> Result<Option<&'a Marker>> {
     let markers = predecessors(machine, allocation, inventory);
     if markers.is_empty() {
@@ -64,14 +63,16 @@ fn last<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) ->
         let found = markers.iter().map(|marker| format!("allocation {} of {}", marker.allocation, marker.time));
         let found: Vec<String> = found.collect();
         let message = format!(
-            "drophammer.keep: the disks hold several installations of this machine and project, and none lists the others as replaced: {}.              Their times prove nothing, and nothing is erased. Erase the root filesystem of the older one: wipefs -a in the rescue shell",
+            "drophammer.keep: the disks contain several installations of this machine and project, and none lists the others as replaced: \
+             {}. Their times prove nothing, so nothing was erased. Erase the root filesystem of the older one with wipefs -a in the \
+             rescue shell",
             found.join("; ")
         );
         Error::refusal(Phase::Plan, message)
     })
 }
 
-/// Returns the installations of the same owner on this machine; none if this allocation itself is installed.
+/// Returns the installations of the same owner on this machine. Empty if this allocation itself is installed.
 fn predecessors<'a>(machine: &str, allocation: &Allocation, inventory: &'a Inventory) -> Vec<&'a Marker> {
     let own = || of(machine, inventory);
     if own().any(|marker| marker.allocation == allocation.id) {
@@ -85,8 +86,10 @@ fn of<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator<Item = &'a M
     markers.filter(move |marker| marker.machine.eq_ignore_ascii_case(machine))
 }
 
+/// Refuses an installation that could erase disks to be preserved.
+///
 /// # Errors
-/// Data that must be kept may be on the disks, and no marker proves whose it is or which of several installations is the newest.
+/// Refuses if such disks may contain data, and no marker proves to whom it belongs, or which of several installations is the newest.
 pub fn nothing_is_lost(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());
@@ -94,9 +97,8 @@ pub fn nothing_is_lost(machine: &str, allocation: &Allocation, inventory: &Inven
     if of(machine, inventory).next().is_some() {
         return last(machine, allocation, inventory).map(drop);
     }
-    let unread = |_| {
-        Error::refusal(Phase::Layout, "drophammer.keep names disks of a layout that cannot be read: nothing is erased")
-    };
+    let unread =
+        |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks of an invalid layout; nothing was erased");
     let parsed = allocation.layout().map_err(unread)?;
     let named = parsed.layout.disks.iter().filter(|disk| !disk.wipeonreinstall);
     let found = named.filter_map(|disk| topology::find::disk(disk, inventory).ok());
@@ -105,8 +107,9 @@ pub fn nothing_is_lost(machine: &str, allocation: &Allocation, inventory: &Inven
         return Ok(());
     }
     let message = format!(
-        "{} is to be kept (drophammer.keep) and has something on it, but no disk has the marker of an installation of this machine: was an \
-         attempt cut off, or the disk with the marker replaced? Nothing is erased. Where nobody needs what is there: wipefs -a in the rescue shell",
+        "{} must be preserved (drophammer.keep) and contains data, but no disk has the marker of an installation of this machine: an \
+         attempt may have been interrupted, or the disk with the marker replaced. Nothing was erased. If the data is not needed, use \
+         wipefs -a in the rescue shell",
         held.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))

@@ -1,15 +1,15 @@
-//! Where only the disks remember what was installed, an object whose content was not seen may contain the marker.
+//! If only the disks record installations, an object whose contents were not read may contain the install marker.
 
 use crate::device::KernelName;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Inventory, OpaqueObject, OwnIdentifiers};
 use crate::topology::Stack;
 
-/// Refuses while an object of the machine was not looked into. Objects that lie only on disks that `give_up` names do not
-/// count: the operator gives up what is on them.
+/// Refuses if an object of the machine was not read. Objects that lie only on disks listed in `give_up` are ignored, since the operator has
+/// given up their contents.
 ///
 /// # Errors
-/// Each such object with reason and remedy.
+/// Lists each such object with reason and remedy.
 pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
     let (stack, identifiers) = (Stack::new(inventory), OwnIdentifiers::of(&inventory.disks));
     let is_given_up = |name: &KernelName| {
@@ -27,8 +27,8 @@ pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "only the disks could tell that this allocation is installed already, and the content of {} cannot be seen. If nobody needs \
-         what is there, erase it: wipefs -a in the rescue shell",
+        "whether this allocation is already installed is recorded only on the disks, but the contents of {} cannot be read. If they \
+         are not needed, erase them with wipefs -a in the rescue shell",
         opaque.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))

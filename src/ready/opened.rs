@@ -1,5 +1,5 @@
-//! Encrypted filesystems and groups that a reinstall keeps: their keys, and their containers opened for reading, so that the plan can tell
-//! what is in them.
+//! Encrypted filesystems and volume groups that a reinstall preserves: their keys, and their containers, unlocked read-only so that the
+//! plan can inspect them.
 
 use crate::allocation::Allocation;
 use crate::command;
@@ -15,13 +15,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The key of a ramdisk, for `key: file`. All of the file is the key, as cryptsetup takes it.
+/// Key in the ramdisk for `key: file`. The whole file is the key, as for cryptsetup.
 const KEY_FILE: &str = "/etc/drophammer/disk.key";
 
-/// Gives the allocation the ramdisk's own key, where the layout wants it.
+/// Reads the ramdisk's key into the allocation if the layout requires it.
 ///
 /// # Errors
-/// It is there, and cannot be read as text.
+/// Fails if the file exists but cannot be read as text.
 pub fn read_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
     if !layout.encrypted().any(|encrypted| encrypted.key == KeySource::File) {
         return Ok(());
@@ -38,13 +38,13 @@ pub fn needs_disk_key(layout: &Layout) -> bool {
     layout.encrypted().any(|encrypted| matches!(encrypted.key, KeySource::Server | KeySource::Tpm2))
 }
 
-/// Is anything of it encrypted?
+/// Returns whether the layout has encrypted filesystems or volume groups.
 pub fn wants(layout: &Layout) -> bool {
     layout.encrypted().next().is_some()
 }
 
-/// Opens for reading what a reinstall keeps. What does not open is told why. A passphrase that somebody types is the allocation's from
-/// then on.
+/// Unlocks preserved containers read-only. Returns those that could not be unlocked. A passphrase that is typed is stored in the
+/// allocation.
 pub fn open(layout: &Layout, inventory: &Inventory, allocation: &mut Allocation, ask: &mut Ask) -> Vec<Failed> {
     let kept = luks::to_open(layout, inventory, allocation).concat();
     if let Some(first) = kept.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
@@ -57,8 +57,7 @@ pub fn open(layout: &Layout, inventory: &Inventory, allocation: &mut Allocation,
     luks::to_open(layout, inventory, allocation).into_iter().flat_map(all_or_none).collect()
 }
 
-/// Notes of each container that is not open, and of which nothing is told yet, that nobody has tried it: no plan of this machine takes it
-/// for one that opens.
+/// Records each locked container without a recorded failure as untried, so that no plan assumes that it can be unlocked.
 pub fn note_untried(inventory: &mut Inventory) {
     let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
     let is_open = |device: &DevicePath| {
@@ -68,7 +67,7 @@ pub fn note_untried(inventory: &mut Inventory) {
     let ways = |device: &DevicePath| [Tried::Container(device.clone()), Tried::Sealed(device.clone())];
     let is_told = |device: &DevicePath| ways(device).iter().any(|tried| inventory.failure(tried).is_some());
     let untried = containers.map(|(device, _)| device).filter(|device| !is_open(device) && !is_told(device));
-    let why = "nobody has tried a key";
+    let why = "no key was tried";
     let untried = untried.map(|device| Failed { tried: Tried::Container(device.clone()), why: why.to_owned() });
     let untried: Vec<Failed> = untried.collect();
     inventory.failed.extend(untried);
@@ -78,13 +77,14 @@ fn is_able() -> bool {
     command::missing(&[storage::luks::TOOL]).is_empty()
 }
 
-/// A group of which a physical volume is missing would not be seen as it is.
+/// Unlocks all containers or none, since a volume group with a missing physical volume would be incomplete.
 fn all_or_none(containers: Vec<Container>) -> Vec<Failed> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
     let mut told: Vec<Failed> = containers.into_iter().filter_map(|container| failed(container).err()).collect();
     let locked = told.iter().find(|failed| matches!(failed.tried, Tried::Container(_)));
-    let Some(why) = locked.map(|failed| format!("the group is opened as a whole or not at all: {}", failed.why)) else {
+    let Some(why) = locked.map(|failed| format!("the volume group can only be unlocked completely: {}", failed.why))
+    else {
         return told;
     };
     for (device, mapping) in all {
@@ -99,7 +99,7 @@ fn all_or_none(containers: Vec<Container>) -> Vec<Failed> {
     told
 }
 
-/// What only the second key opens is open then, and told too: the plan says so.
+/// Unlocks a container. One that only the second key unlocks stays unlocked, but is also reported, for the plan.
 fn failed(container: Container) -> Result<(), Failed> {
     let device = container.device.clone();
     let locked = |why: String| Failed { tried: Tried::Container(device.clone()), why };
@@ -121,7 +121,7 @@ fn failed(container: Container) -> Result<(), Failed> {
     })
 }
 
-/// An earlier look of this ramdisk may have opened it, with a key that is another one by now.
+/// Closes a container that was unlocked earlier in this ramdisk, since the key may have changed.
 fn close_earlier(container: &Container) -> Result<(), String> {
     let Container { device, mapping, .. } = container;
     if !Path::new(mapping).exists() {
@@ -129,21 +129,21 @@ fn close_earlier(container: &Container) -> Result<(), String> {
     }
     match storage::luks::lies_on(container) {
         Ok(true) => storage::release::release_above(device).map_err(|error| error.to_string()),
-        Ok(false) => Err(format!("another device has a container with its UUID, which is open as {mapping}")),
+        Ok(false) => Err(format!("another device has a container with the same UUID, which is open as {mapping}")),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Why it is of no use to try.
+/// Returns the reason why a container cannot be unlocked without trying, if any.
 fn not_tried(container: &Container) -> Option<String> {
     if !is_able() {
-        return Some("the ramdisk has no cryptsetup, which is in its part `luks`".to_owned());
+        return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());
     }
     match container.source {
         KeySource::Tpm2 => None,
         _ if !container.key.is_empty() => None,
-        KeySource::Prompt => Some("no passphrase was typed that opens it".to_owned()),
-        source => Some(format!("no key: {source} was given")),
+        KeySource::Prompt => Some("no matching passphrase was typed".to_owned()),
+        source => Some(format!("no key was provided for key: {source}")),
     }
 }
 

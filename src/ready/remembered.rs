@@ -1,13 +1,13 @@
-//! Installations of machines that no control plane remembers. The install marker on the disks says what was installed; orders of a file
-//! are compared in `file_order`.
+//! Installations of machines whose control plane does not record them. The install marker on the disks specifies what was installed; orders
+//! of a file are compared in `file_order`.
 //!
-//! | the disks have | the file asks for | |
+//! | the disks contain | the file requests | action |
 //! |---|---|---|
-//! | no marker of this allocation | an installation | it is made, when everything was looked into that could contain a marker, or the operator gives up its disks |
-//! | no marker of this machine, and something is recognised on disks that the layout keeps | an installation | refused: the disk with the marker may have been replaced |
-//! | one | an installation | what is there is booted |
-//! | any | a reinstall, and the marker is of its attempt that has begun | what is there is booted (`plan`) |
-//! | any | a reinstall | carried out, or refused (`plan`), as long as attempts are left |
+//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator gives up their disks |
+//! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
+//! | a marker of this allocation | an installation | the installed system is booted |
+//! | anything | a reinstall, and the marker is of its begun attempt | the installed system is booted (`plan`) |
+//! | anything | a reinstall | carried out, or refused (`plan`), while attempts are left |
 
 use super::opaque::refuse_opaque;
 use crate::allocation::{Allocation, OrderNumber};
@@ -19,11 +19,11 @@ use crate::marker::Marker;
 use crate::plan::{self, Claim, DiskPlan, Memory, Mode, Request, Verdict, Waiver};
 use uuid::Uuid;
 
-/// Completes the allocation with what the markers on the disks say. An order without an id gets the next number: its control plane
-/// declares a reinstall, and numbers none.
+/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since its control plane does not
+/// number reinstalls.
 ///
 /// # Errors
-/// The attempts of the order are used up. Or an installation could erase a marker that could not be read.
+/// Refuses if no attempt of the order is left, or an installation could erase a marker that could not be read.
 pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
@@ -44,8 +44,8 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
     Ok(())
 }
 
-/// Refuses a reinstall without attempts left, unless the last attempt has carried it out and only its report was lost. A control plane that
-/// counts no attempts declares the reinstall at every boot.
+/// Refuses a reinstall without attempts left, unless the last attempt has completed it and only its report was lost. A control plane that
+/// does not count attempts requests the reinstall at every boot.
 fn attempts_are_left(allocation: &Allocation, inventory: &Inventory, claim: Claim, own: &[&Marker]) -> Result<()> {
     let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
     let (begun_on, attempt) = (order.disks.clone(), order.attempt_record.clone().filter(|_| order.begun));
@@ -54,27 +54,28 @@ fn attempts_are_left(allocation: &Allocation, inventory: &Inventory, claim: Clai
         return Ok(());
     }
     let message = format!(
-        "the {} attempts of this reinstall are used up: the operator must inspect the machine, and order the reinstall again",
+        "all {} attempts of this reinstall have failed; inspect the machine, and order the reinstall again",
         order.attempts
     );
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Refuses while an object of the machine was not looked into: the marker may be in it.
+/// Refuses if an object of the machine was not read, since it may contain the marker.
 ///
 /// # Errors
-/// Each such object with reason and remedy.
+/// Lists each such object with reason and remedy.
 pub fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
     refuse_opaque(inventory, &[])
 }
 
-/// The disk with the marker may have been replaced. What the layout keeps lies on the other disks then, and an installation would
-/// erase it. Whether that is all there and as the layout says does not matter: a group may miss a member, a label may be another.
+/// Refuses an installation if the disk with the marker may have been replaced. Contents that the layout preserves would then be on the
+/// other disks, and the installation would erase them. They need not be complete or match the layout: a volume group may lack a member, or
+/// a label may differ.
 ///
-/// A layout that cannot be reinstalled keeps nothing.
+/// A layout that does not support reinstalls preserves nothing.
 ///
 /// # Errors
-/// No disk has a marker of this machine, and a reinstall would keep disks, or would be refused for what is on them.
+/// Refuses if no disk has a marker of this machine, and a reinstall would preserve disks, or would be refused because of their contents.
 pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<()> {
     let installs = request.claim.clone().filter(|claim| request.mode == Mode::Install && !claim.is_installed());
     let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
@@ -97,19 +98,19 @@ pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Req
     }
     let (is, holds) = if kept.len() == 1 { ("is", "holds") } else { ("are", "hold") };
     let holds = match why_not {
-        None => format!("already {holds} what it puts there"),
+        None => format!("already {holds} the expected contents"),
         Some(problem) => format!("{holds} data (a reinstall would be refused: {problem})"),
     };
     let message = format!(
-        "{} {is} to be kept by this layout, and {holds}, but no disk has the marker of an installation: \
-         was the disk with the marker replaced? To keep what is there, ask for a reinstall with \"without_marker\": true in its \
-         order; where nobody needs it, erase it: wipefs -a in the rescue shell",
+        "{} {is} preserved by this layout, and {holds}, but no disk has the marker of an installation: the disk with the marker may have \
+         been replaced. To preserve the data, order a reinstall with \"without_marker\": true; if it is not needed, erase it with \
+         wipefs -a in the rescue shell",
         kept.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Is anything recognised there? What nobody recognises is nothing here: that is how `wipefs -a` leaves a disk.
+/// Returns whether the disk contains anything recognizable. Unrecognizable contents count as nothing: `wipefs -a` leaves a disk like that.
 pub(super) fn holds_something(disk: &Disk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
@@ -287,8 +288,8 @@ filesystems:
         let blank_sdc = || Disk { blank: true, ..with(&|_| ()).disks[1].clone() };
         let other_life = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
         let (matches, differs) = (
-            "/dev/sdb is to be kept by this layout, and already holds what it puts there",
-            "/dev/sdb is to be kept by this layout, and holds data (a reinstall would be refused: ",
+            "/dev/sdb is preserved by this layout, and already holds the expected contents",
+            "/dev/sdb is preserved by this layout, and holds data (a reinstall would be refused: ",
         );
         let reserved = LAYOUT.replace("  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}\n", "");
         let for_ever = LAYOUT.replace("wipeonreinstall: true", "wipeonreinstall: false");
@@ -298,7 +299,7 @@ filesystems:
             (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
             // The other half went with the disk that had the marker, or is something else now.
             (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
-            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are to be kept")),
+            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
             // What wipefs leaves, and a disk that is new.
             (LAYOUT, &with(&|_| ()), None, None),
             (LAYOUT, &blank, None, None),

@@ -1,32 +1,33 @@
-//! Have all disks appeared? Controllers show them one after the other: an early disk may match hints that mean a late one.
+//! Detection that all disks have appeared. Controllers present them one after the other, and an early disk may match hints that are meant
+//! for a later one.
 
 use crate::inventory::Disk;
 use crate::plan::pool_disks::ConnectedDisk;
 use std::time::Duration;
 
-/// The disks must stay unchanged for this long.
+/// Time during which the disks must not change.
 const STILL: Duration = Duration::from_secs(5);
 
-/// Limits of the time that the machine waits for disks.
+/// Time limits for waiting for disks.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskPatience {
-    /// Time for an expected disk to appear. Disks behind slow controllers spin up late.
+    /// Limit for an expected disk to appear. Disks behind slow controllers spin up late.
     pub late: Duration,
-    /// Time after which a disk that comes and goes no longer holds the machine: the plan decides with what it finds.
+    /// Limit after which disks that come and go no longer delay the machine: the plan uses the current disks.
     pub restless: Duration,
 }
 
 impl DiskPatience {
     /// Limits for the disks of a layout.
     pub const LAYOUT: DiskPatience = DiskPatience { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
-    /// Limits for the disks that earlier boots of a pool machine have seen. A full enclosure spins up for minutes, and a pool machine can wait.
+    /// Limits for the known disks of a pool machine. A full enclosure spins up for minutes, and a pool machine can wait.
     pub const POOL: DiskPatience = DiskPatience { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
-    /// Limits for a pool machine without a known earlier boot: any disk may be late.
+    /// Limits for a pool machine without a recorded boot: any disk may be late.
     pub const FIRST_BOOT: DiskPatience =
         DiskPatience { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }
 
-/// The last picture, and since when it is unchanged.
+/// Last state of the disks, and the time since when it is unchanged.
 #[derive(Debug)]
 pub struct Stillness {
     picture: Option<Vec<ConnectedDisk>>,
@@ -39,7 +40,7 @@ impl Stillness {
         Stillness { picture: None, since: Duration::ZERO, patience }
     }
 
-    /// Returns whether the waiting is over. `complete`: each expected disk is found. `elapsed`: how long the waiting has taken until now.
+    /// Returns whether the wait is over. `complete`: all expected disks are present. `elapsed`: duration of the wait.
     pub fn is_over(&mut self, disks: &[Disk], complete: bool, elapsed: Duration) -> bool {
         let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
         if self.picture.as_ref() != Some(&picture) {

@@ -1,5 +1,5 @@
-//! Events, progress, timings and the console's log: to the console at once, to the control plane when it can take them. Never blocks,
-//! never fails an install.
+//! Events, progress, timings and the console log: printed on the console immediately, and sent to the control plane when possible. Never
+//! blocks or fails an installation.
 
 mod sender;
 
@@ -12,13 +12,13 @@ use sender::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A progress line on the console, at most this often: serial consoles are slow and kept in logs.
+/// Minimum interval of progress lines on the console: serial consoles are slow, and logged.
 const CONSOLE_PAUSE: Duration = Duration::from_secs(2);
 
-/// A progress event for the control plane, at most this often.
+/// Minimum interval of progress events for the control plane.
 const EVENT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Tells people and the control plane how the install goes.
+/// Reporter of the progress of an installation, on the console and to the control plane.
 pub struct Reporter {
     sender: Sender,
     state: Mutex<State>,
@@ -44,17 +44,17 @@ impl Reporter {
         Reporter { sender: Sender::new(control, &SAID), state: Mutex::new(state) }
     }
 
-    /// A new phase of the machine's life.
+    /// Starts a new phase.
     pub fn phase(&self, event: EventName, message: &str) {
         say(&text::folded(&format!("{event:<18}  {message}"), text::CONSOLE_COLUMNS));
         self.state().event = event;
         self.send(None, None, None, message);
     }
 
-    /// Runs one stage: its name before, its seconds after, both as events.
+    /// Runs a stage, and reports its start and its duration.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Returns the error of `work`.
     pub fn stage<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let event = {
             let mut state = self.state();
@@ -81,12 +81,12 @@ impl Reporter {
         result
     }
 
-    /// A line for the console that belongs to the running stage.
+    /// Prints a line that belongs to the running stage.
     pub fn say(&self, line: &str) {
         say(&text::folded(&format!("{:20}{line}", ""), text::CONSOLE_COLUMNS));
     }
 
-    /// How far the image is; called often, shown and sent now and then.
+    /// Reports the progress of the image. Called often; printed and sent at intervals.
     pub fn progress(&self, progress: Progress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);
@@ -109,12 +109,12 @@ impl Reporter {
         }
     }
 
-    /// Seconds by stage so far.
+    /// Returns the duration of each completed stage.
     pub fn timings(&self) -> Vec<StageTime> {
         self.state().timings.clone()
     }
 
-    /// Gives the events that still wait, and the end of the log, a last chance.
+    /// Waits until queued events and the rest of the log are sent, or for at most `patience`.
     pub fn flush(&self, patience: Duration) {
         self.sender.flush(patience);
     }
@@ -126,7 +126,7 @@ impl Reporter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held leaves nothing half-done here.
+        // A panic while it was locked leaves no inconsistent state here.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -1,5 +1,4 @@
-//! One thread that carries events to the control plane, from a queue that drops what does not fit, and between them what was said on the
-//! console.
+//! Thread that sends events to the control plane, from a queue that drops excess events, and the console log in between.
 
 use crate::console::Said;
 use crate::control::Control;
@@ -10,31 +9,33 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Events that wait at most; more means that the control plane is away, and events are worth little by then.
+/// Capacity of the event queue. If it is full, the control plane is unreachable, and further events are worthless.
 const QUEUE: usize = 256;
 
-/// metal-stack takes a machine for dead that is silent for longer.
+/// Interval of keepalives. metal-stack considers a machine dead that is silent for longer.
 const ALIVE: Duration = Duration::from_secs(60);
 
-/// The log is carried so often at most, and so long after it could not be.
+/// Minimum interval between parts of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
+/// Delay after a part that could not be sent.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
-/// Bytes of the log in one call.
+/// Size of a part of the log, in bytes.
 const LOG_PART: usize = 16 << 10;
-/// Calls for all that is kept of it.
+/// Number of parts that cover the whole log buffer.
 const LOG_PARTS: usize = 32;
 
-/// What is carried.
+/// Item of the queue.
 enum Load {
     Event(Event),
-    /// All of the log, now.
+    /// Request to send the whole log.
     Log,
 }
 
+/// Sender of events and the log.
 pub struct Sender {
     queue: SyncSender<Load>,
-    /// What is in the queue or under way.
+    /// Number of items that are queued or being sent.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -47,7 +48,7 @@ impl Sender {
         Sender { queue, waiting }
     }
 
-    /// Queues the event, or drops it when the queue is full.
+    /// Queues an event, or drops it if the queue is full.
     pub fn send(&self, event: Event) {
         self.put(Load::Event(event));
     }
@@ -59,7 +60,7 @@ impl Sender {
         }
     }
 
-    /// Waits until all that is queued and said has been carried, for `patience` at most.
+    /// Waits until all queued events and the log are sent, or for at most `patience`.
     pub fn flush(&self, patience: Duration) {
         let end = Instant::now() + patience;
         self.put(Load::Log);
@@ -103,13 +104,13 @@ fn alive() -> Event {
     Event { event: EventName::Alive, message, stage: None, seconds: None, progress: None }
 }
 
-/// How much of the log the control plane has.
+/// Upload state of the log.
 struct Log {
     said: &'static Said,
     carried: u64,
-    /// When the next part may be carried.
+    /// Earliest time for sending the next part.
     due: Instant,
-    /// The control plane keeps none.
+    /// Whether the control plane does not store logs.
     is_over: bool,
 }
 
@@ -118,7 +119,7 @@ impl Log {
         Log { said, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
     }
 
-    /// The next part, when it is time for one.
+    /// Sends the next part if it is due.
     fn carry(&mut self, control: &dyn Control) {
         if Instant::now() >= self.due {
             self.part(control);
@@ -133,7 +134,7 @@ impl Log {
         }
     }
 
-    /// Was there something to carry, and did it arrive?
+    /// Sends the next part. Returns whether there was one and it was delivered.
     fn part(&mut self, control: &dyn Control) -> bool {
         let (start, text) = self.said.since(self.carried, LOG_PART);
         if self.is_over || text.is_empty() {
@@ -152,7 +153,7 @@ impl Log {
                 false
             }
             Err(error) => {
-                tracing::debug!(%error, "a part of the log has not arrived");
+                tracing::debug!(%error, "log part lost");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! Operations that are about a device alone.
+//! Operations on a single device.
 
 use crate::error::Result;
 use crate::facts::Erased;
@@ -6,7 +6,7 @@ use crate::plan::{ActivateGroup, AssembleArray, OnDevice};
 use crate::report::Reporter;
 use crate::storage::{erase, filesystem, gpt, luks, lvm, prepare, raid, release, trial, zeros};
 
-/// Does it, and returns what it has to report.
+/// Executes an operation. Returns its report.
 pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Option<Erased>> {
     match operation {
         OnDevice::Release(holder) => release::release(holder)?,

@@ -1,4 +1,4 @@
-//! What a run tells, what it proves, and how it ends.
+//! Verification, report, and end of a run.
 
 use super::undo::Undo;
 use super::{Facts, LAST_WORDS, Session, peak_rss_bytes};
@@ -20,7 +20,7 @@ impl Session {
         let Rehearsed { filesystems, memory_bytes } = rehearse::rehearse(rehearsal)?;
         let (seconds, memory) = (began.elapsed().as_secs_f64(), crate::text::bytes(memory_bytes));
         self.say(&format!(
-            "what is kept came back in rehearsal, filesystems: {filesystems}; {seconds:.1} s, {memory} of memory"
+            "rehearsal: {filesystems} preserved filesystems were assembled and mounted; {seconds:.1} s, {memory} of memory"
         ));
         Ok(())
     }
@@ -30,10 +30,10 @@ impl Session {
         let mut changed = plan::kept::differences(&self.facts.done.kept);
         changed.extend(self.locks.changed());
         if changed.is_empty() {
-            self.say(&format!("{} kept objects are what they were", self.facts.done.kept.len()));
+            self.say(&format!("{} preserved objects are unchanged", self.facts.done.kept.len()));
             return Ok(());
         }
-        Err(Error::new(Phase::Storage, format!("what was to be kept HAS CHANGED: {}", changed.join("; "))))
+        Err(Error::new(Phase::Storage, format!("preserved contents HAVE CHANGED: {}", changed.join("; "))))
     }
 
     pub(super) fn unmount(&mut self) -> Result<()> {
@@ -51,7 +51,7 @@ impl Session {
 
     pub(super) fn report(&self, closing: &Closing) -> Result<()> {
         let Facts { boot, marker, done } = self.facts.clone();
-        let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "the plan reports success without a loaded kernel"))?;
+        let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "cannot report success: no kernel is loaded"))?;
         let Closing { allocation, order, message, already, taken_back } = closing.clone();
         let reported = self.control.report(&Ended {
             outcome: Outcome::Succeeded { boot, marker: marker.or(already) },
@@ -66,10 +66,10 @@ impl Session {
         reported.map(drop).map_err(|error| if error.is_denial() { self.taken_back(&taken_back, error) } else { error })
     }
 
-    /// Its arrays and groups are stopped by now.
+    /// Wipes disks after the control plane rejected the success. Their arrays and volume groups are already stopped.
     fn taken_back(&self, disks: &[DevicePath], denied: Error) -> Error {
         let wipe = |disk: &DevicePath| match self.held.prove_below(disk).and_then(|()| wipe::wipe_ends(disk)) {
-            Ok(()) => format!("{disk} is wiped at its ends, so that it does not boot"),
+            Ok(()) => format!("{disk} was wiped at both ends, so that it does not boot"),
             Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
         };
         let said: Vec<String> = disks.iter().map(wipe).collect();
@@ -80,7 +80,7 @@ impl Session {
         say(&format!("\n{}", StageTime::table(&self.reporter.timings())));
         self.reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
         self.reporter.flush(LAST_WORDS);
-        // The kernel that was loaded stays loaded.
+        // The loaded kernel must stay loaded.
         self.undo.retain(|undo| *undo != Undo::UnloadKernel);
         self.leave(Leaves::Complete);
         self.undo.push(Undo::UnloadKernel);

@@ -1,4 +1,4 @@
-//! A system that the definition's own `create` makes.
+//! System that the definition's `create` program installs.
 
 use super::Session;
 use super::undo::Undo;
@@ -9,12 +9,12 @@ use crate::target::create;
 use std::path::Path;
 
 impl Session {
-    /// Before anything is written: a program that is missed later is missed on a disk that is erased.
+    /// Checks that the programs exist before anything is written.
     pub(super) fn find_programs(&self, os: &str, programs: &[String]) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         if !self.trust.keys.0.is_empty() {
             return refused(format!(
-                "this ramdisk installs what one of its keys has signed, and nobody signs what create of {os} makes"
+                "this ramdisk only installs images signed with its keys, but the output of the create program of {os} cannot be signed"
             ));
         }
         let is_there =
@@ -22,12 +22,15 @@ impl Session {
         let missing: Vec<&str> = programs.iter().filter(|program| !is_there(program)).map(String::as_str).collect();
         match missing.is_empty() {
             true => Ok(()),
-            false => refused(format!("create of {os} needs what this ramdisk does not have: {}", missing.join(", "))),
+            false => refused(format!(
+                "create of {os} requires programs that are not in this ramdisk: {}",
+                missing.join(", ")
+            )),
         }
     }
 
     pub(super) fn create_system(&mut self, create: &CreateSystem) -> Result<()> {
-        // Their tables too: nobody knows what of it can boot.
+        // Erases partition tables too, since it is unknown what is bootable.
         self.undo.extend(create.disks.iter().cloned().map(Undo::Made));
         let reporter = &*self.reporter;
         create::run(create, create::DEADLINE, &|line| reporter.say(line))?;

@@ -1,4 +1,4 @@
-//! A raw image: onto its disk, and then whatever it brings is taken as it is.
+//! Raw image: written to its disk, then adapted.
 
 use super::Session;
 use super::undo::Undo;
@@ -14,7 +14,7 @@ use crate::target::{self, finish};
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Refuses what is not for this disk, while nothing is written yet.
+/// Starts an image, and refuses one that does not fit the disk before anything is written.
 pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
     let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
     let disk = Disk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
@@ -46,13 +46,13 @@ impl Session {
         self.arrived(burn)
     }
 
-    /// Whatever has filled the disk: its table is fitted to it, and what the layout mounts must be there.
+    /// Adapts the table to the disk, and verifies that the filesystems to mount exist, whatever has filled the disk.
     pub(super) fn arrived(&mut self, burn: &BurnDisk) -> Result<()> {
         let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.prove_below(device)?;
         let table = fit::fit(device, *grow, added.as_ref())?.unwrap_or_default();
-        // Those of its filesystems are seen only now.
-        unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
+        // Ids of filesystems are known only now.
+        unique::check(&table, device, taken).context(Phase::Image, || format!("contents of {device}"))?;
         self.brought_seed = seed_in(device, &table);
         for expected in filesystems {
             let found = brought(device, expected, &table)?;
@@ -66,18 +66,18 @@ impl Session {
     pub(super) fn grow(&self, mount: &MountFilesystem) -> Result<()> {
         let point = self.mounts.root().join(mount.path.trim_start_matches('/'));
         let bytes = grow::grow(&mount.device, mount.format, &point)?;
-        self.say(&format!("{}: {} has {} now", mount.device, mount.format, crate::text::bytes(bytes)));
+        self.say(&format!("{}: {} grown to {}", mount.device, mount.format, crate::text::bytes(bytes)));
         Ok(())
     }
 
-    /// An image that was made for any machine needs no installer; what boots it is in it.
+    /// Adapts an image that requires no installer, and contains its boot loader.
     pub(super) fn adapt_image(&mut self, finishing: &Finishing) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.root()?;
         target::marker::forget(&root)?;
         self.undo.push(Undo::EndProcesses);
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
-        // The layout's goes before the image's.
+        // The layout's seed has precedence over the image's.
         let seed = finishing.seed.clone().or_else(|| self.brought_seed.clone());
         let finishing = &Finishing { seed, ..finishing.clone() };
         finish::raw(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| reporter.say(line))?;
@@ -85,7 +85,7 @@ impl Session {
     }
 }
 
-/// The partition that the image has for cloud-init's seed.
+/// Returns the partition of the image for cloud-init's seed.
 fn seed_in(disk: &DevicePath, table: &Table) -> Option<Seed> {
     let is_for_seed = |partition: &&Partition| match partition.signatures.as_slice() {
         [one] => one.kind == Format::Vfat.name() && layout::is_for_seed(&one.label),
@@ -95,16 +95,16 @@ fn seed_in(disk: &DevicePath, table: &Table) -> Option<Seed> {
     Some(Seed { device: disk.partition(found.number), path: None })
 }
 
-/// The UUID of a filesystem that must be in the image.
+/// Returns the UUID of a filesystem that the image must contain.
 fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
     let ExpectedFilesystem { number, device, path, format, label } = expected;
     let what = if path.is_empty() { "cloud-init's seed" } else { path };
-    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} is to be on {device}, but {why}")));
+    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} cannot be mounted from {device}: {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| in_words(disk, partition)).collect();
-        return refuse(format!("the image has no partition {number}: there are {}", there.join(", ")));
+        return refuse(format!("the image lacks partition {number}; it has {}", there.join(", ")));
     };
-    // mkfs.vfat takes a label in small letters, and other tools make it large.
+    // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
     let is_called = |label: &String, found: &str| match format {
         Format::Vfat => label.eq_ignore_ascii_case(found),
         _ => label == found,
@@ -115,12 +115,12 @@ fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> R
         }
         _ => {
             let label = label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            refuse(format!("{format}{label} was expected, and the image has {}", in_words(disk, partition)))
+            refuse(format!("expected {format}{label}, but the image has {}", in_words(disk, partition)))
         }
     }
 }
 
-/// `/dev/sda1 vfat "EFI"`.
+/// Describes a partition, such as `/dev/sda1 vfat "EFI"`.
 fn in_words(disk: &DevicePath, partition: &Partition) -> String {
     let kinds = partition.signatures.iter().map(|is| match is.label.as_str() {
         "" => is.kind.clone(),

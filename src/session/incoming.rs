@@ -1,4 +1,4 @@
-//! What comes from another machine, onto the devices that the plan has made for it.
+//! Receiving devices of another machine.
 
 use super::Session;
 use crate::carried::{Peer, Said};
@@ -10,21 +10,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So often the control plane is asked who sends now: a machine that was switched off has another certificate after it.
+/// Interval of requests for the current sender: after a reboot, it has another certificate.
 const ASK: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Session {
-    /// The end of the wire at which the plan's devices are received.
+    /// Sets the receiving end of a migration.
     pub fn awaits(&mut self, incoming: Incoming) {
         self.incoming = Some(incoming);
     }
 
-    /// Receives devices that have so many bytes at the other end, for as long as the control plane wants it. Returns the
-    /// machine that has brought all of it.
+    /// Receives devices with this total size as long as the control plane requests it. Returns the machine that sent all of them.
     pub(super) fn receive_devices(&mut self, order: &str, devices: Vec<Device>, total_bytes: u64) -> Result<Peer> {
-        let not_there = || Error::new(Phase::Move, "the plan receives devices, and no other machine is known");
+        let not_there = || Error::new(Phase::Move, "the plan receives devices, but the sending machine is unknown");
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.begin(order, devices)?;
         let (control, reporter, over) = (&*self.control, &*self.reporter, AtomicBool::new(false));
@@ -35,7 +34,7 @@ impl Session {
                 reporter.progress(progress(arriving.bytes(), total_bytes, began.elapsed()));
             }
         };
-        // Apart from the other: a control plane that is away is waited for.
+        // In a separate thread, since requests to an unreachable control plane are retried.
         let ask = || {
             let (mut asked, mut following) = (Instant::now(), Following::default());
             while !is_over() {
@@ -62,7 +61,7 @@ fn progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Progress {
     Progress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// What was heard of the control plane last.
+/// Last information from the control plane.
 #[derive(Default)]
 struct Following {
     said: String,
@@ -70,14 +69,14 @@ struct Following {
 }
 
 impl Following {
-    /// Hears from the control plane who sends, and whether the move goes on. While it does not answer, or says nothing of the move, all
-    /// goes on as it was. Only a word is an end, and a silence that lasts.
+    /// Asks the control plane for the current sender, and whether the migration continues. Without an answer, everything continues as
+    /// before. Only an explicit answer or a lasting silence ends the migration.
     fn follow(&mut self, control: &dyn Control, order: &str, incoming: &Incoming, say: &dyn Fn(&str)) {
         let machine = match control.machine() {
             Ok(machine) => machine,
             Err(error) => {
                 self.silence.is_broken();
-                return tracing::warn!("{error}; what comes from the other machine is taken all the same");
+                return tracing::warn!("{error}; the transfer from the other machine continues");
             }
         };
         let said = machine.says_of(order);
@@ -93,17 +92,19 @@ impl Following {
                 String::new()
             }
             Said::Waits(state) => format!(
-                "the move is {state}, and the control plane says nothing of who sends now: it may not read a file. What comes is taken"
+                "the migration is {state}, but the control plane does not specify the sender; its file may not be readable; the transfer \
+                 continues"
             ),
             Said::Done | Said::Over => {
                 return incoming
-                    .end("the control plane has ended the move: this machine has nothing whole on its disks");
+                    .end("the control plane has ended the migration; the system on this machine is incomplete");
             }
             Said::Nothing => match self.silence.heard() {
                 Silent::Ends => {
-                    return incoming.end("the control plane has had no word about the move for ten minutes");
+                    return incoming.end("the control plane has not reported the migration for ten minutes");
                 }
-                _ => "the control plane has no word about the move: for ten minutes that is no end of it".to_owned(),
+                _ => "the control plane does not report the migration; the transfer continues for at most ten minutes"
+                    .to_owned(),
             },
         };
         if now != self.said && !now.is_empty() {
@@ -190,7 +191,7 @@ mod tests {
     fn a_missing_answer_ends_no_copy_and_is_said_once() {
         let (incoming, said) = after(&[(Some("copying"), true), (Some("copying"), false), (Some("copying"), false)]);
         assert_eq!((incoming.is_over(), said.len()), (false, 1), "{said:?}");
-        assert!(said[0].contains("the move is copying"), "{said:?}");
+        assert!(said[0].contains("the migration is copying"), "{said:?}");
         let (incoming, said) = after(&[(None, true), (None, false), (None, false), (None, true), (None, false)]);
         assert_eq!((incoming.is_over(), said.len()), (false, 2), "{said:?}");
         for state in ["cancelled", "refused", "done"] {

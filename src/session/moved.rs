@@ -1,4 +1,4 @@
-//! A system that comes from another machine.
+//! System that is received from another machine.
 
 use super::Session;
 use super::undo::Undo;
@@ -13,7 +13,7 @@ use crate::target::finish::{self, Adapted, Came};
 use crate::target::{self, Root};
 
 impl Session {
-    /// What stands there half is made unbootable when the run fails.
+    /// Receives all devices. They are made unbootable if the run fails.
     pub(super) fn receive(&mut self, receive: &Receive) -> Result<()> {
         self.undo.extend(receive.devices.iter().map(|received| Undo::Made(received.device.clone())));
         let device = |received: &Received| Device { name: received.name.to_string(), path: received.device.clone() };
@@ -23,36 +23,38 @@ impl Session {
         Ok(())
     }
 
-    /// While it was adapted nobody has asked. Once there is a marker the system may be booted.
+    /// Checks that the migration still stands, since the control plane was not asked during the adaptation, and a system with a marker may
+    /// be booted.
     ///
     /// # Errors
-    /// The move was taken back, or the other machine is in another boot: then the run fails, and the next one receives all anew.
+    /// Fails if the migration was cancelled, or the sender has rebooted since. The next run then receives everything again.
     pub(super) fn move_stands(&self, order: &str) -> Result<()> {
         let machine = match self.control.machine() {
             Ok(machine) => machine,
             Err(error) => {
-                self.say(&format!("{error}; whether the move still stands is asked with the report"));
+                self.say(&format!("{error}; the report will determine whether the migration still stands"));
                 return Ok(());
             }
         };
         match machine.says_of(order) {
             Said::Done | Said::Over => Err(Error::denial(
                 Phase::Move,
-                "the control plane has ended the move: what was received is not to boot",
+                "the control plane has ended the migration; the received system must not be booted",
             )),
             Said::Part(Moving { peer: Some(peer), .. })
                 if self.received_from.as_ref().is_some_and(|from| *from != peer.digest()) =>
             {
                 Err(Error::new(
                     Phase::Move,
-                    "the other machine has booted again since all of it was received, and its own system may have written in between: it has to be received anew",
+                    "the other machine has rebooted since everything was received, and its system may have written to its disks; a new \
+                     transfer is required",
                 ))
             }
             Said::Part(_) | Said::Waits(_) | Said::Nothing => Ok(()),
         }
     }
 
-    /// The other machine's marker goes first: what is half adapted is nobody's installation.
+    /// Removes the sender's marker first, since a partially adapted system is not an installation.
     pub(super) fn adapt_moved(&mut self, finishing: &Finishing) -> Result<()> {
         let root = self.root()?;
         target::marker::forget(&root)?;
@@ -67,7 +69,7 @@ impl Session {
         }
         self.entries_wanted = match (adapted.entries.is_empty(), came) {
             (true, Some(loader)) => {
-                self.say(&format!("what this firmware starts is {loader}, which came with the system"));
+                self.say(&format!("this firmware starts {loader}, which was received with the system"));
                 let entry = |esp| EntryWanted { esp, loader: loader.clone(), arguments: String::new() };
                 (0..finishing.esps.len()).map(entry).collect()
             }
@@ -76,7 +78,7 @@ impl Session {
         Ok(())
     }
 
-    /// On the first EFI system partition that is mounted; the others are copies of it.
+    /// Returns the boot loader on the first mounted EFI system partition; the others are copies.
     fn loader_that_came(&self, finishing: &Finishing) -> Option<String> {
         if finishing.firmware != Firmware::Uefi {
             return None;
@@ -86,7 +88,7 @@ impl Session {
         efi::loader::find(&esp).ok()
     }
 
-    /// What is booted from here, where that is not what is written down already.
+    /// Returns the boot parameters if they differ from the stored ones.
     fn boot_info(&self, root: &Root, adapted: &Adapted, root_uuid: &str) -> Result<Option<BootInfo>> {
         if let Some(info) = &adapted.info {
             return Ok(Some(info.clone()));
@@ -97,7 +99,7 @@ impl Session {
         if let Some((kernel, initrd)) = &adapted.newest
             && !root.has(&info.kernel)
         {
-            self.say(&format!("{} is not there any more: {kernel} is booted", info.kernel));
+            self.say(&format!("{} does not exist; booting {kernel}", info.kernel));
             (info.kernel, info.initrd) = (kernel.clone(), initrd.clone());
         }
         info.cmdline = by_uuid(&info.cmdline, root_uuid);
@@ -105,7 +107,7 @@ impl Session {
     }
 }
 
-/// The disk of another machine is none of this one.
+/// Replaces a device name of the other machine by the UUID.
 fn by_uuid(line: &str, root_uuid: &str) -> String {
     let words = line.split_whitespace().map(|word| match word.strip_prefix("root=/dev/") {
         Some(name) if !name.contains('/') && !name.starts_with("md") => format!("root=UUID={root_uuid}"),

@@ -1,4 +1,4 @@
-//! What a tool or the kernel gets by its path is proven right before: names of devices move.
+//! Verification of paths right before a tool or the kernel uses them, since device names move.
 
 use super::Session;
 use crate::device::DevicePath;
@@ -7,8 +7,10 @@ use crate::layout::Format;
 use crate::plan::{MountFilesystem, OfRun, OnDevice, Operation};
 
 impl Session {
+    /// Verifies the paths of an operation.
+    ///
     /// # Errors
-    /// One of the paths means another disk than the plan's; nothing was written there.
+    /// Fails if a path refers to another disk than the plan's. Nothing has been written there.
     pub(super) fn prove_paths(&self, operation: &Operation) -> Result<()> {
         let written = match operation {
             Operation::Device(operation) => by_tools(operation),
@@ -18,7 +20,7 @@ impl Session {
     }
 }
 
-/// Devices that this makes a tool write, which looks up their paths.
+/// Returns devices that an operation passes to a writing tool by path.
 fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
     match operation {
         OnDevice::CreateArray(array) => array.there().collect(),
@@ -29,10 +31,10 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         OnDevice::CreateContainer(container) => vec![&container.device],
         OnDevice::OpenContainer(open) => vec![&open.container.device],
         OnDevice::PreparePersistent(volume) => volume.written(),
-        // These are read, and the proof must be about the device that is written later.
+        // These are only read, but the proof must be about the device that is written later.
         OnDevice::ProveZeros(proofs) => proofs.iter().map(|proof| &proof.device).collect(),
         OnDevice::MakeFilesystem(make) if make.format != Format::None => vec![&make.device],
-        // These open the disk themselves, and prove it on that descriptor.
+        // These open the disk themselves, and verify the open descriptor.
         OnDevice::WipeDisk(_) | OnDevice::WriteTable(_) => Vec::new(),
         // These write nothing.
         OnDevice::Release(_)
@@ -41,26 +43,26 @@ fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
         | OnDevice::TryArray(_)
         | OnDevice::TryFilesystem(_)
         | OnDevice::MakeFilesystem(_) => Vec::new(),
-        // What is taken down was put together of proven devices.
+        // These were assembled from verified devices.
         OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } | OnDevice::CloseContainer { .. } => Vec::new(),
     }
 }
 
-/// Devices that the kernel writes from here on, which looks up their paths.
+/// Returns devices that the kernel writes from this operation on, by path.
 fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
     match operation {
         OfRun::Mount(mount) | OfRun::GrowFilesystem(mount) => mounted(mount),
         OfRun::UnlockDisk { device, .. } => vec![device],
-        // Nothing is written to these. But what comes back in rehearsal must be what comes back later.
+        // Nothing is written, but the same devices must be assembled later.
         OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
-        // What it runs looks them up.
+        // The program that it runs opens these by path.
         OfRun::CreateSystem(create) => all(&create.disks),
         OfRun::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
-        // What the target does not mount is mounted for a moment.
+        // A seed that the target does not mount is mounted temporarily.
         OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => {
             finishing.seed.iter().filter(|seed| seed.path.is_none()).map(|seed| &seed.device).collect()
         }
-        // It opens the disk itself, and proves it on that descriptor.
+        // This opens the disk itself, and verifies the open descriptor.
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
         OfRun::ReachImage { .. }
@@ -93,7 +95,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
     }
 }
 
-/// The kernel finds the other devices of a btrfs by itself, in its list of their paths.
+/// Returns the devices of a filesystem. The kernel finds the other devices of a btrfs by its own list of paths.
 fn mounted(mount: &MountFilesystem) -> Vec<&DevicePath> {
     if mount.format == Format::Tmpfs {
         return Vec::new();

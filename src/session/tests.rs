@@ -256,7 +256,7 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
         assert_eq!(table, left, "{reported:?}");
         if left.is_empty() {
             let text = reported.unwrap_err().to_string();
-            assert!(text.contains("wiped at its ends") && text.contains("the move is cancelled"), "{text}");
+            assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
         }
     }
     // Nobody has proved that this is the disk of the plan.
@@ -435,5 +435,5 @@ fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
     let failure = bench.run(&plan).unwrap_err();
     assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProveKept, true));
     let text = failure.error.to_string();
-    assert!(text.contains("HAS CHANGED: ") && text.contains("no-such-disk"), "{text}");
+    assert!(text.contains("HAVE CHANGED: ") && text.contains("no-such-disk"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The image, and what is done in the tree that it brings.
+//! Image, and operations on the tree that it contains.
 
 use super::{Session, disk, panicked};
 use crate::allocation::{self, SecretPurpose};
@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// A machine that is emulated takes its time.
+/// Timeout of `verify`, sufficient for an emulated machine.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Session {
@@ -41,7 +41,9 @@ impl Session {
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         let signed = match (&reached.signed_by, &reached.signed_as) {
             (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
-            (Some(key), None) => format!(", signed by {key} without a name: any image of that key could stand there"),
+            (Some(key), None) => {
+                format!(", signed by {key} without a name, which does not rule out another image signed with that key")
+            }
             (None, _) => String::new(),
         };
         self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
@@ -50,7 +52,7 @@ impl Session {
             if !judgement.refused.is_empty() {
                 return Err(Error::refusal(Phase::Image, problem::lines(&judgement.refused)));
             }
-            // What the control plane knew of it, the plan has said.
+            // If the control plane knew the contents, the plan has printed the warnings.
             if image.contents.is_none() {
                 judgement.warnings.iter().for_each(|warning| self.say(&format!("WARNING: {warning}")));
             }
@@ -66,19 +68,20 @@ impl Session {
         Ok(())
     }
 
-    /// Asked in the ramdisk too: the server may not have been able to.
+    /// Runs `verify` in the ramdisk too, since the server may have been unable to.
     pub(super) fn verify_definition(&self, os: &str, chosen: &Chosen) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match verify(chosen, VERIFY_DEADLINE) {
             Verdict::Good => Ok(()),
             Verdict::Refused(why) => refused(format!("verify of {os} refuses its parameters: {why}")),
-            Verdict::NotRun(why) => refused(format!("verify of {os} cannot be run in this ramdisk: {why}")),
+            Verdict::NotRun(why) => refused(format!("cannot run verify of {os} in this ramdisk: {why}")),
         }
     }
 
-    /// The image that an earlier stage has reached.
+    /// Returns the image that an earlier stage has opened.
     pub(super) fn reached(&mut self, name: &str) -> Result<image::Incoming> {
-        let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
+        let not_reached =
+            || Error::new(Phase::Image, format!("the plan writes {name} without an earlier stage that opens it"));
         self.image.take().ok_or_else(not_reached)
     }
 
@@ -94,13 +97,15 @@ impl Session {
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
         for Hidden { path, files } in &burned.hidden {
-            self.say(&format!("{path}: {files} files of the image will lie hidden beneath the kept filesystem"));
+            self.say(&format!(
+                "{path}: {files} files of the image will be hidden by the mount of the preserved filesystem"
+            ));
         }
         let Conflicts { files, first } = burned.conflicts;
         if files > 0 {
             let places = first.join(", ");
             self.say(&format!(
-                "{files} files of the image were left out, where a kept directory has their name: {places}"
+                "{files} files of the image were skipped because preserved directories have the same names: {places}"
             ));
         }
         self.facts.done.hidden = burned.hidden;
@@ -111,20 +116,20 @@ impl Session {
         let root = self.root()?;
         let files = &self.with_secrets(files);
         let allocation = &files.assigned.allocation;
-        // An image without the installer that it must have fails later, and says so.
+        // If the image lacks its required installer, a later operation fails and reports it.
         let is_read = finish::Who::of(&root, allocation.finish()).is_ok_and(finish::Who::reads_password);
         let password = if is_read { allocation.console_password.as_str() } else { "" };
         target::files::write(&root, files, self.root_uuid(files), password, OffsetDateTime::now_utc())
     }
 
-    /// Returns the files with the secrets that the control plane has released separately.
+    /// Adds the secrets that the control plane has released separately to the files.
     fn with_secrets(&self, files: &MachineFiles) -> MachineFiles {
         let mut files = files.clone();
         files.assigned.allocation = self.secrets.complete(files.assigned.allocation);
         files
     }
 
-    /// Returns the same with the files that are part of it.
+    /// Adds the secrets to the files of an operation.
     pub(super) fn finishing_with_secrets(&self, finishing: &Finishing) -> Finishing {
         Finishing { files: Box::new(self.with_secrets(&finishing.files)), ..finishing.clone() }
     }
@@ -135,7 +140,7 @@ impl Session {
         let (root, reporter) = (self.root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
-        // Programs of the image use one processor, and what the burn has left in memory has to be written anyway.
+        // Programs of the image use one CPU, and the image's dirty pages must be written anyway.
         let mounts = &self.mounts;
         let boots = thread::scope(|scope| {
             let early = scope.spawn(|| mounts.write_early());
@@ -156,28 +161,28 @@ impl Session {
 
     pub(super) fn say_what_boots(&self, root: &Root) -> Result<()> {
         if let Some(from) = found::describe(root)? {
-            self.say(&format!("what is booted is what {from} boots"));
+            self.say(&format!("boots what {from} specifies"));
         }
         Ok(())
     }
 
-    /// A raw image brings its own.
+    /// Returns the UUID of the root filesystem. A raw image brings its own.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
     }
 
-    /// What the image was made with is taken as it is.
+    /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
         let loader = efi::loader::find(&self.root()?)?;
-        self.say(&format!("what is booted is {loader} of the image"));
+        self.say(&format!("boots {loader} of the image"));
         self.entries_wanted = vec![EntryWanted { esp: 0, loader, arguments: String::new() }];
         Ok(())
     }
 
-    /// The image's installer writes its own entries, if any.
+    /// Writes boot entries, unless the image's installer does.
     pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
         if self.entries_wanted.is_empty() {
-            return self.say("boot entries are left to the image's installer");
+            return self.say("boot entries: written by the image's installer");
         }
         efi::write(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| self.say(line));
     }
@@ -196,12 +201,12 @@ impl Session {
         Ok(())
     }
 
-    /// All else must be on the disks before it: a system with the marker is whole, also after a power cut, and is booted without
-    /// replaying a journal.
+    /// Writes the install marker, after everything else is on the disks: a system with the marker is complete even after a power failure,
+    /// and boots without journal replay.
     pub(super) fn write_marker(&mut self, marker: &Marker) -> Result<()> {
         self.mounts.write_back()?;
         let mut marker = Marker { received_from: self.received_from.clone(), ..marker.clone() };
-        // LVM's UUIDs of new volumes exist only now.
+        // LVM assigns the UUIDs of new volumes at their creation.
         for recorded in marker.volumes.iter_mut().flatten() {
             if let Some(done) = self.facts.done.volumes.iter().find(|done| done.uid == recorded.uid) {
                 recorded.path.clone_from(&done.path);

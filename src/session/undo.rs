@@ -1,5 +1,5 @@
-//! How a session is left: each operation has noted how it is taken back, and the newest goes first. After a failure nothing
-//! half-written boots, and nothing stays mounted, locked or running.
+//! Cleanup of a session: each operation has recorded how it is undone, and the newest is undone first. After a failure, no partial
+//! installation is bootable, and nothing stays mounted, locked or running.
 
 use super::Session;
 use super::alone::on_device;
@@ -12,22 +12,22 @@ use crate::storage::identify::Held;
 use crate::storage::wipe;
 use crate::target::chroot;
 
-/// How one operation is taken back.
+/// Undo of one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Undo {
-    /// Everything that the session has locked.
+    /// Unlocks everything that the session has locked.
     Unlock,
-    /// A disk that this stage wipes. One whose wipe has failed must not pass for one that was never touched.
+    /// Disk that the current stage wipes. After a failed wipe it must not be mistaken for an untouched disk.
     Wiping(DevicePath),
-    /// A disk that was wiped: its tables are of this session.
+    /// Disk that was wiped: its tables are from this session.
     Wiped(DevicePath),
-    /// A device with a filesystem, or a raw image, of this session.
+    /// Device with a filesystem or raw image from this session.
     Made(DevicePath),
-    /// An array or a group that the session has started.
+    /// Array or volume group that the session has started.
     TakeDown(OnDevice),
-    /// Everything that is mounted.
+    /// Unmounts everything.
     Unmount,
-    /// What programs of the image may have left running.
+    /// Ends processes that programs of the image may have left running.
     EndProcesses,
     UnloadKernel,
 }
@@ -36,7 +36,7 @@ impl Undo {
     pub(super) fn of(operation: &OnDevice) -> Option<Undo> {
         match operation {
             OnDevice::WipeDisk(disk) => Some(Undo::Wiping(disk.device.clone())),
-            // `none` is left as it is, now and then.
+            // With the format `none`, nothing is created.
             OnDevice::MakeFilesystem(make) if make.format != Format::None => Some(Undo::Made(make.device.clone())),
             OnDevice::CreateArray(CreateArray { device, .. })
             | OnDevice::AssembleArray(AssembleArray { device, .. }) => {
@@ -49,7 +49,7 @@ impl Undo {
             OnDevice::CreateContainer(container) | OnDevice::OpenContainer(OpenContainer { container, .. }) => {
                 Some(Undo::TakeDown(OnDevice::CloseContainer { mapping: container.mapping.clone() }))
             }
-            // Nothing boots of a volume, and the next attempt finds it by its UUID.
+            // Volumes are not bootable, and the next attempt finds them by their UUIDs.
             OnDevice::PreparePersistent(_)
             | OnDevice::DeactivateGroup { .. }
             | OnDevice::StopArray { .. }
@@ -67,7 +67,7 @@ impl Undo {
     }
 }
 
-/// The stage that wiped has ended well.
+/// Marks the wipes of a completed stage.
 pub(super) fn wipes_are_whole(log: &mut [Undo]) {
     for undo in log {
         if let Undo::Wiping(disk) = undo {
@@ -77,10 +77,10 @@ pub(super) fn wipes_are_whole(log: &mut [Undo]) {
 }
 
 impl Session {
-    /// Takes back what the session has done, as far as possible. What fails is reported on the console, and the next one is tried.
-    /// It is called before kexec and after a failure. Only what is half made is made unbootable.
+    /// Undoes the operations of the session as far as possible. Failures are logged, and the next operation is undone. Called before kexec
+    /// and after a failure. Only partial results are made unbootable.
     pub fn leave(&mut self, leaves: Leaves) {
-        // What still arrives has no place to go to.
+        // Stops the image: its target is about to be unmounted.
         self.image = None;
         while let Some(undo) = self.undo.pop() {
             if let Err(error) = self.take_back(&undo, leaves) {
@@ -113,11 +113,11 @@ impl Session {
         }
     }
 
-    /// Only on the disks of the plan: no firmware finds a boot loader there any more, no boot loader a filesystem.
+    /// Makes a device of the plan's disks unbootable: a firmware finds no boot loader on it, and a boot loader no filesystem.
     fn make_unbootable(&self, device: &DevicePath, leaves: Leaves, wipe: fn(&DevicePath) -> Result<()>) -> Result<()> {
         if leaves.half_made() {
             match self.held.prove_below(device).and_then(|()| wipe(device)) {
-                Ok(()) => self.say(&format!("{device}: wiped, so that nothing half-installed can boot")),
+                Ok(()) => self.say(&format!("{device}: wiped, so that the partial installation cannot boot")),
                 Err(error) => self.say(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
             }
         }

@@ -1,11 +1,11 @@
-//! Defaults and templates in, the ordered list of steps out; or everything that is wrong with the templates.
+//! Merge of default steps and templates into the ordered list of steps.
 //!
 //! The rules are those of Ironic's deploy templates:
 //!
-//! * A step that a template names replaces the default one. Its arguments replace those of the same name.
-//! * Priority 0 disables a step. A core step keeps its priority otherwise.
-//! * The highest priority runs first. Where two are equal, the default comes first, then the templates in their order.
-//! * A step that is not a core step may be named more than once, and runs as often.
+//! * A step in a template replaces the default one. Its arguments replace those with the same name.
+//! * Priority 0 disables a step. Otherwise a core step keeps its priority.
+//! * Steps run by descending priority. With equal priority, defaults precede templates, which keep their order.
+//! * A step that is not a core step may be listed more than once, and runs as often.
 
 use super::Entry;
 use crate::order;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// A step as a template writes it.
+/// Step in a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -22,23 +22,23 @@ pub struct Wanted {
     pub step: String,
     #[serde(default)]
     pub args: Map<String, Value>,
-    /// The default one where there is none.
+    /// Priority, or `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
 }
 
-/// A step that will run.
+/// Step that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub entry: &'static Entry,
     pub priority: u32,
     pub arguments: Map<String, Value>,
-    /// The templates that have a word in it, by their numbers; none: it is as it always is.
+    /// Indices of the templates that list it. Empty for a default step.
     pub from: Vec<usize>,
 }
 
 impl Step {
-    /// As it is told.
+    /// Returns the step in the format of templates.
     pub fn wanted(&self) -> Wanted {
         let (interface, step) = self.entry.name.split_once('.').unwrap_or((self.entry.name, ""));
         let (interface, step) = (interface.to_owned(), step.to_owned());
@@ -46,19 +46,20 @@ impl Step {
     }
 }
 
-/// What is wrong with a step of a template.
+/// Problem with a step of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong {
-    /// Numbers of the template, and of the step in it.
+    /// Index of the template.
     pub template: usize,
+    /// Index of the step in the template.
     pub step: usize,
-    /// The argument that it is about.
+    /// Invalid argument, if it is one.
     pub argument: Option<String>,
     pub message: String,
 }
 
 impl Wrong {
-    /// Within the template: `steps[2].args.erase`.
+    /// Returns the path within the template, such as `steps[2].args.erase`.
     pub fn place(&self) -> String {
         let argument = self.argument.as_ref().map(|name| format!(".args.{name}"));
         format!("steps[{}]{}", self.step, argument.unwrap_or_default())
@@ -71,7 +72,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The steps of `catalogue` that run without a template, in their order.
+/// Returns the default steps of a catalogue, in order.
 pub fn defaults(catalogue: &'static [Entry]) -> Vec<Step> {
     let steps = catalogue.iter().filter(|entry| entry.priority > 0);
     let mut steps: Vec<Step> =
@@ -80,10 +81,10 @@ pub fn defaults(catalogue: &'static [Entry]) -> Vec<Step> {
     steps
 }
 
-/// What runs with these templates, in the place of `defaults` or beside them.
+/// Merges templates into the default steps.
 ///
 /// # Errors
-/// All that is wrong with them.
+/// Returns all problems of the templates.
 pub fn merge(
     catalogue: &'static [Entry],
     defaults: Vec<Step>,
@@ -114,7 +115,7 @@ pub fn merge(
     Ok(steps)
 }
 
-/// What the default step is told, as far as the template does not say otherwise.
+/// Adds the default arguments that the template does not set.
 fn with_default(mut step: Step, defaults: &[Step], template: usize) -> Step {
     let default = defaults.iter().find(|default| default.entry == step.entry);
     let mut arguments = default.map(|default| default.arguments.clone()).unwrap_or_default();
@@ -122,12 +123,12 @@ fn with_default(mut step: Step, defaults: &[Step], template: usize) -> Step {
     Step { arguments, from: vec![template], ..step }
 }
 
-/// Stable: what has one priority stays as it stands.
+/// Sorts by descending priority. The sort is stable.
 fn in_order(steps: &mut [Step]) {
     order::by_key(steps, |step| std::cmp::Reverse(step.priority));
 }
 
-/// There is one of each core step: a later template adds its arguments to it, and its priority where it has one.
+/// Adds a step. A later template extends a core step that is already listed: with its arguments, and its priority if it sets one.
 fn name(named: &mut Vec<Step>, step: Step, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {
@@ -139,16 +140,16 @@ fn name(named: &mut Vec<Step>, step: Step, priority: Option<u32>) {
     }
 }
 
-/// The argument that is wrong, if it is one, and why.
+/// Invalid argument, if it is one, and the reason.
 type Why = (Option<String>, String);
 
-/// One step of a list, as it was told.
+/// Parses one step.
 pub(super) fn step(catalogue: &'static [Entry], wanted: &Wanted) -> Result<Step, Vec<Why>> {
     let Wanted { interface, step, args, priority } = wanted;
     let name = format!("{interface}.{step}");
     let Some(entry) = catalogue.iter().find(|entry| entry.name == name) else {
         let known: Vec<&str> = catalogue.iter().map(|entry| entry.name).collect();
-        return Err(vec![(None, format!("there is no step {name}; there are {}", known.join(", ")))]);
+        return Err(vec![(None, format!("unknown step {name}; supported are {}", known.join(", ")))]);
     };
     let priority_is = wrong_priority(entry, *priority).map(|why| (None, why));
     let wrong: Vec<Why> = priority_is.into_iter().chain(wrong_arguments(entry, args)).collect();
@@ -161,9 +162,9 @@ pub(super) fn step(catalogue: &'static [Entry], wanted: &Wanted) -> Result<Step,
 fn wrong_priority(entry: &Entry, wanted: Option<u32>) -> Option<String> {
     let Entry { name, priority, core, .. } = entry;
     match wanted {
-        None if *priority == 0 => Some(format!("{name} does not run by default: give it a priority")),
+        None if *priority == 0 => Some(format!("{name} does not run by default; set a priority")),
         Some(other) if *core && other != 0 && other != *priority => {
-            Some(format!("{name} is a core step: its priority is {priority}, and 0 disables it; found {other}"))
+            Some(format!("{name} is a core step: its priority must be {priority}, or 0 to disable it; found {other}"))
         }
         _ => None,
     }
@@ -174,7 +175,10 @@ fn wrong_arguments(entry: &Entry, args: &Map<String, Value>) -> Vec<Why> {
         let Some(argument) = entry.arguments.iter().find(|argument| argument.name == given) else {
             let known: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Some((Some(given.clone()), format!("{} has no argument {given}; it takes {known}", entry.name)));
+            return Some((
+                Some(given.clone()),
+                format!("{}: unknown argument {given}; supported are {known}", entry.name),
+            ));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
         let why = || format!("{given} of {} must be one of {}, found {value}", entry.name, argument.values.join(", "));
@@ -257,10 +261,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "templates[1].steps[0]: deploy.often does not run by default: give it a priority",
-                "templates[1].steps[1]: deploy.first is a core step: its priority is 90, and 0 disables it; found 80",
-                "templates[1].steps[2]: there is no step bios.apply; there are deploy.first, deploy.last, deploy.often, raid.between",
-                "templates[1].steps[3].args.level: raid.between has no argument level; it takes size",
+                "templates[1].steps[0]: deploy.often does not run by default; set a priority",
+                "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable it; found 80",
+                "templates[1].steps[2]: unknown step bios.apply; supported are deploy.first, deploy.last, deploy.often, raid.between",
+                "templates[1].steps[3].args.level: raid.between: unknown argument level; supported are size",
             ]
         );
     }
@@ -300,6 +304,6 @@ mod tests {
         assert_eq!((again.erase(), again.wrong()), (Erase::Secure, &[][..]));
         assert_eq!(again.list.iter().map(Step::wanted).collect::<Vec<_>>(), told);
         let bad = Steps::told(&[wanted("deploy.later=7")]);
-        assert!(bad.wrong()[0].starts_with("there is no step deploy.later; there are"), "{:?}", bad.wrong());
+        assert!(bad.wrong()[0].starts_with("unknown step deploy.later; supported are"), "{:?}", bad.wrong());
     }
 }

@@ -1,6 +1,6 @@
-//! Steps: what an operator or a conductor names, as `interface.step` with a priority and arguments. Pure.
+//! Steps, which operators and conductors name: `interface.step` with a priority and arguments. No I/O.
 //!
-//! What runs inside a step are stages: `plan` knows which stages belong to which step.
+//! The phases inside of a step are stages; `plan` assigns stages to steps.
 
 mod catalogue;
 mod merge;
@@ -16,37 +16,37 @@ pub use offered::{OFFERED, Offer, offered};
 
 use serde::{Deserialize, Serialize};
 
-/// How thoroughly a disk is erased before it is made anew.
+/// Thoroughness of erasing a disk before it is recreated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Erase {
-    /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.
+    /// Methods that take seconds: destroying keys, discard. At least all locations of signatures are zeroed.
     #[default]
     Quick,
-    /// Nothing of the old content can be read again, or the install fails.
+    /// Makes old contents unrecoverable, or fails the installation.
     Secure,
-    /// Only the places where signatures live.
+    /// Zeroes only the locations of signatures.
     None,
 }
 
-/// The steps of one run, in their order.
+/// Steps of a run, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
     list: Vec<Step>,
-    /// Why a list that was told cannot be run.
+    /// Problems of a received list, which cannot be run.
     wrong: Vec<String>,
 }
 
 impl Default for Steps {
-    /// What runs where no template says otherwise.
+    /// Returns the steps without templates.
     fn default() -> Steps {
         Steps::from(merge::defaults(&CATALOGUE))
     }
 }
 
 impl Steps {
-    /// The default steps, with disks erased that thoroughly.
+    /// Returns the default steps with this thoroughness.
     pub fn erasing(erase: Erase) -> Steps {
         let mut steps = Steps::default();
         for step in steps.list.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
@@ -55,7 +55,7 @@ impl Steps {
         steps
     }
 
-    /// The whole list, as a control plane has merged it. What is not in it does not run.
+    /// Parses the complete list that a control plane has merged. Steps that are not listed do not run.
     pub fn told(list: &[Wanted]) -> Steps {
         let mut steps = Steps { list: Vec::new(), wrong: Vec::new() };
         for wanted in list {
@@ -67,24 +67,25 @@ impl Steps {
         steps
     }
 
-    /// Why nothing can be run: all that is wrong with what was told.
+    /// Returns all problems of the received list, which prevent the run.
     pub fn wrong(&self) -> &[String] {
         &self.wrong
     }
 
-    /// In their order.
+    /// Returns the steps in order.
     pub fn list(&self) -> &[Step] {
         &self.list
     }
 
+    /// Returns whether a step is listed.
     pub fn include(&self, name: &str) -> bool {
         self.list.iter().any(|step| step.entry.name == name)
     }
 
-    /// How thoroughly disks are erased.
+    /// Returns how thoroughly disks are erased.
     pub fn erase(&self) -> Erase {
         let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
-        // The merge has refused what is none of them.
+        // Invalid values were rejected before.
         values.filter_map(|value| Erase::deserialize(value).ok()).next_back().unwrap_or_default()
     }
 }

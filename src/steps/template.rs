@@ -1,6 +1,6 @@
-//! A deploy template: a trait, and the steps that a machine gets with it. As YAML or JSON, with the place of each problem.
+//! Deploy template: a trait, and the steps of machines with it. In YAML or JSON, with the location of each problem.
 //!
-//! What a template may be are Ironic's rules. Whether there is such a step they do not say: the merge does, which knows the catalogue.
+//! The restrictions are those of Ironic. Whether a step exists is checked by the merge, which knows the catalogue.
 
 mod check;
 
@@ -13,30 +13,32 @@ use std::collections::BTreeMap;
 
 pub use check::{check, is_uuid, prune_step};
 
-/// Line and column, both from 1.
+/// Line and column, counted from 1.
 pub type Place = (usize, usize);
 
+/// Deploy template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Template {
-    /// What it was given; none where a file says nothing.
+    /// UUID, or `None` if the file has none.
     pub uuid: Option<String>,
-    /// The trait that it is for.
+    /// Trait for which it is selected.
     pub name: String,
-    /// As they were written, but for priorities, which are numbers here.
+    /// Steps as written, except that priorities are converted to numbers.
     pub steps: Vec<Value>,
     pub extra: Map<String, Value>,
-    /// RFC 3339, of those that the API has made or changed.
+    /// Time of creation in RFC 3339, for templates of the API.
     pub created_at: Option<String>,
+    /// Time of the last change.
     pub updated_at: Option<String>,
-    /// Where in its file each thing begins.
+    /// Location of each element in the file.
     pub places: BTreeMap<String, Place>,
 }
 
 impl Template {
-    /// Of a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// All that is wrong with it, with line and column.
+    /// Returns all problems, with line and column.
     pub fn read(text: &str) -> Result<Template, Vec<Problem>> {
         let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
         let node = yaml::read(text, options).map_err(|why| vec![Problem::new("", why)])?;
@@ -52,7 +54,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Of what [`check`] has found good.
+    /// Converts a document that [`check`] has accepted.
     pub fn of_checked(document: &Value) -> Template {
         let mut template = Template::default();
         template.take(document);
@@ -71,13 +73,13 @@ impl Template {
         (self.created_at, self.updated_at) = (text(check::CREATED), text(check::UPDATED));
     }
 
-    /// Are both the same, wherever it is written?
+    /// Returns whether both templates are equal, except for locations.
     pub fn says_the_same(&self, other: &Template) -> bool {
         let without_places = |template: &Template| Template { places: BTreeMap::new(), ..template.clone() };
         without_places(self) == without_places(other)
     }
 
-    /// For the merge.
+    /// Returns the steps for the merge.
     pub fn wanted(&self) -> Vec<Wanted> {
         let text = |step: &Value, name: &str| step.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let wanted = |step: &Value| Wanted {
@@ -89,7 +91,7 @@ impl Template {
         self.steps.iter().map(wanted).collect()
     }
 
-    /// The problem with its line and column: of the place, or of what it lies in.
+    /// Adds line and column to a problem: those of its path, or of the innermost parent with a location.
     pub fn located(&self, mut problem: Problem) -> Problem {
         let mut place = problem.place.as_str();
         let found = loop {
@@ -103,10 +105,10 @@ impl Template {
         problem
     }
 
-    /// The file of a template that the API has made.
+    /// Returns the file for a template of the API.
     ///
     /// # Errors
-    /// YAML cannot say it so that it is read as the same again.
+    /// Fails if YAML cannot represent the template.
     pub fn to_yaml(&self) -> Result<String, String> {
         let line = |name: &str, value: &Value| format!("{name}: {}\n", flow(value));
         let mut text = String::new();
@@ -131,15 +133,11 @@ impl Template {
             text += &time.as_ref().map(|time| line(name, &json!(time))).unwrap_or_default();
         }
         let again = Template::read(&text).map_err(|problems| crate::problem::lines(&problems))?;
-        if again.says_the_same(self) {
-            Ok(text)
-        } else {
-            Err("YAML has no way to write it so that the same is read again".to_owned())
-        }
+        if again.says_the_same(self) { Ok(text) } else { Err("the template cannot be represented in YAML".to_owned()) }
     }
 }
 
-/// In one line, as JSON with blanks.
+/// Formats a value on one line, as JSON with spaces.
 fn flow(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -152,10 +150,10 @@ fn flow(value: &Value) -> String {
     }
 }
 
-/// Fields begin at their names, items where they stand.
+/// Records locations: of fields the start of their names, of items their own start.
 fn note(node: &Node, place: &str, mark: Option<&Marker>, places: &mut BTreeMap<String, Place>) {
     let place_of = |mark: &Marker| (mark.line(), mark.column());
-    // The parser marks a mapping in a block behind its first name.
+    // The parser reports a block mapping as starting after its first name.
     let names = node.as_mapping().into_iter().flat_map(|fields| fields.keys().filter_map(|key| key.span().start()));
     let own = names.chain(node.span().start()).map(place_of).min();
     if let Some(found) = mark.map(place_of).or(own) {

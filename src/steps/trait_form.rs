@@ -1,24 +1,22 @@
-//! Which words are traits: those that everybody knows, and an operator's own with `CUSTOM_` in front.
+//! Validation of traits: standard ones, and custom ones with the prefix `CUSTOM_`.
 
-/// Of os-traits 3.9.0, one a line, sorted.
+/// Standard traits of os-traits 3.9.0, one per line, sorted.
 static STANDARD: &str = include_str!("standard-traits.txt");
 const OWN: &str = "CUSTOM_";
-/// As placement and Ironic have it.
+/// Length limit of placement and Ironic.
 const LONGEST: usize = 255;
 
-/// Why this is no trait.
+/// Returns the reason why a name is not a trait, if any.
 pub fn wrong(name: &str) -> Option<String> {
     let is_own = name.strip_prefix(OWN).is_some_and(|rest| {
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
     });
     if name.len() > LONGEST {
-        return Some(format!("a trait has {LONGEST} characters at most, this has {}", name.len()));
+        return Some(format!("a trait can have at most {LONGEST} characters, found {}", name.len()));
     }
     let is_standard = || STANDARD.lines().any(|known| known == name);
     (!is_own && !is_standard()).then(|| {
-        format!(
-            "{name:?} is no trait: one of your own is {OWN} with capital letters, digits and _ after it; others are those of os-traits"
-        )
+        format!("{name:?} is not a trait: use one of os-traits, or {OWN} followed by capital letters, digits and _")
     })
 }
 

@@ -23,7 +23,7 @@ fn only_this_allocation_is_booted_and_only_if_it_is_there_once() {
     let others = [marked("/dev/sdb1", "m-2", "a-1"), marked("/dev/sdc1", "m-1", "a-0"), unmarked];
     let mut inventory = Inventory { filesystems: others.to_vec(), ..Inventory::default() };
     let error = find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
-    assert!(error.contains("no filesystem has the marker /etc/metal/drophammer.json"), "{error}");
+    assert!(error.contains("no filesystem contains the marker /etc/metal/drophammer.json"), "{error}");
     inventory.filesystems.push(marked("/dev/sda2", "m-1", "a-1"));
     assert_eq!(find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap().device, "/dev/sda2");
     inventory.filesystems.push(marked("/dev/sdd2", "m-1", "a-1"));
@@ -117,12 +117,12 @@ fn loop_what_is_no_filesystem_is_not_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let mut mounts = Mounts::new(dir.path());
     for (inventory, expected) in [
-        (of_disks(&[]), "libblkid sees nothing"),
+        (of_disks(&[]), "libblkid detects nothing"),
         (
             of_disks(&[(disk.path().as_str(), Format::Ext4), (disk.path().as_str(), Format::Xfs)]),
-            "libblkid sees ext4 and xfs",
+            "libblkid detects ext4 and xfs",
         ),
-        (of_disks(&[(disk.path().as_str(), Format::Swap)]), "libblkid sees swap"),
+        (of_disks(&[(disk.path().as_str(), Format::Swap)]), "libblkid detects swap"),
         (of_disks(&[(disk.path().as_str(), Format::Ext4)]), "Invalid argument"),
     ] {
         let error = mount(&mut mounts, disk.path(), "/", &inventory).unwrap_err().to_string();
@@ -169,10 +169,14 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
     let found = "LABEL=boot /boot ext4 defaults 0 2\n";
     for (fstab, in_boot, expected) in [
         (found, &["vmlinuz", "initrd"][..], "load /boot/vmlinuz for kexec: "),
-        (found, &["initrd"][..], "open /boot/vmlinuz, which boot-info.yaml names"),
-        ("LABEL=gone /boot ext4\n", &["vmlinuz", "initrd"][..], "the /boot of the installed system's fstab: no device"),
+        (found, &["initrd"][..], "open /boot/vmlinuz, which boot-info.yaml specifies"),
+        (
+            "LABEL=gone /boot ext4\n",
+            &["vmlinuz", "initrd"][..],
+            "/boot in the fstab of the installed system: no device",
+        ),
         // No separate /boot: what is in the root counts, which has no initrd.
-        ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml names"),
+        ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml specifies"),
     ] {
         let (disk, inventory) = installed(fstab, in_boot);
         let before = fs::read(disk.image()).unwrap();

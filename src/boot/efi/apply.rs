@@ -1,4 +1,4 @@
-//! Writes what was decided, and reads it back. A firmware that refuses stops nobody: what to do about it is said.
+//! Writes boot variables and reads them back. A refusal by the firmware is not an error, but a warning with a remedy.
 
 use super::entries::Changes;
 use crate::efi::variables::{self, Variables, entry_name};
@@ -6,10 +6,10 @@ use nix::libc;
 use std::io;
 use std::path::Path;
 
-/// Returns what could not be done, and what a person can do about it.
+/// Applies the changes. Returns the failures, each with a remedy.
 pub fn apply(directory: &Path, changes: &Changes, variables: &Variables) -> Vec<String> {
     let mut refused = Vec::new();
-    // Former entries first: they make room.
+    // Former entries are removed first, to free space.
     for number in &changes.remove {
         let name = entry_name(*number);
         refused.extend(variables::remove(directory, &name).err().map(|error| Refused::new("remove", &name, &error)));
@@ -22,7 +22,7 @@ pub fn apply(directory: &Path, changes: &Changes, variables: &Variables) -> Vec<
         }
     }
     let order = changes.order.iter().flatten().copied().filter(|number| {
-        // One that was to be replaced may be there still.
+        // An entry that could not be replaced may still exist.
         !missing.contains(number) || variables.place(*number).is_some()
     });
     let order: Vec<u16> = order.collect();
@@ -38,20 +38,20 @@ fn written(directory: &Path, name: &str, value: &[u8]) -> Result<(), Refused> {
     if variables::read(directory, name).as_deref() == Some(value) {
         return Ok(());
     }
-    Err(Refused { what: format!("{name} does not keep what was written"), advice: OTHERWISE })
+    Err(Refused { what: format!("{name}: the firmware does not store the written value"), advice: OTHERWISE })
 }
 
-/// One variable, and why not.
+/// Failed change of a variable.
 struct Refused {
     what: String,
     advice: &'static str,
 }
 
-const FULL: &str = "the firmware has no room for it: remove entries that nobody needs (`efibootmgr -v`, `efibootmgr -B -b NUMBER`) and \
-                    crash dumps (`rm /sys/firmware/efi/efivars/dump-*`), then reboot: many firmwares make room only then";
+const FULL: &str = "the firmware has no space left; remove unneeded entries (`efibootmgr -v`, `efibootmgr -B -b NUMBER`) and \
+    crash dumps (`rm /sys/firmware/efi/efivars/dump-*`), then reboot: many firmwares free space only then";
 
-const READ_ONLY: &str = "the firmware's variables are read-only: a kernel parameter (`efi=noruntime`), the firmware's setup or a kernel \
-                         under lockdown forbids to write them";
+const READ_ONLY: &str = "the firmware's variables are read-only because of a kernel parameter (`efi=noruntime`), the firmware's setup or \
+    kernel lockdown";
 
 const OTHERWISE: &str = "set the boot order in the firmware's setup, or update the firmware";
 
@@ -65,7 +65,7 @@ impl Refused {
         Refused { what: format!("{act} {name}: {error}"), advice }
     }
 
-    /// Each advice once.
+    /// Returns warnings, one per remedy.
     fn warnings(refused: Vec<Refused>) -> Vec<String> {
         let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);
@@ -127,7 +127,10 @@ mod tests {
         let warnings = apply(directory.path(), &changes(), &before);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("remove Boot0007: Is a directory"), "{warnings:?}");
-        assert!(warnings[0].contains("; Boot0001 does not keep what was written: set the boot order"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("; Boot0001: the firmware does not store the written value: set the boot order"),
+            "{warnings:?}"
+        );
         for (number, words) in [(libc::EROFS, "read-only"), (libc::EPERM, "lockdown"), (libc::EIO, "setup")] {
             let refused = Refused::new("write", "BootOrder", &io::Error::from_raw_os_error(number));
             assert!(refused.advice.contains(words), "{}", refused.advice);

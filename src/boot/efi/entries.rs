@@ -1,4 +1,4 @@
-//! Which entries the firmware should have, and in which order: pure.
+//! Decision about boot entries and their order. No I/O.
 
 use super::network;
 use crate::efi::variables::Variables;
@@ -9,34 +9,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::plan::firmware::OWN_PREFIX as OWN;
 
-/// What is to be written. What is not named here stays as it is.
+/// Changes of boot variables. All others remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Entries of former installations.
+    /// Numbers of entries of former installations.
     pub remove: Vec<u16>,
+    /// Entries to write, by number.
     pub write: Vec<(u16, Vec<u8>)>,
-    /// All of `BootOrder`, when it is to be another one.
+    /// New value of `BootOrder`, if it changes.
     pub order: Option<Vec<u16>>,
-    /// The entries of this installation, in the order of what was wanted.
+    /// Numbers of the entries of this installation, in the requested order.
     pub ours: Vec<u16>,
-    /// What boots over the network and comes first.
+    /// Number of the network boot entry that is first.
     pub network: Option<u16>,
 }
 
 impl Changes {
-    /// All is as it should be.
+    /// Returns whether nothing must be changed.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.write.is_empty() && self.order.is_none()
     }
 }
 
-/// `drophammer: web-1`.
+/// Returns the label with our prefix, such as `drophammer: web-1`.
 pub fn own_label(label: &str) -> String {
     if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
 }
 
-/// One entry for each that is wanted; the same twice is one. An entry that is right stays under its number. Numbers of former entries of ours are taken
-/// next, then free ones.
+/// Creates one entry for each distinct option. A correct entry keeps its number. New entries use the numbers of our former entries first,
+/// then free ones.
 pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) -> Changes {
     let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
     former.extend(
@@ -80,7 +81,7 @@ fn is_own(value: &[u8]) -> bool {
     LoadOption::read(value).is_some_and(|option| option.description.starts_with(OWN))
 }
 
-/// Numbers that nobody uses: an order or `BootNext` may name what is not there.
+/// Returns unused numbers. The order or `BootNext` may refer to entries that do not exist; those numbers count as used.
 fn free(variables: &Variables) -> impl Iterator<Item = u16> {
     let taken = |number: &u16| {
         variables.entries.contains_key(number) || variables.order.contains(number) || variables.next == Some(*number)
@@ -88,14 +89,14 @@ fn free(variables: &Variables) -> impl Iterator<Item = u16> {
     (0..=u16::MAX).filter(move |number| !taken(number))
 }
 
-/// The network, ours, then all others as they were.
+/// Returns the order: network, our entries, then all others in their current order.
 fn in_front(variables: &Variables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
     let others = variables.order.iter().filter(|number| Some(**number) != network);
     let others = others.filter(|number| !own.contains(number) && !ours.contains(number));
     network.iter().chain(ours).chain(others).copied().collect()
 }
 
-/// All as they were, and what is new behind what is ours already, or at the end.
+/// Returns the current order, with new entries after our existing ones, or at the end.
 fn in_place(variables: &Variables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
     let mut order: Vec<u16> = variables.order.iter().copied().filter(|number| !remove.contains(number)).collect();
     let at = order.iter().rposition(|number| ours.contains(number)).map_or(order.len(), |place| place + 1);
@@ -104,8 +105,8 @@ fn in_place(variables: &Variables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
     order
 }
 
-/// What this machine has booted from, when that was the network; else what comes first, when that is the network; else the entry
-/// that speaks PXE over IPv4, as far as there is one in the order.
+/// Returns the network boot entry: the current boot's, or else the first of the order if it is a network entry, or else the best of the
+/// order, preferring PXE over IPv4.
 fn over_network(variables: &Variables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
@@ -118,18 +119,18 @@ fn over_network(variables: &Variables, own: &BTreeSet<u16>) -> Option<u16> {
     current.or_else(first).or_else(best)
 }
 
-/// Does the entry boot over the network? Some firmware says it in words only.
+/// Returns whether the entry boots over the network. Some firmware indicates it only in the description.
 fn is_network(value: &[u8]) -> bool {
     let Some(option) = LoadOption::read(value).filter(LoadOption::is_active) else { return false };
     let Some(nodes) = option.nodes() else { return false };
     let is = |kinds: &[(u8, u8)]| nodes.iter().any(|node| kinds.contains(&(node.kind, node.subtype)));
-    // A card, IPv4, IPv6, a URI; disk, CD and file.
+    // MAC, IPv4, IPv6, URI; below: disk, CD and file.
     is(&[(3, 11), (3, 12), (3, 13), (3, 24)])
         || nodes.iter().any(is_network_of_bios)
         || (!is(&[(4, 1), (4, 2), (4, 4)]) && says_network(&option.description))
 }
 
-/// BIOS boot specification: an embedded network, or a device with a boot entry vector.
+/// Returns whether the node is of the BIOS Boot Specification: an embedded network, or a device with a boot entry vector.
 fn is_network_of_bios(node: &Node) -> bool {
     (node.kind, node.subtype) == (5, 1) && matches!(node.data, [0x06 | 0x80, 0, ..])
 }

@@ -1,33 +1,33 @@
-//! What a firmware is to start of an EFI system partition that has come with an image: what the image says of itself, then where a
-//! firmware looks, then what boot loaders are called.
+//! Search for the boot loader on the EFI system partition of an image: first where the image specifies it, then in the fallback path of
+//! firmware, then by well-known names.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
 use std::io::Read;
 
-/// Where a firmware looks that knows of no entry (UEFI specification, 3.5.1.1).
+/// Fallback path of firmware (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 
-/// What a distribution lays beside its loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in UTF-16.
+/// List that a distribution provides for shim's fallback program: `shimx64.efi,debian,,a comment`, in UTF-16.
 const LIST: &str = "BOOTX64.CSV";
 
-/// Such a list has one line.
+/// Size limit of a list, which has one line.
 const LIST_BYTES: u64 = 4096;
 
-/// The one that checks signatures first.
+/// Well-known boot loaders. The one that verifies signatures comes first.
 const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"];
 
-/// Its path as a firmware writes it.
+/// Returns the path of the boot loader, with backslashes as in boot entries.
 ///
 /// # Errors
-/// There is none, or the partition cannot be read.
+/// Fails if there is none or the partition cannot be read.
 pub fn find(esp: &Root) -> Result<String> {
     let why = || "look for a boot loader on the EFI system partition".to_owned();
     let Some(efi) = called(esp, "/", "EFI").context(Phase::Boot, why)? else { return Err(none()) };
     let folders = esp.names(&format!("/{efi}")).context(Phase::Boot, why)?;
     let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
     let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
-    // What is no directory has nothing in it.
+    // A name that is not a directory contains nothing.
     let within = |folder: &str, file: &str| called(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
     let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
     let listed = vendors.iter().find_map(|vendor| {
@@ -46,13 +46,13 @@ pub fn find(esp: &Root) -> Result<String> {
 fn none() -> Error {
     let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
-        "the EFI system partition of the image has no boot loader that this machine could start: neither \\EFI\\{} nor one of {looked}",
+        "the EFI system partition of the image contains no boot loader for this machine: neither \\EFI\\{} nor one of {looked}",
         FALLBACK.join("\\")
     );
     Error::new(Phase::Boot, what)
 }
 
-/// The name as it is written there: a firmware makes no difference between large and small letters, and some filesystems do.
+/// Returns the name with its actual case: firmware ignores case, but some filesystems do not.
 fn called(esp: &Root, directory: &str, name: &str) -> std::io::Result<Option<String>> {
     let there = esp.names(directory)?;
     Ok(there
@@ -62,14 +62,14 @@ fn called(esp: &Root, directory: &str, name: &str) -> std::io::Result<Option<Str
         .cloned())
 }
 
-/// The first program of such a list.
+/// Returns the first program of a list.
 fn named_in(esp: &Root, list: &str) -> Option<String> {
     let mut bytes = Vec::new();
     esp.open_file(list).ok()?.take(LIST_BYTES).read_to_end(&mut bytes).ok()?;
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let text = String::from_utf16_lossy(&units);
     let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();
-    // It is a name in this folder, and leads nowhere else.
+    // The name must not lead out of its directory.
     (!name.is_empty() && !name.contains(['/', '\\', '\n'])).then(|| name.to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! The firmware's boot entries, through efivarfs. Layouts are the UEFI specification's: 3.1.3 load options, 10.3 device paths.
+//! Boot entries of the firmware, through efivarfs. Layouts are those of the UEFI specification: 3.1.3 load options, 10.3 device paths.
 
 mod apply;
 mod entries;
@@ -18,19 +18,19 @@ use crate::facts::EntryWanted;
 use crate::plan::{BootEntries, Esp};
 use std::path::Path;
 
-/// Without entries of ours the firmware still finds what lies there (UEFI specification 3.5.1.1).
-const FALLBACK: &str = r"the machine boots through the fallback path \EFI\BOOT of its disks all the same";
+/// Consequence of missing boot entries if there is a boot loader (UEFI specification 3.5.1.1).
+const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\BOOT of its disks";
 
-/// A kernel that has its command line from its entry has no other place for it.
-const NO_FALLBACK: &str = "this image has no boot loader, and does not boot from its disks without them";
+/// Consequence if the kernel gets its command line only from its boot entry.
+const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from its disks without them";
 
-/// Makes the firmware's entries what this installation wants, and says what was done, and all entries that there are then. Never
-/// an error: with a boot loader the machine boots without them.
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
+/// without entries if it has a boot loader.
 pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
     let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
-    // Where nothing is mounted, there is an empty directory, or none.
+    // An unmounted efivarfs is an empty or missing directory.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
         let mount = "mount -t efivarfs efivarfs";
         return warn(&format!("no EFI variables in {0}: try `{mount} {0}`", directory.display()));
@@ -44,7 +44,7 @@ pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], sa
     refused.iter().for_each(|why| warn(why));
     let changes = decide(&before, &options, planned.order);
     if changes.is_empty() {
-        say("boot entries: all are right already, nothing is written");
+        say("boot entries: already up to date");
     }
     apply(directory, &changes, &before).iter().for_each(|why| warn(why));
     if let Ok(after) = Variables::read(directory) {
@@ -58,7 +58,7 @@ impl From<&Esp> for PartitionLocation {
     }
 }
 
-/// What is wanted as load options, and what cannot be one.
+/// Returns the load options, and a message for each that cannot be created.
 fn options(planned: &BootEntries, wanted: &[EntryWanted]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = own_label(&planned.label);
@@ -66,7 +66,7 @@ fn options(planned: &BootEntries, wanted: &[EntryWanted]) -> (Vec<LoadOption>, V
         let option = planned.esps.get(*esp).and_then(|esp| LoadOption::of_file(&label, esp, loader, arguments));
         match option {
             Some(option) => options.push(option),
-            None => refused.push(format!("no entry can be made for {loader} on ESP {esp}")),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {esp}")),
         }
     }
     (options, refused)

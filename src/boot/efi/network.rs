@@ -1,28 +1,28 @@
-//! Which of the firmware's entries boots over the network, and that it comes next, once.
+//! Selection of the firmware's network boot entry for the next boot only.
 
 use crate::efi::LoadOption;
 use crate::efi::variables::{self, Variables};
 use crate::error::{Context, Error, Phase, Result};
 use std::path::Path;
 
-/// A boot entry that starts from the network.
+/// Boot entry that starts from the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkEntry {
-    /// `Boot0003`.
+    /// Number, such as 3 of `Boot0003`.
     pub number: u16,
     pub description: String,
-    /// Of the network card, `52:54:00:12:34:56`.
+    /// MAC of the network interface, such as `52:54:00:12:34:56`.
     pub mac: String,
-    /// Over HTTP: needs more of a server than PXE does.
+    /// Whether it boots over HTTP, which requires more of a server than PXE.
     pub(super) http: bool,
     pub(super) ipv6: bool,
 }
 
-/// The entry that boots this machine over PXE: one of its own cards before others, PXE before HTTP, IPv4 before IPv6, and
-/// then the firmware's order. `None` where there is none.
+/// Returns the entry that boots this machine over PXE: own NICs before others, PXE before HTTP, IPv4 before IPv6, then the firmware's
+/// order. Returns `None` if there is none.
 ///
 /// # Errors
-/// The variables cannot be read.
+/// Fails if the variables cannot be read.
 pub fn network_entry(directory: &Path, macs: &[String]) -> Result<Option<NetworkEntry>> {
     let variables = Variables::read(directory)?;
     let place = |number: u16| variables.place(number).unwrap_or(variables.order.len());
@@ -31,21 +31,24 @@ pub fn network_entry(directory: &Path, macs: &[String]) -> Result<Option<Network
         .min_by_key(|entry| (!macs.contains(&entry.mac), entry.http, entry.ipv6, place(entry.number), entry.number)))
 }
 
-/// Makes the firmware start this entry the next time, and only then.
+/// Makes the firmware start this entry at the next boot only.
 ///
 /// # Errors
-/// The firmware or the kernel refuses, or does not keep it.
+/// Fails if the kernel or the firmware refuses the write or does not store the value.
 pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
     let path = variables::file(directory, "BootNext");
     let value = number.to_le_bytes();
     variables::write(directory, "BootNext", &value).context(Phase::Boot, || format!("write {}", path.display()))?;
     if variables::read(directory, "BootNext").as_deref() != Some(&value) {
-        return Err(Error::new(Phase::Boot, format!("{} does not keep what was written", path.display())));
+        return Err(Error::new(
+            Phase::Boot,
+            format!("{}: the firmware does not store the written value", path.display()),
+        ));
     }
     Ok(())
 }
 
-/// A load option whose device path has a network card; `None` for all others, for inactive and for broken ones.
+/// Parses a load option whose device path has a MAC. Returns `None` for all others, for inactive and for malformed ones.
 pub(super) fn parse(number: u16, option: &[u8]) -> Option<NetworkEntry> {
     let option = LoadOption::read(option)?;
     let (mut mac, mut http, mut ipv6) = (None, false, false);

@@ -1,4 +1,4 @@
-//! Removes boot variables that the plan names, and verifies that they are gone.
+//! Removal of boot variables that the plan lists, with verification.
 
 use crate::efi::variables::{self, file};
 use crate::error::{Error, Phase, Result};
@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Removes the variables, then their numbers from the orders. A variable whose value differs from the plan's stays.
+/// Removes the variables, then their numbers from the orders. Skips a variable whose value differs from the plan's.
 ///
 /// # Errors
-/// A variable is still there, and the plan requires that it is removed.
+/// Fails if a variable still exists, and the plan requires its removal.
 pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
     let mut failures = Vec::new();
     let mut removed = Vec::new();
@@ -43,7 +43,7 @@ fn path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
     directory.join(format!("{}-{}", variable.name, variable.vendor))
 }
 
-/// Returns whether the variable has the value that the plan has seen.
+/// Returns whether the variable has the value from the plan.
 fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
     let Some(expected) = &variable.digest else { return true };
     variables::read_file(path).is_some_and(|value| format!("{:x}", Sha256::digest(value)) == *expected)
@@ -52,16 +52,16 @@ fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
 fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result::Result<&'static str, String> {
     let path = path(directory, variable);
     if fs::symlink_metadata(&path).is_err() {
-        return Ok("is not there");
+        return Ok("does not exist");
     }
     if !is_planned(&path, variable) {
-        // An entry of this installation has taken its number.
+        // An entry of this installation uses its number.
         return Ok("has a new value");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;
     match fs::symlink_metadata(&path) {
         Err(_) => Ok("removed"),
-        Ok(_) => Err("the firmware keeps it".to_owned()),
+        Ok(_) => Err("the firmware does not remove it".to_owned()),
     }
 }
 
@@ -74,7 +74,7 @@ fn load_option_number(variable: &VariableRemoval) -> Option<(LoadOptionClass, u1
     LoadOptionClass::ALL.into_iter().filter(|_| variable.vendor == GLOBAL_VENDOR).find_map(number)
 }
 
-/// Removes the numbers of variables that are gone from `BootOrder`, `DriverOrder` and `SysPrepOrder`. Returns what failed.
+/// Removes the numbers of removed variables from `BootOrder`, `DriverOrder` and `SysPrepOrder`. Returns the failures.
 fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<String> {
     let shorten = |class: LoadOptionClass| {
         let name = class.order_variable()?;
@@ -99,12 +99,12 @@ fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Resul
         return if variables::read(directory, name).is_none() {
             Ok(())
         } else {
-            Err("the firmware keeps them".to_owned())
+            Err("the firmware does not remove them".to_owned())
         };
     }
     variables::write(directory, name, order).map_err(|error| error.to_string())?;
     let is_written = variables::read(directory, name).as_deref() == Some(order);
-    if is_written { Ok(()) } else { Err("the firmware keeps them".to_owned()) }
+    if is_written { Ok(()) } else { Err("the firmware does not remove them".to_owned()) }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn a_firmware_with_pxe_learns_of_two_disks_once() {
     let time = || fs::metadata(file(path, "BootOrder")).unwrap().modified().unwrap();
     let before = time();
     let again = said(path, &planned(), &wanted());
-    assert_eq!(again[0], "boot entries: all are right already, nothing is written");
+    assert_eq!(again[0], "boot entries: already up to date");
     assert_eq!(&again[1..], expected);
     assert_eq!(time(), before);
 }
@@ -70,7 +70,7 @@ fn what_cannot_be_written_is_said_and_no_more() {
     }
     let stub = EntryWanted { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[stub]);
-    assert!(lines[0].ends_with("does not boot from its disks without them"), "{lines:?}");
+    assert!(lines[0].ends_with("cannot boot from its disks without them"), "{lines:?}");
     fs::write(file(path, "BootOrder"), b"").unwrap();
     let lines = said(path, &planned(), &wanted());
     assert!(lines.len() == 1 && lines[0].contains("BootOrder cannot be read"), "{lines:?}");
@@ -84,8 +84,8 @@ fn what_cannot_be_written_is_said_and_no_more() {
     testing::write(path, "Timeout", &[5, 0]);
     let strange = [EntryWanted { esp: 7, loader: "x".into(), ..EntryWanted::default() }, EntryWanted::default()];
     let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
-    assert!(lines[0].contains("no entry can be made for x on ESP 7"), "{lines:?}");
-    assert!(lines[1].contains("no entry can be made for  on ESP 0"), "{lines:?}");
+    assert!(lines[0].contains("cannot create an entry for x on ESP 7"), "{lines:?}");
+    assert!(lines[1].contains("cannot create an entry for  on ESP 0"), "{lines:?}");
     assert_eq!(lines[3], "BootOrder: 0000,0001");
 }
 
@@ -128,7 +128,7 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     let after = Variables::read(path).unwrap();
     assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
     assert_eq!(after.entries.len(), before.entries.len() + 2);
-    assert_eq!(said(path, &planned(), &wanted())[0], "boot entries: all are right already, nothing is written");
+    assert_eq!(said(path, &planned(), &wanted())[0], "boot entries: already up to date");
     let disk = BootEntries { order: BootOrder::Disk, ..planned() };
     said(path, &disk, &wanted()[1..]);
     let one = Variables::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! Where a machine's file lies: a URL or a path, with what tells the machine from others in it.
+//! Location of a machine's file: a URL or a path, with placeholders for properties of the machine.
 
 use crate::error::{Error, Phase, Result};
 use crate::image;
@@ -6,7 +6,7 @@ use crate::inventory::{Inventory, Nic};
 use crate::machine_identity::{is_controller_driver, usable_mac, usable_serial, usable_uuid};
 use std::fmt;
 
-/// A URL or a path.
+/// URL or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place(String);
 
@@ -23,7 +23,7 @@ impl Place {
         self.0.starts_with("https://")
     }
 
-    /// Where its signature lies.
+    /// Returns the location of its signature.
     pub fn signature(&self) -> Place {
         Place(image::signature_beside(&self.0))
     }
@@ -35,17 +35,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// The places that a pattern means for this machine: one for each network card where it has `{mac}`.
+/// Expands a pattern for this machine: to one location per network interface if it contains `{mac}`.
 ///
 /// # Errors
-/// The machine has not what the pattern asks for.
+/// Fails if the machine lacks a property that the pattern contains.
 pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Place>> {
     let fill = |text: &str, name: &str, value: &str| -> Result<String> {
         if !text.contains(name) {
             return Ok(text.to_owned());
         }
         let value = escaped(usable(name, value))
-            .ok_or_else(|| bad(pattern, &format!("this machine has nothing for {name}")))?;
+            .ok_or_else(|| bad(pattern, &format!("this machine lacks a usable value for {name}")))?;
         Ok(text.replace(name, &value))
     };
     let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
@@ -55,17 +55,17 @@ pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Pl
     let places = macs.into_iter().map(|mac| {
         let place = fill(&filled, "{mac}", mac)?;
         match place.contains(['{', '}']) {
-            true => Err(bad(pattern, "only {uuid}, {mac} and {serial} are filled in")),
+            true => Err(bad(pattern, "only {uuid}, {mac} and {serial} are supported")),
             false => Ok(Place(place)),
         }
     });
     places.collect()
 }
 
-/// Returns the value, or nothing for what several machines have: they would share one file.
+/// Returns the value, or an empty string for values that several machines have, which would share one file.
 fn usable<'a>(name: &str, value: &'a str) -> &'a str {
     let is_shared = match name {
-        // The operator may name a machine by any word.
+        // The operator may use any word as the id of a machine.
         "{uuid}" => uuid::Uuid::try_parse(value).is_ok_and(|uuid| usable_uuid(uuid).is_none()),
         "{serial}" => usable_serial(value).is_none(),
         _ => usable_mac(value).is_none(),
@@ -73,10 +73,11 @@ fn usable<'a>(name: &str, value: &'a str) -> &'a str {
     if is_shared { "" } else { value }
 }
 
-/// As it stands in a URL, and as the file is called: a serial number may have anything in it. None when it names nothing.
+/// Percent-encodes a value for URLs and file names, since a serial number may contain any character. Returns `None` if the value is empty
+/// or only dots.
 fn escaped(value: &str) -> Option<String> {
     let value = value.trim();
-    // Dots alone would lead elsewhere.
+    // A value of dots would lead to another directory.
     if value.bytes().all(|byte| byte == b'.') {
         return None;
     }
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn what_a_machine_does_not_have_names_no_file() {
         for (pattern, serial, why) in [
-            ("http://h/{serial}", " ", "nothing for {serial}"),
-            ("http://h/{serial}/x", "..", "nothing for {serial}"),
-            ("http://h/{mac}", "7", "nothing for {mac}"),
+            ("http://h/{serial}", " ", "lacks a usable value for {serial}"),
+            ("http://h/{serial}/x", "..", "lacks a usable value for {serial}"),
+            ("http://h/{mac}", "7", "lacks a usable value for {mac}"),
             ("http://h/{hostname}", "7", "only {uuid}, {mac} and {serial}"),
         ] {
             let error = all(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
@@ -133,11 +134,11 @@ mod tests {
             ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
         {
             let error = all("http://h/{serial}", "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
-            assert!(error.contains("nothing for {serial}"), "{serial}: {error}");
+            assert!(error.contains("lacks a usable value for {serial}"), "{serial}: {error}");
         }
         let shared = "03000200-0400-0500-0006-000700080009";
         let error = all("http://h/{uuid}", shared, &inventory("7", &[])).unwrap_err().to_string();
-        assert!(error.contains("nothing for {uuid}"), "{error}");
+        assert!(error.contains("lacks a usable value for {uuid}"), "{error}");
         assert!(all("http://h/{serial}", "4c4c-1", &inventory("CZ12345678", &[])).is_ok());
     }
 

@@ -137,7 +137,7 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
         .point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
         .unwrap_err()
         .to_string();
-    assert!(error.contains("was changed or taken away"), "{error}");
+    assert!(error.contains("was changed or removed"), "{error}");
     web.put(&path, &installation, &key);
     assert!(control.wait(NOW).unwrap());
     web.remove(&path);
@@ -145,7 +145,7 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
         .point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
         .unwrap_err()
         .to_string();
-    assert!(error.contains("was changed or taken away"), "{error}");
+    assert!(error.contains("was changed or removed"), "{error}");
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn what_nobody_vouches_for_is_refused() {
     web.remove("/unsigned.minisig");
     assert!(control(&format!("{url}/good"), None, &[&stranger, &key]).wait(NOW).unwrap());
     for (path, keys, why) in [
-        ("/good", vec![], "no drophammer.key= says who may sign it"),
-        ("/unsigned", vec![&key], "there is no signature at http://"),
+        ("/good", vec![], "a signature cannot be verified without drophammer.key="),
+        ("/unsigned", vec![&key], "a signature is missing at http://"),
         ("/strange", vec![&key], "is signed by key"),
         ("/changed", vec![&key], "one of them is damaged or forged"),
     ] {
@@ -176,12 +176,12 @@ fn what_is_not_for_this_machine_or_would_be_done_for_ever_is_refused() {
     let ((web, url), key) = (Web::start(), Key::of(1));
     let order = |id: &str| format!(r#", "reinstall": true, "order": {{"id": "{id}", "attempt": 1, "attempts": 1}}"#);
     for (text, why) in [
-        (document("another", &allocated("a-1", "")), "is about machine another, and this is 4c4c4544-0051-3010"),
-        (document(MACHINE, &allocated("", "")), "has no allocationuuid"),
-        (document(MACHINE, &allocated("a-1", r#", "reinstall": true"#)), "needs an order"),
-        (document(MACHINE, &allocated("a-1", &order("o-1"))), "needs an order with a number"),
-        (document(MACHINE, &allocated("a-1", &order("0"))), "needs an order with a number"),
-        ("{".to_owned(), "is not understood"),
+        (document("another", &allocated("a-1", "")), "is for machine another, but this is machine 4c4c4544-0051-3010"),
+        (document(MACHINE, &allocated("", "")), "lacks an allocationuuid"),
+        (document(MACHINE, &allocated("a-1", r#", "reinstall": true"#)), "requires an order"),
+        (document(MACHINE, &allocated("a-1", &order("o-1"))), "requires an order whose id is a number"),
+        (document(MACHINE, &allocated("a-1", &order("0"))), "requires an order whose id is a number"),
+        ("{".to_owned(), "cannot be parsed"),
     ] {
         web.put("/file", &text, &key);
         let error = control(&format!("{url}/file"), None, &[&key]).wait(NOW).unwrap_err().to_string();

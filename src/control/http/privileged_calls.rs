@@ -1,4 +1,4 @@
-//! Registration, which proves to the server that a privileged process registers, and the secrets that it releases afterwards.
+//! Registration, which proves to the server that a privileged process registers, and the secrets released afterwards.
 
 use super::HttpControl;
 use crate::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
@@ -12,7 +12,7 @@ use reqwest::Method;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Allocation that was received, and the fields that the server releases separately.
+/// Id of the received allocation, with the fields that the server releases separately.
 #[derive(Debug, Clone, Default)]
 pub struct SeparateSecrets {
     pub allocation: String,
@@ -22,7 +22,7 @@ pub struct SeparateSecrets {
 impl HttpControl {
     /// Registers from a privileged source port.
     pub(super) fn enroll(&self, register: &Register, retries: Retries, patience: Duration) -> Result<()> {
-        let body = serde_json::to_vec(register).context(Phase::Control, || "write the registration")?;
+        let body = serde_json::to_vec(register).context(Phase::Control, || "serialize the registration")?;
         retries.run(|| {
             let (what, id) = self.next_id("register");
             let request = Request::post(format!("{}/v1/machine/register", self.url))
@@ -45,7 +45,7 @@ impl HttpControl {
         })
     }
 
-    /// Fetches the secrets of this purpose; `None` if the allocation contains them, or has none.
+    /// Fetches the secrets for this purpose. Returns `None` if the allocation contains them or has none.
     pub(super) fn fetch_secrets(&self, purpose: SecretPurpose, patience: Duration) -> Result<Option<ReleasedSecrets>> {
         let separate = self.separate.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !separate.fields.iter().any(|field| field.purpose() == purpose) {

@@ -1,5 +1,5 @@
-//! The machine's clock, which must be right before certificates and signatures are judged: by the time servers of pixie's configuration
-//! (SNTP, RFC 4330), else by what pixie's own answer says.
+//! Clock of the machine, which must be right before certificates and signatures are verified: set by the time servers of pixie's
+//! configuration (SNTP, RFC 4330), or else by the `Date` of pixie's response.
 
 use super::config::Config;
 use std::net::{ToSocketAddrs, UdpSocket};
@@ -9,14 +9,14 @@ use time::format_description::well_known::Rfc2822;
 
 const PORT: u16 = 123;
 
-/// For the answer of one server. The configuration names a few.
+/// Timeout of one server. The configuration contains a few.
 const ANSWER: Duration = Duration::from_secs(3);
 const SERVERS: usize = 4;
 
-/// A clock that is no more off than this is right. `Date` has whole seconds.
+/// Tolerated offset. `Date` has a resolution of one second.
 const RIGHT: Duration = Duration::from_secs(2);
 
-/// Between 1900, where NTP begins to count, and 1970. Where the first bit is not set, it counts from 2036.
+/// Seconds between 1900, the epoch of NTP, and 1970. If the first bit is not set, the era begins in 2036.
 const TO_1970: u64 = 2_208_988_800;
 const ERA: u64 = 1 << 32;
 
@@ -24,7 +24,7 @@ const PACKET: usize = 48;
 const TRANSMITTED: usize = 40;
 const ORIGINATED: usize = 24;
 
-/// Sets the clock where it is wrong, and says what was done. Never an error: it may be right.
+/// Sets the clock if it is off, and logs the result. A failure is not an error, since the clock may be right.
 pub fn set(config: &Config, say: &dyn Fn(&str)) {
     let servers = config.ntp_servers.iter().take(SERVERS);
     let by_server = servers
@@ -32,7 +32,7 @@ pub fn set(config: &Config, say: &dyn Fn(&str)) {
         .find_map(|answer| answer.inspect_err(|why| say(&format!("clock: {why}"))).ok());
     let by_pixie = || Some((date(config.date.as_deref()?)?, "pixie's answer".to_owned()));
     let Some((now, whose)) = by_server.or_else(by_pixie) else {
-        return say("clock: nobody tells what time it is; certificates may seem not to be valid");
+        return say("clock: no time source available; valid certificates may be rejected");
     };
     let off = off(now, SystemTime::now());
     if off <= RIGHT {
@@ -40,8 +40,8 @@ pub fn set(config: &Config, say: &dyn Fn(&str)) {
     }
     let seconds = off.as_secs();
     match write(now) {
-        Ok(()) => say(&format!("clock: it was {seconds} s off, and is set by {whose}")),
-        Err(error) => say(&format!("clock: it is {seconds} s off by {whose}, and cannot be set: {error}")),
+        Ok(()) => say(&format!("clock: set from {whose}, was off by {seconds} s")),
+        Err(error) => say(&format!("clock: cannot be set: {error}; it is off by {seconds} s according to {whose}")),
     }
 }
 
@@ -60,7 +60,7 @@ fn write(now: SystemTime) -> std::io::Result<()> {
     }
 }
 
-/// `Tue, 24 Nov 2026 10:00:00 GMT`, half a second later.
+/// Parses a `Date`, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
 fn date(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
     Some(SystemTime::from(date) + Duration::from_millis(500))
@@ -69,7 +69,8 @@ fn date(text: &str) -> Option<SystemTime> {
 fn asked(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
-    let address = addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it has no address"))?;
+    let address =
+        addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it resolves to no address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + ANSWER);
@@ -80,17 +81,17 @@ fn asked(server: &str, port: u16) -> Result<SystemTime, String> {
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         socket.set_read_timeout(Some(left)).map_err(lost)?;
         let length = socket.recv(&mut answer).map_err(lost)?;
-        // Half of the way there and back.
+        // Adds half of the round-trip time.
         if let Some(time) = read(answer.get(..length).unwrap_or_default(), secret) {
             return Ok(time + began.elapsed() / 2);
         }
         if Instant::now() >= end {
-            return Err(format!("no time from {server}: what it answers is none"));
+            return Err(format!("no time from {server}: invalid response"));
         }
     }
 }
 
-/// Version 4, of a client. The time that it sends is no time, but what the answer must repeat.
+/// Returns a client request of version 4. Its timestamp is random: the response must repeat it.
 fn question(secret: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[0] = 4 << 3 | 3;
@@ -98,7 +99,7 @@ fn question(secret: u64) -> [u8; PACKET] {
     packet
 }
 
-/// The time of an answer; none when it is another one's, or of a server that does not know the time.
+/// Returns the time of a response. Returns `None` if it belongs to another request, or the server is not synchronized.
 fn read(packet: &[u8], secret: u64) -> Option<SystemTime> {
     let packet: &[u8; PACKET] = packet.try_into().ok()?;
     let number = |at: usize| Some(u64::from_be_bytes(packet.get(at..at + 8)?.try_into().ok()?));

@@ -1,11 +1,11 @@
-//! What pixie tells a machine: where the control plane is, and what opens it.
+//! Pixie's configuration: address and credentials of the control plane.
 //!
-//! | pixie speaks | address | the configuration has |
+//! | API of pixie | address | the configuration contains |
 //! |---|---|---|
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
-//! | v1 | `PIXIE_API_URL` as it stands | `address`, `metal_api_url`, and a certificate that all machines share |
+//! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The one for v2 is asked for first: a pixie of v1 does not know that address. What comes is judged by its fields.
+//! The address of v2 is tried first: a pixie of v1 does not serve it. The version is detected by the fields of the response.
 
 use crate::control::retry::{Attempt, Retries};
 use crate::error::{Error, Phase, Result};
@@ -18,61 +18,62 @@ use serde_json::Value;
 use std::io::Read;
 use std::time::Duration;
 
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// A chain of certificates has some ten thousand bytes.
+/// Size limit of a response. A certificate chain has some ten thousand bytes.
 const DOCUMENT_BYTES: u64 = 1 << 20;
 
-/// All that pixie has told.
+/// Configuration from pixie.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     pub partition: String,
     pub ntp_servers: Vec<String>,
     pub logging: Option<Logging>,
     pub api: Api,
-    /// What pixie's clock said: `Date` of its answer.
+    /// Pixie's clock: the `Date` of its response.
     pub date: Option<String>,
 }
 
-/// How the control plane is spoken with.
+/// Address and credentials of the control plane, by API version.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Api {
     V1(V1),
     V2(V2),
 }
 
-/// gRPC with a client certificate, and REST with a key.
+/// API v1: gRPC with a client certificate, and REST with a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct V1 {
     /// Host and port of gRPC.
     pub address: String,
-    /// Of REST, without a trailing slash.
+    /// URL of REST, without a trailing slash.
     pub metal_api_url: String,
-    /// PEM, as are `cert` and `key`.
+    /// CA certificates in PEM; `cert` and `key` are in PEM too.
     pub ca_cert: String,
     pub cert: String,
     pub key: String,
     pub hmac: String,
 }
 
-/// Connect with a token.
+/// API v2: Connect with a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct V2 {
-    /// Without a trailing slash.
+    /// URL without a trailing slash.
     pub url: String,
     pub token: String,
-    /// PEM; the system's certificates when absent.
+    /// CA certificates in PEM, or `None` for those of the system.
     pub ca_cert: Option<String>,
-    /// Certificate and key of the client, PEM, one after the other.
+    /// Client certificate followed by its key, in PEM.
     pub identity: Option<String>,
 }
 
-/// Where the agent's words are to go.
+/// Destination of the agent's logs.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Logging {
     pub endpoint: String,
-    /// `loki`.
+    /// Type; only `loki` is supported.
     #[serde(rename = "log_type")]
     pub kind: String,
     pub basic_auth: Option<BasicAuth>,
@@ -94,7 +95,7 @@ pub struct CertificateAuth {
     pub insecure_skip_verify: bool,
 }
 
-/// The fields of both forms, as pixie writes them. It has more, which mean nothing here.
+/// Fields of both versions that are used.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Document {
@@ -120,10 +121,10 @@ struct ClientFields {
     key: Option<String>,
 }
 
-/// Asks pixie with patience: it is started anew, or is not ready yet.
+/// Fetches the configuration, with retries: pixie may be restarting.
 ///
 /// # Errors
-/// It does not answer, or what it answers is not a configuration that can be used. The words say what is missing of it.
+/// Fails if pixie does not answer, or its configuration is incomplete. The message lists the missing fields.
 pub fn fetch(pixie: &str, machine: &str, retries: Retries) -> Result<Config> {
     let client = http::client()?;
     retries.run(|| match look(&client, pixie, machine) {
@@ -137,11 +138,11 @@ fn look(client: &Client, pixie: &str, machine: &str) -> Result<Config> {
     if let Some(config) = get(client, &own)? {
         return Ok(config);
     }
-    let nothing = || bad(pixie, "is not there, and neither is one of API v2 at ".to_owned() + &own);
+    let nothing = || bad(pixie, "does not exist, and neither does one of API v2 at ".to_owned() + &own);
     get(client, pixie)?.ok_or_else(nothing)
 }
 
-/// Where a pixie of API v2 has this machine's.
+/// Returns the address of this machine's configuration in API v2.
 fn own_address(pixie: &str, machine: &str) -> Result<String> {
     let mut url: Url =
         pixie.parse().map_err(|error| Error::with_source(Phase::Settings, format!("PIXIE_API_URL={pixie}"), error))?;
@@ -150,7 +151,7 @@ fn own_address(pixie: &str, machine: &str) -> Result<String> {
     Ok(url.into())
 }
 
-/// None when there is nothing at that address, or no JSON.
+/// Fetches a configuration. Returns `None` if there is nothing at that address, or no JSON object.
 fn get(client: &Client, url: &str) -> Result<Option<Config>> {
     let lost = |error: reqwest::Error| {
         Error::with_source(Phase::Control, format!("pixie's configuration at {url}: no answer"), error.without_url())
@@ -159,28 +160,28 @@ fn get(client: &Client, url: &str) -> Result<Option<Config>> {
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Ok(None),
-        status => return Err(bad(url, format!("cannot be had: the answer is {status}"))),
+        status => return Err(bad(url, format!("cannot be fetched: the server answered {status}"))),
     }
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
     let Some(document) = document(response).map_err(|why| bad(url, why))? else { return Ok(None) };
     judge(document, date).map(Some).map_err(|why| bad(url, why))
 }
 
-/// None when it is no JSON object: that is somebody else's page.
+/// Parses a response. Returns `None` if it is not a JSON object, but the page of another server.
 fn document(response: Response) -> Result<Option<Value>, String> {
     let mut text = Vec::new();
     let read = response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text);
-    read.map_err(|error| format!("was cut off: {error}"))?;
+    read.map_err(|error| format!("is truncated: {error}"))?;
     if text.len() as u64 > DOCUMENT_BYTES {
-        return Err(format!("has more than {}: that is none", crate::text::bytes(DOCUMENT_BYTES)));
+        return Err(format!("is larger than the limit of {}", crate::text::bytes(DOCUMENT_BYTES)));
     }
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
 
-/// Is it whole? Whatever is missing is named at once. No value is in the words: they may be secrets.
+/// Checks the configuration and reports all missing fields at once. Messages contain no values, which may be secrets.
 fn judge(document: Value, date: Option<String>) -> Result<Config, String> {
     let Document { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
-        serde_json::from_value(document).map_err(|error| format!("is not understood: {}", kind_of(&error)))?;
+        serde_json::from_value(document).map_err(|error| format!("cannot be parsed: {}", kind_of(&error)))?;
     let mut missing = Vec::new();
     let mut needed = |name: &'static str, value: Option<String>| {
         let value = value.unwrap_or_default();
@@ -211,16 +212,16 @@ fn judge(document: Value, date: Option<String>) -> Result<Config, String> {
         }),
     };
     if !missing.is_empty() {
-        return Err(format!("is half there: it has no {}", missing.join(", no ")));
+        return Err(format!("is incomplete: missing {}", missing.join(", ")));
     }
     Ok(Config { partition, ntp_servers: ntp_servers.unwrap_or_default(), logging, api, date })
 }
 
-/// Without the value that was wrong.
+/// Describes a parse error without the offending value.
 fn kind_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let expected = text.rsplit_once("expected ").map(|(_, expected)| format!("expected {expected}"));
-    expected.unwrap_or_else(|| "a field is of another kind".to_owned())
+    expected.unwrap_or_else(|| "a field has the wrong type".to_owned())
 }
 
 fn bad(url: &str, why: String) -> Error {
@@ -293,19 +294,19 @@ mod tests {
             document
         };
         for (document, expected) in [
-            (without(v1(), &["hmac", "partition"]), "is half there: it has no partition, no hmac"),
-            (without(v2(), &["client.metal_hammer_token"]), "is half there: it has no client.metal_hammer_token"),
-            (with(v2(), "cert", json!("C")), "it has no client.key"),
-            (with(v2(), "metal_hammer_token", json!(["SECRET"])), "is not understood: "),
-            (json!({}), "it has no partition, no address, no metal_api_url, no ca_cert, no cert, no key, no hmac"),
+            (without(v1(), &["hmac", "partition"]), "is incomplete: missing partition, hmac"),
+            (without(v2(), &["client.metal_hammer_token"]), "is incomplete: missing client.metal_hammer_token"),
+            (with(v2(), "cert", json!("C")), "missing client.key"),
+            (with(v2(), "metal_hammer_token", json!(["SECRET"])), "cannot be parsed: "),
+            (json!({}), "missing partition, address, metal_api_url, ca_cert, cert, key, hmac"),
         ] {
             let (config, _) = fetched(&[(200, &document.to_string())]);
             let error = config.err().unwrap().to_string();
             assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         }
         for (answers, expected) in [
-            (&[(404, ""), (404, "")][..], "is not there, and neither is one of API v2"),
-            (&[(502, "")], "cannot be had: the answer is 502"),
+            (&[(404, ""), (404, "")][..], "does not exist, and neither does one of API v2"),
+            (&[(502, "")], "cannot be fetched: the server answered 502"),
         ] {
             let error = fetched(answers).0.err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");

@@ -1,27 +1,28 @@
-//! Which of the things that happen metal-stack hears.
+//! Filter of the events that are sent to metal-stack.
 //!
-//! Its server keeps the machine's phase, and takes one that comes twice for a crash loop. So each is told once in a boot; all else is a
+//! Its server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent once per boot. All
+//! other events are sent as keepalives, at most once a minute.
 //! sign of life, at most one a minute.
 
 use crate::facts::{Event, EventName};
 use std::time::{Duration, Instant};
 
-/// A machine that says nothing for some minutes is taken for dead. One message a minute is what the server expects.
+/// Interval of keepalives. The server expects one message a minute, and considers a machine that is silent for some minutes dead.
 const ALIVE: Duration = Duration::from_secs(60);
 
-/// A sentence for people. The server shows it in a table.
+/// Length limit of a message, which the server shows in a table, in characters.
 const WORDS: usize = 500;
 
-/// What was told in this boot.
+/// Events sent in this boot.
 #[derive(Debug, Default)]
 pub struct Told {
     phases: Vec<EventName>,
-    /// When the server has last heard from the machine.
+    /// Time of the last message to the server.
     last: Option<Instant>,
 }
 
 impl Told {
-    /// What to tell now; none when that says nothing new.
+    /// Returns the message to send for an event, if any.
     pub fn of(&mut self, event: &Event, now: Instant) -> Option<(EventName, String)> {
         let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
         if is_phase {
@@ -43,7 +44,7 @@ fn in_words(event: &Event, is_phase: bool) -> String {
     }
 }
 
-/// What a failure begins with, and its first reason where there are several.
+/// Returns the first line of a message, and its first reason if there are several.
 fn short(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     let text = lines.join(" ");

@@ -1,7 +1,7 @@
-//! The published rules judge the agent: `scripts/metal` installs a control plane that speaks by them, and runs this.
+//! Conformance test against the published rules: `scripts/metal` installs a control plane that enforces them, and runs this.
 //!
-//! The machines are of paper: their disks are an inventory from `testdata`, and what would be written is a plan that nobody runs. Nothing
-//! here can open a device, so no disk of the host can be touched.
+//! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code here can open a
+//! device, so the disks of the host are safe.
 
 mod first;
 
@@ -27,7 +27,7 @@ use uuid::Uuid;
 const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Pixie and control plane, one process.
+/// Process that serves as pixie and control plane.
 struct Rack {
     process: Child,
     url: String,
@@ -60,14 +60,14 @@ impl Rack {
         self.client.get(format!("{}/judge/log", self.url)).timeout(PATIENCE).send().unwrap().json().unwrap()
     }
 
-    /// A machine that boots: its control plane by way of pixie, and who tells what happens.
+    /// Boots a machine. Returns its control plane, found by way of pixie, and its reporter.
     fn boots(&self) -> (Arc<MetalControl>, Reporter) {
         let control = MetalControl::new(&format!("{}/certs", self.url), MACHINE);
         let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
         (control.clone(), Reporter::new(control))
     }
 
-    /// The calls, without their messages, and with the names of events; nothing was wrong with any.
+    /// Returns the names of the calls, and of events, without their messages. Asserts that none violated the rules.
     fn calls(&self) -> Vec<String> {
         let log = self.log();
         assert_eq!(log["wrong"], json!([]), "{log:#}");
@@ -101,7 +101,7 @@ fn tell(reporter: &Reporter, event: EventName, message: &str) {
     reporter.flush(PATIENCE);
 }
 
-/// The virtual machine of mini-lab: one disk, two cards, two leaves.
+/// Virtual machine of mini-lab: one disk, two network interfaces, two leaves.
 fn machine() -> Inventory {
     let text = std::fs::read_to_string("testdata/inventories/installed-default.json").unwrap();
     let inventory: Inventory = serde_json::from_str(&text).unwrap();
@@ -136,7 +136,7 @@ fn machine() -> Inventory {
     with_leaves(there, &[heard(0), heard(1)])
 }
 
-/// As metal-apiserver hands it out, with this layout of mini-lab.
+/// Returns an allocation as metal-apiserver sends it, with this layout of mini-lab.
 fn allocation(id: &str, layout: &str) -> Value {
     let text = std::fs::read_to_string(format!("testdata/metal/mini-lab-{layout}.json")).unwrap();
     json!({
@@ -168,7 +168,7 @@ fn installation(inventory: &Inventory, machine: &Machine, allocation: &Allocatio
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// From its first boot to a report, for each of mini-lab's layouts. The allocation comes late, and streams end in between.
+/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late, and streams end in the meantime.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_installations() {
@@ -220,7 +220,7 @@ fn judge_installations() {
     }
 }
 
-/// Nobody has it, and nothing is erased before that is sure; then it is known whose it is.
+/// Erases the disks of an unallocated machine only after a check that it is still unallocated. Then allocates it.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_a_pool() {
@@ -249,7 +249,7 @@ fn judge_a_pool() {
     assert_eq!(rack.calls(), ["Wait", "SuperUserPassword", "Wait"]);
 }
 
-/// A token that has ended, a server that is away for a while, one leaf alone, and an allocation that is taken back.
+/// Handles an expired token, an unavailable server, a single leaf, and a cancelled allocation.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_what_goes_wrong() {
@@ -274,7 +274,7 @@ fn judge_what_goes_wrong() {
         .point_of_no_return(&AttemptNotice { allocation: ONE, ..AttemptNotice::default() })
         .unwrap_err()
         .to_string();
-    assert!(error.contains("was given to somebody else"), "{error}");
+    assert!(error.contains("the machine has another allocation"), "{error}");
     rack.steer("free", &json!({}));
     let error = control.report(&ended()).unwrap_err().to_string();
     assert!(error.ends_with("the machine is not allocated"), "{error}");

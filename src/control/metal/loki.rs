@@ -1,5 +1,5 @@
-//! What the agent says, for a Loki that pixie's configuration names. Nothing waits for it: lines go into a bounded buffer, from which a
-//! thread takes them, and what does not fit is dropped and counted. Its errors are told once, on the console.
+//! Log upload to the Loki of pixie's configuration. It never blocks the installation: lines go into a bounded buffer, and a thread sends
+//! them. Lines that do not fit are dropped and counted. Only the first error is logged, on the console.
 
 use super::config::{Api, Config, Logging};
 use crate::error::{Context, Error, Phase, Result};
@@ -13,30 +13,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// For one push.
+/// Timeout of a push.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Lines come in groups.
+/// Minimum interval between pushes, so that lines are sent in batches.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Of lines that wait. An installation has some hundred.
+/// Limit of buffered lines. An installation has some hundred.
 const LINES: usize = 2000;
+/// Size limit of the buffer, in bytes.
 const BYTES: usize = 512 << 10;
-/// Of one line.
+/// Length limit of a line, in characters.
 const LINE: usize = 4 << 10;
 
-/// A secret is longer than this; what is shorter could be a part of any word.
+/// Minimum length of a secret that is redacted. A shorter one could be part of any word.
 const SHORTEST_SECRET: usize = 6;
 
+/// Log upload to Loki.
 pub struct Loki {
     shared: Arc<Shared>,
-    /// None of them is in any line.
+    /// Secrets that are redacted in all lines.
     secrets: Vec<String>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// There is something to send, or it was sent.
+    /// Signaled when lines were added or sent.
     changed: Condvar,
 }
 
@@ -45,13 +47,13 @@ struct State {
     lines: VecDeque<(SystemTime, String)>,
     bytes: usize,
     dropped: usize,
-    /// Taken from the buffer, and under way.
+    /// Whether lines were taken from the buffer and are being sent.
     under_way: bool,
-    /// Somebody waits for what is left to be sent.
+    /// Whether a caller waits until all lines are sent.
     hurry: bool,
 }
 
-/// Where lines go, and under which labels.
+/// Destination and labels of the lines.
 struct Push {
     client: Client,
     logging: Logging,
@@ -59,17 +61,16 @@ struct Push {
 }
 
 impl Loki {
-    /// None where the configuration names none.
+    /// Starts the upload. Returns `None` if no Loki is configured.
     pub fn of(config: &Config, machine: &str) -> Option<Loki> {
         let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
         let started = match logging.kind.as_str() {
             "loki" | "" => Push::new(logging, machine).map(|push| Loki::start(push, secrets(config))),
-            kind => Err(Error::new(
-                Phase::Control,
-                format!("pixie's configuration wants logs sent to {kind}, which is not known here"),
-            )),
+            kind => {
+                Err(Error::new(Phase::Control, format!("pixie's configuration has the unsupported log_type {kind}")))
+            }
         };
-        started.inspect_err(|error| tracing::warn!("{error}: no logs are sent")).ok()
+        started.inspect_err(|error| tracing::warn!("{error}; no logs will be uploaded")).ok()
     }
 
     fn start(push: Push, secrets: Vec<String>) -> Loki {
@@ -79,12 +80,12 @@ impl Loki {
         Loki { shared, secrets }
     }
 
-    /// No line has this in it.
+    /// Adds a secret to redact.
     pub fn conceal(&mut self, secret: &str) {
         self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
     }
 
-    /// Puts it into the buffer, line by line.
+    /// Adds a text to the buffer, line by line.
     pub fn say(&self, text: &str) {
         let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
         let now = SystemTime::now();
@@ -102,7 +103,7 @@ impl Loki {
         self.shared.changed.notify_all();
     }
 
-    /// Gives what still waits a last chance.
+    /// Waits until all lines are sent, or for at most `patience`.
     pub fn flush(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut state = self.shared.state();
@@ -120,7 +121,7 @@ impl Loki {
     }
 }
 
-/// All that opens something.
+/// Returns all secrets of the configuration.
 fn secrets(config: &Config) -> Vec<String> {
     let api = match &config.api {
         Api::V1(api) => vec![&api.hmac],
@@ -135,7 +136,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something, and until it is worth a push.
+    /// Waits for lines, and until a push is due. Returns the lines.
     fn next(&self, pause: Duration) -> Vec<(SystemTime, String)> {
         let mut state = self.state();
         let end = Instant::now() + pause;
@@ -152,12 +153,15 @@ impl Shared {
         state.bytes = 0;
         let dropped = std::mem::take(&mut state.dropped);
         if dropped > 0 {
-            lines.insert(0, (lines[0].0, format!("{dropped} lines were dropped: Loki did not take them in time")));
+            lines.insert(
+                0,
+                (lines[0].0, format!("{dropped} lines were dropped because Loki did not accept them in time")),
+            );
         }
         lines
     }
 
-    /// What was not taken goes before what has come since; where there is no room, it is dropped.
+    /// Returns unsent lines to the front of the buffer. Those that do not fit are dropped.
     fn back(&self, lines: Vec<(SystemTime, String)>) {
         let mut state = self.state();
         for (time, line) in lines.into_iter().rev() {
@@ -184,7 +188,9 @@ fn carry(push: &Push, shared: &Shared) {
             Ok(()) => pause = PAUSE,
             Err((again, error)) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("{error}; installing goes on, and nothing more is said of it");
+                    tracing::warn!(
+                        "{error}; the installation continues, and further errors of the log upload are not reported"
+                    );
                 }
                 if again {
                     shared.back(lines);
@@ -209,7 +215,7 @@ impl Push {
         Ok(Push { client, logging, machine: machine.to_owned() })
     }
 
-    /// An error says whether the same lines may be taken another time.
+    /// Sends lines. An error contains whether a retry may succeed.
     fn push(&self, lines: &[(SystemTime, String)]) -> Result<(), (bool, Error)> {
         let request = self.client.post(&self.logging.endpoint).timeout(ANSWER).json(&self.document(lines));
         let request = match &self.logging.basic_auth {
@@ -221,7 +227,7 @@ impl Push {
             Ok(response) if response.status().is_success() => Ok(()),
             Ok(response) => {
                 let status: StatusCode = response.status();
-                Err((http::is_passing(status), failed(format!("the answer is {status}"))))
+                Err((http::is_passing(status), failed(format!("the server answered {status}"))))
             }
             Err(error) => {
                 let error = error.without_url();
@@ -231,7 +237,7 @@ impl Push {
         }
     }
 
-    /// Loki's push API: nanoseconds are text.
+    /// Returns the document for Loki's push API, whose timestamps are strings of nanoseconds.
     fn document(&self, lines: &[(SystemTime, String)]) -> Value {
         let nanoseconds =
             |time: &SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();

@@ -1,5 +1,5 @@
-//! metal-stack: pixie says where its control plane is, and which version of its API that speaks. What both versions have in common is
-//! here; what differs is behind [`Api`].
+//! metal-stack: pixie provides the address and the API version of its control plane. The common part of both versions is here; the
+//! differences are behind [`Api`].
 
 mod clock;
 pub mod config;
@@ -30,81 +30,87 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Letters that are not taken for each other on a console.
+/// Alphabet of passwords, without characters that look alike on a console.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+/// Length of a password.
 const PASSWORD: usize = 16;
 
-/// For logs, before the machine is gone.
+/// Time to upload the last logs before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What stands in the place of a console password that was made in an earlier boot.
+/// Placeholder for a console password that an earlier boot generated.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 
-/// A version of metal-stack's API, seen from one machine. Each call has the patience that it needs, and the errors are those of
-/// [`Control`]'s methods.
+/// Version of metal-stack's API, for one machine. Each call has a suitable timeout and retries. Errors are those of the methods of
+/// [`Control`].
 pub trait Api: Send + Sync {
+    /// Registers the machine.
+    ///
     /// # Errors
-    /// It is away, or refuses.
+    /// Fails if the control plane is unreachable or rejects the registration.
     fn register(&self, registration: &Registration) -> Result<()>;
 
-    /// As [`Pool::allocated`].
+    /// See [`Pool::allocated`].
     ///
     /// # Errors
-    /// Nobody can tell.
+    /// Fails if it cannot be determined.
     fn allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the sizes of the disks that the machine registered last, in bytes; none if the control plane does not say.
+    /// Returns the sizes of the disks at the last registration, in bytes. Empty if the control plane does not provide them.
     fn registered_disks(&self) -> Vec<u64>;
 
-    /// Blocks until the machine is allocated or `patience` is over.
+    /// Waits for an allocation, for at most `patience`.
     ///
     /// # Errors
-    /// None that passes.
+    /// Fails permanently; transient errors are retried.
     fn wait(&self, patience: Duration) -> Result<bool>;
 
-    /// As it was last told.
+    /// Returns the machine as last received.
     ///
     /// # Errors
-    /// As [`Api::register`].
+    /// Fails as [`Api::register`] does.
     fn machine(&self) -> Result<Machine>;
 
+    /// Sends an event.
+    ///
     /// # Errors
-    /// It did not arrive.
+    /// Fails if the event was not delivered.
     fn event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Is this allocation, or this reinstall of it, still wanted? It is about to write.
+    /// Checks right before the first write that this allocation, or its reinstall, has not been cancelled.
     ///
     /// # Errors
-    /// It is not, or nobody can tell.
+    /// Fails if it was cancelled or this cannot be determined.
     fn begin(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Of a first installation that has failed there is no report: the event [`EventName::Crashed`] says it all.
-    /// There is no password where an earlier boot has made it.
+    /// Reports the end of an installation. There is no report of a failed first installation, only the event [`EventName::Crashed`]. The
+    /// password is `None` if an earlier boot generated it.
     ///
     /// # Errors
-    /// It was not acknowledged.
+    /// Fails if the report was not acknowledged.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged>;
 }
 
+/// Control plane of metal-stack.
 pub struct MetalControl {
     api: Box<dyn Api>,
     machine: String,
     partition: String,
-    /// Of the system that is installed. The control plane has none: it hears of this one with the report.
+    /// Console password of the installed system. The control plane learns it from the report.
     password: String,
-    /// This boot has begun to write: the password is that of the installed system.
+    /// Whether this boot has started to write, so that `password` is that of the installed system.
     begun: AtomicBool,
     told: Mutex<Told>,
     record: FirmwareRecord,
-    /// Where the configuration names one.
+    /// Log upload, if configured.
     loki: Option<Loki>,
 }
 
 impl MetalControl {
-    /// Asks pixie.
+    /// Fetches pixie's configuration, sets the clock, and starts the log upload.
     ///
     /// # Errors
-    /// Its configuration cannot be had, or not be used.
+    /// Fails if the configuration cannot be fetched or is unusable.
     pub fn new(pixie: &str, machine: &str) -> Result<MetalControl> {
         let config = config::fetch(pixie, machine, PATIENT)?;
         clock::set(&config, &stdout::say);
@@ -136,7 +142,7 @@ impl MetalControl {
 }
 
 impl MetalControl {
-    /// How far the image is says little a day later. What the machine says last is worth a moment.
+    /// Uploads an event, except for the progress of an image. Waits for the upload of the last event before a reboot.
     fn log(&self, event: &Event) {
         let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
         let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
@@ -175,13 +181,14 @@ impl Control for MetalControl {
         told.map_or(Ok(()), |(name, message)| self.api.event(name, &message))
     }
 
-    /// Without an allocation nobody has the machine, and that must still be so.
+    /// An unallocated machine is only erased if it is still unallocated.
     fn point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.allocated(false)? {
                 false => Ok(()),
                 true => {
-                    let message = "somebody has got this machine in the meantime: its disks are not erased for nobody";
+                    let message = "this machine has been allocated in the meantime; its disks are not erased as those of an unallocated \
+                        machine";
                     Err(Error::refusal(Phase::Control, message))
                 }
             };
@@ -199,7 +206,7 @@ impl Control for MetalControl {
         self.api.report(ended, is_new.then_some(self.password.as_str()))
     }
 
-    /// An allocation does not say whether it is installed: the marker on the disks does.
+    /// An allocation does not contain whether it is installed; the install marker on the disks does.
     fn remembers(&self) -> bool {
         false
     }
@@ -214,7 +221,7 @@ impl Pool for MetalControl {
         self.api.allocated(at_stake)
     }
 
-    /// The machine's own record goes first: a registration overwrites the control plane's.
+    /// Prefers the machine's own record, since a registration overwrites that of the control plane.
     fn known_disks(&self) -> Result<Vec<KnownDisk>> {
         let recorded = self.record.disks()?;
         if !recorded.is_empty() {

@@ -1,7 +1,7 @@
-//! Facts that a machine of metal-stack remembers from one boot to the next because the control plane has no field for them.
+//! State that a metal-stack machine preserves between boots because the control plane has no field for it.
 //!
-//! Disks are pulled, erased, and slow to appear, so they cannot hold these facts. Variables of the EFI firmware do. A machine without
-//! such variables remembers nothing.
+//! Disks may be pulled, erased, or slow to appear, so the state is stored in EFI variables. A machine without EFI variables preserves
+//! nothing.
 
 use crate::boot::efi::own;
 use crate::error::{Context, Error, Phase, Result};
@@ -9,15 +9,16 @@ use crate::plan::pool_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Variable with the disks that earlier boots have seen.
+/// Variable with the disks of earlier boots.
 const DISKS: &str = "DrophammerDisks";
 
 /// Variable with the allocation whose installation was reported.
 const REPORTED: &str = "DrophammerReported";
 
-/// Maximum size of a value, in bytes. Firmware shares little room among all variables, and some boards do not start when it is full.
+/// Size limit of a value, in bytes. All variables share little space, and some boards do not boot when it is full.
 const MAXIMUM_BYTES: usize = 8 << 10;
 
+/// Record in EFI variables.
 #[derive(Debug, Clone)]
 pub struct FirmwareRecord {
     directory: PathBuf,
@@ -29,23 +30,23 @@ struct ReportedInstallation {
 }
 
 impl FirmwareRecord {
-    /// `directory` is that of efivarfs.
+    /// Uses the efivarfs mounted at `directory`.
     pub fn new(directory: &Path) -> FirmwareRecord {
         FirmwareRecord { directory: directory.to_owned() }
     }
 
-    /// Returns the disks of earlier boots; none if no boot has recorded any.
+    /// Returns the disks of earlier boots. Empty if none were recorded.
     ///
     /// # Errors
-    /// There is a record, and it cannot be read: disks that are slow to appear would not be waited for.
+    /// Fails if a record exists but cannot be read, since disks that are slow to appear would otherwise not be waited for.
     pub fn disks(&self) -> Result<Vec<KnownDisk>> {
         Ok(own::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
-    /// Records the disks, unless they are recorded already: the memory of the firmware wears out.
+    /// Records the disks unless they are unchanged, to reduce wear of the flash memory.
     ///
     /// # Errors
-    /// The firmware has no variables or no room, or there are too many disks.
+    /// Fails if the firmware has no variables or no space, or the record is too large.
     pub fn write_disks(&self, disks: &[KnownDisk]) -> Result<()> {
         if self.disks()? == disks {
             return Ok(());
@@ -53,24 +54,24 @@ impl FirmwareRecord {
         let what = || "record the disks in a variable of the EFI firmware";
         let value = serde_json::to_vec(disks).context(Phase::Control, what)?;
         if value.len() > MAXIMUM_BYTES {
-            return Err(Error::new(Phase::Control, format!("{}: {} bytes are too many", what(), value.len())));
+            return Err(Error::new(Phase::Control, format!("{}: {} bytes exceed the size limit", what(), value.len())));
         }
         own::write(&self.directory, DISKS, &value).context(Phase::Control, what)
     }
 
-    /// Returns whether the control plane has acknowledged the report of this allocation's installation.
+    /// Returns whether the control plane has acknowledged the report of this installation.
     ///
     /// # Errors
-    /// There is a record, and it cannot be read: the allocation may be installed.
+    /// Fails if a record exists but cannot be read, since the allocation may be installed.
     pub fn is_reported(&self, allocation: &str) -> Result<bool> {
         let reported: Option<ReportedInstallation> = own::read_json(&self.directory, REPORTED)?;
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))
     }
 
-    /// Records that the control plane has acknowledged the report of this allocation's installation.
+    /// Records that the control plane has acknowledged the report of this installation.
     ///
     /// # Errors
-    /// The firmware has no variables or no room.
+    /// Fails if the firmware has no variables or no space.
     pub fn write_reported(&self, allocation: &str) -> Result<()> {
         let what = || "record the reported installation in a variable of the EFI firmware";
         let value = serde_json::to_vec(&ReportedInstallation { allocation: allocation.to_owned() });
@@ -115,7 +116,7 @@ mod tests {
         let record = FirmwareRecord::new(directory.path());
         record.write_disks(&[known("A")]).unwrap();
         let many: Vec<KnownDisk> = (0..500).map(|number| known(&format!("SERIAL-{number}"))).collect();
-        assert!(record.write_disks(&many).unwrap_err().to_string().contains("too many"));
+        assert!(record.write_disks(&many).unwrap_err().to_string().contains("exceed the size limit"));
         assert_eq!(record.disks().unwrap(), [known("A")]);
     }
 

@@ -1,19 +1,20 @@
-//! What metal-stack hears of a machine, in neither version's spelling.
+//! Registration of a machine with metal-stack, independent of the API version.
 
 use crate::inventory::{Cpu, Inventory};
 
-/// No field of it is longer than the server takes.
+/// Length limit of the server for each field, in characters.
 const TEXT: usize = 256;
 
+/// Registration of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registration {
     pub machine: String,
     pub partition: String,
-    /// Shown to operators.
+    /// Version of the agent, shown to operators.
     pub version: String,
     pub memory_bytes: u64,
     pub cpus: Vec<Cpu>,
-    /// `/dev/sda` and bytes: layouts are matched by these.
+    /// Device paths and sizes in bytes, by which the server selects a layout.
     pub disks: Vec<(String, u64)>,
     pub nics: Vec<Card>,
     pub bios: Bios,
@@ -34,19 +35,19 @@ pub struct Product {
     pub serial: String,
 }
 
-/// A network card, or the port of a leaf that one leads to.
+/// Network interface of the machine, or port of a leaf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     pub name: String,
     pub mac: String,
-    /// Empty for the machine's own.
+    /// Identifier of a leaf's port; empty for an interface of the machine.
     pub identifier: String,
     pub hostname: String,
     pub neighbours: Vec<Card>,
 }
 
 impl Registration {
-    /// The inventory has the leaves that its cards have heard.
+    /// Creates the registration from an inventory that contains the LLDP neighbours.
     pub fn new(machine: &str, partition: &str, inventory: &Inventory) -> Registration {
         let system = &inventory.system;
         let disks = inventory.disks.iter().filter(|disk| !disk.removable);
@@ -65,7 +66,7 @@ impl Registration {
             memory_bytes: inventory.memory_bytes,
             cpus: inventory.cpus.iter().map(cpu).collect(),
             disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
-            // The operators' inventories look for it.
+            // The operators' inventories expect the loopback interface.
             nics: std::iter::once(lo).chain(nics).collect(),
             bios: Bios {
                 vendor: short(&system.bios_vendor),
@@ -81,7 +82,8 @@ impl Registration {
     }
 }
 
-/// As metal-stack's own agent tells it: the id of the port is its MAC and its identifier. A name has two characters at least.
+/// Returns a leaf's port as metal-stack's own agent reports it: the port id is both MAC and identifier. A name must have at least two
+/// characters.
 fn port(leaf: &crate::inventory::lldp::Neighbour) -> Card {
     let name = leaf.name();
     let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };

@@ -1,6 +1,6 @@
-//! metal-stack's API v1: gRPC with a certificate that all machines share, and one question over REST, which is signed.
+//! metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
 //!
-//! It has a reinstall, and counts no attempts of it: the machine does ([`memory`]).
+//! Its control plane supports reinstalls but does not count their attempts, so the machine does ([`memory`]).
 
 mod grpc;
 mod memory;
@@ -30,47 +30,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// For one answer.
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For an event, which is sent once.
+/// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
-/// How long it all takes. Tests take less.
+/// Timeouts and retries. Tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     pub retries: Retries,
-    /// After a stream that ended with an error, or with nobody who has the machine.
+    /// Pause after a stream that ended with an error or without an allocation.
     pub pause: Duration,
-    /// The server says something every 5 seconds. A stream that is silent for longer leads nowhere.
+    /// Timeout of a silent stream. The server sends a message every 5 seconds.
     pub silence: Duration,
 }
 
 const PACE: Pace = Pace { retries: PATIENT, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
 
-/// Both ways to the control plane, by one configuration of pixie's.
+/// Connections to the control plane, created from one configuration.
 struct Ways {
     grpc: Grpc,
     rest: Rest,
 }
 
+/// Client of API v1.
 pub struct V1 {
     pixie: String,
     machine: String,
-    /// Made anew with what pixie tells then, when it is refused.
+    /// Connections, recreated with a new configuration from pixie if credentials are rejected.
     ways: Mutex<Arc<Ways>>,
-    /// A machine is only given to somebody while its stream is open: it stays so from one wait to the next.
+    /// Open `Wait` stream. A machine is only allocated while its stream is open, so it stays open between waits.
     stream: Mutex<Option<Call>>,
-    /// Who has the machine, as it was last told.
+    /// Machine as last received.
     seen: Mutex<Option<Machine>>,
     memory: Memory,
-    /// The reinstall that this boot has to do, and which is counted.
+    /// Note of this boot's reinstall, whose attempt has been counted.
     note: Mutex<Option<Note>>,
     pace: Pace,
 }
 
 impl V1 {
+    /// Creates a client with the default timeouts.
+    ///
     /// # Errors
-    /// Certificates or key of the configuration are none.
+    /// Fails if the certificates or the key of the configuration are malformed.
     pub fn new(pixie: &str, machine: &str, config: &Config) -> Result<V1> {
         V1::with(pixie, machine, config, Memory::new(Path::new(efi::VARIABLES)), PACE)
     }
@@ -92,7 +95,7 @@ impl V1 {
         locked(&self.ways).clone()
     }
 
-    /// What pixie cannot tell now it tells another time.
+    /// Fetches a new configuration from pixie. A failure is only logged, since the next attempt may succeed.
     fn renew(&self) {
         match config::fetch(&self.pixie, &self.machine, ONCE).and_then(|config| ways(&config)) {
             Ok(ways) => *locked(&self.ways) = Arc::new(ways),
@@ -100,7 +103,7 @@ impl V1 {
         }
     }
 
-    /// Asks with retries. Where a certificate may have been refused, pixie is asked for new ones.
+    /// Sends a request with retries. If a certificate may have been rejected, fetches a new configuration.
     fn ask(&self, retries: Retries, method: &str, question: &[u8], patience: Duration) -> Result<Vec<u8>> {
         retries.run(|| match self.ways().grpc.ask(&boot(method), question.to_vec(), patience) {
             Ok(answer) => Attempt::Done(answer),
@@ -126,22 +129,23 @@ impl V1 {
         })
     }
 
-    /// Who has the machine, as the control plane says now.
+    /// Fetches the machine, with its current allocation, from the control plane.
     fn look(&self, retries: Retries) -> Result<Machine> {
         let machine = self.read(retries, rest::read)?;
-        let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's answer {what}")));
-        // Whatever answers with another machine's allocation would have this one erased.
+        let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's response {what}")));
+        // A response with another machine's allocation would otherwise have this one erased.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
-            return about(&format!("is about machine {}, and this is {}", machine.id, self.machine));
+            return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
         }
         if machine.allocation.as_ref().is_some_and(|allocation| allocation.id.is_empty()) {
-            return about("has no allocationuuid: no marker could say that it is installed");
+            return about("lacks an allocationuuid, which the install marker requires");
         }
         *locked(&self.seen) = Some(machine.clone());
         Ok(machine)
     }
 
-    /// Listens until `patience` is over; true when the server has ended the stream well, which means that somebody has the machine.
+    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it regularly, which means that the machine is
+    /// allocated.
     fn listen(&self, patience: Duration) -> Result<bool, Failure> {
         let mut stream = locked(&self.stream);
         let end = Instant::now() + patience;
@@ -159,7 +163,7 @@ impl V1 {
                 }
                 Next::Message(_) => {}
                 Next::Silence => {
-                    let message = format!("Wait: nothing was heard for {} s", self.pace.silence.as_secs());
+                    let message = format!("Wait: no message for {} s", self.pace.silence.as_secs());
                     return Err(Failure::Passing(Error::new(Phase::Control, message)));
                 }
             }
@@ -172,7 +176,7 @@ impl V1 {
         thread::sleep(pause);
     }
 
-    /// The order that the flag means, with what the machine remembers of it. It is counted once in a boot, before anything is done.
+    /// Returns the order for the reinstall flag, with the machine's note of it. Counts the attempt once per boot, before any action.
     fn order(&self, allocation: &Allocation) -> Result<Order> {
         let mut note = locked(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
@@ -189,13 +193,13 @@ impl V1 {
         Ok(Order { id, attempt, attempts, begun, disks, attempt_record, ..Order::default() })
     }
 
-    /// True when it is noted. Where it is not, there is no other attempt.
+    /// Writes the note. Returns false if it cannot be written; there is no further attempt then.
     fn remember(&self, note: &Note) -> bool {
         let noted = self.memory.write(note);
-        noted.inspect_err(|error| tracing::warn!("{error}: this reinstall has one attempt")).is_ok()
+        noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
-    /// Another attempt would take what it finds for what was to be kept.
+    /// Rules out further attempts, which would take the current contents of the disks for those to be preserved.
     fn give_up(&self) {
         if let Some(note) = locked(&self.note).as_mut() {
             note.attempt = note.attempt.max(ATTEMPTS);
@@ -218,7 +222,7 @@ impl V1 {
 
 fn ways(config: &Config) -> Result<Ways> {
     let config::Api::V1(api) = &config.api else {
-        return Err(Error::new(Phase::Control, "pixie speaks of another version of the API now"));
+        return Err(Error::new(Phase::Control, "pixie's configuration is now for another version of the API"));
     };
     let grpc = Grpc::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;
     Ok(Ways { grpc, rest: Rest::new(api)? })
@@ -228,13 +232,13 @@ fn boot(method: &str) -> String {
     format!("api.v1.BootService/{method}")
 }
 
-/// A panic while the lock was held leaves nothing half-done here.
+/// Locks the mutex. A panic while it was locked leaves no inconsistent state here.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Api for V1 {
-    /// The password is for a BMC that is set up here, which is not done; the control plane is asked all the same, as it expects.
+    /// Requests the superuser password too, as the control plane expects, although no BMC is configured here.
     fn register(&self, registration: &Registration) -> Result<()> {
         if let Err(error) = self.ask(ONCE, "SuperUserPassword", &[], ANSWER) {
             tracing::info!("{error}");
@@ -242,7 +246,7 @@ impl Api for V1 {
         let answer = self.ask(self.pace.retries, "Register", &messages::register(registration), ANSWER)?;
         match messages::size(&answer).as_deref() {
             None | Some("" | "unknown") => {
-                tracing::warn!("the control plane knows no size for this machine: nobody will get it by its size");
+                tracing::warn!("the control plane found no size for this machine, so it cannot be allocated by size");
             }
             Some(size) => tracing::info!("registered, with the size {size}"),
         }
@@ -253,20 +257,18 @@ impl Api for V1 {
         Ok(self.look(self.pace.retries)?.allocation.is_some())
     }
 
-    /// A machine that has never registered is unknown there.
+    /// Returns an empty list for a machine that has never registered, which is unknown.
     fn registered_disks(&self) -> Vec<u64> {
         let registered = self.read(self.pace.retries, rest::read_registered_disks);
-        registered
-            .inspect_err(|error| tracing::info!("the registered disks are not known: {error}"))
-            .unwrap_or_default()
+        registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
     }
 
-    /// A stream that ends with an error is normal, and so is a server that is away for a while: the machine goes on waiting.
+    /// Retries after a stream that ended with an error or a server that is temporarily unreachable. Both are normal.
     fn wait(&self, patience: Duration) -> Result<bool> {
         match self.listen(patience) {
             Ok(true) => match self.look(ONCE) {
                 Ok(machine) if machine.allocation.is_some() => return Ok(true),
-                Ok(_) => self.pause("Wait has ended, and nobody has the machine"),
+                Ok(_) => self.pause("Wait ended without an allocation"),
                 Err(error) if error.is_refusal() => return Err(error),
                 Err(error) => self.pause(&error.to_string()),
             },
@@ -298,18 +300,18 @@ impl Api for V1 {
         let answer = self.ways().grpc.ask("api.v1.EventService/Send", event, EVENT).map_err(Failure::error)?;
         match messages::not_taken(&answer)[..] {
             [] => Ok(()),
-            _ => Err(Error::new(Phase::Control, format!("the control plane did not take the event {name}"))),
+            _ => Err(Error::new(Phase::Control, format!("the control plane did not accept the event {name}"))),
         }
     }
 
-    /// What is about to be written is noted first, with the disks: the next attempt finds no marker on them.
+    /// Notes the disks before the first write: the next attempt finds no marker on them.
     fn begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.look(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
         let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
         if !still {
             let what = if reinstall { "the reinstall of allocation" } else { "allocation" };
-            let message = format!("{what} {} is not in force any more. Nothing was written", notice.allocation);
+            let message = format!("{what} {} is no longer in force. Nothing was written", notice.allocation);
             return Err(Error::refusal(Phase::Control, message));
         }
         if let Some(note) = locked(&self.note).as_mut().filter(|_| reinstall) {
@@ -322,15 +324,15 @@ impl Api for V1 {
         Ok(())
     }
 
-    /// A report says success alone: the server looks at nothing else of it. A reinstall that failed is called off where the old system
-    /// is whole; where it is not, the flag stays, and the next boot is the next attempt.
+    /// Reports a success; the server ignores all other contents of a report. A failed reinstall is aborted if the old system is intact.
+    /// Otherwise the flag remains set, and the next boot is the next attempt.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         let allocation = locked(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // It was booted by accident. The server has heard of it, and a second report would take the password's place.
+            // Booted by accident. The server has the report already, and another one would overwrite the password.
             Outcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             Outcome::Succeeded { boot, .. } => {
                 let console_password = console_password.unwrap_or(MADE_BEFORE);
@@ -339,9 +341,9 @@ impl Api for V1 {
                 self.ask(self.pace.retries, "Report", &report, ANSWER)?;
                 self.forget();
             }
-            // It is whole, and its report was not taken. It stays where it is.
+            // The installation is complete but its report was rejected. The machine does not reboot.
             Outcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
-            // Without a marker only this machine's own note says that no earlier attempt has written.
+            // Without a marker, only this machine's note proves that no earlier attempt has written.
             Outcome::FailedUntouched(failed)
                 if reinstall && (!failed.unmarked || matches!(self.memory.read(), Ok(Some(_)))) =>
             {

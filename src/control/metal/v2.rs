@@ -26,24 +26,25 @@ use std::time::{Duration, Instant};
 
 const SERVICE: &str = "metalstack.infra.v2.BootService";
 
-/// For one answer.
+/// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For an event, which is sent once.
+/// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
-/// How long it all takes. Tests take less.
+/// Timeouts and retries. Tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     pub retries: Retries,
-    /// A stream is ended by the agent before the server's deadline of a minute cuts it: what would arrive in that moment would be lost.
+    /// Maximum duration of a stream. The agent closes it before the server's deadline of one minute, since a message that arrives at the
+    /// deadline would be lost.
     pub stream: Duration,
-    /// After a stream that ended by itself or with an error.
+    /// Pause after a stream that the server closed or that failed.
     pub pause: Duration,
-    /// An allocation comes at once, where there is one. A stream that is silent for so long has none.
+    /// Silence that proves that there is no allocation: an existing one is sent immediately.
     pub silence: Duration,
-    /// The same where a mistake would erase something. What stands between may cut a stream after ten seconds.
+    /// The same if a mistake would erase data. Proxies may cut a stream after ten seconds.
     pub long_silence: Duration,
-    /// From begin to end of asking whether an allocation is still there.
+    /// Timeout of the confirmation that an allocation still exists.
     pub confirm: Duration,
 }
 
@@ -56,23 +57,26 @@ const PACE: Pace = Pace {
     confirm: Duration::from_secs(120),
 };
 
+/// Client of API v2.
 pub struct V2 {
     pixie: String,
     machine: String,
-    /// Made anew with what pixie tells then, when it is refused.
+    /// Connection, recreated with a new configuration from pixie if credentials are rejected.
     connect: Mutex<Arc<Connect>>,
-    /// The last one that came.
+    /// Allocation as last received.
     allocation: Mutex<Option<Value>>,
-    /// The server is older than the call for events.
+    /// Whether the server is too old to support events.
     takes_no_events: AtomicBool,
-    /// The server does not say whether an allocation is installed. The machine remembers it.
+    /// Record whether an allocation is installed, which the server does not provide.
     record: FirmwareRecord,
     pace: Pace,
 }
 
 impl V2 {
+    /// Creates a client with the default timeouts.
+    ///
     /// # Errors
-    /// Certificates or key of the configuration are none.
+    /// Fails if the certificates or the key of the configuration are malformed.
     pub fn new(pixie: &str, machine: &str, config: &Config, record: FirmwareRecord) -> Result<V2> {
         V2::with(pixie, machine, config, record, PACE)
     }
@@ -97,7 +101,7 @@ impl V2 {
         self.allocation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks with retries. After a refusal of token or certificate, pixie is asked for new ones.
+    /// Sends a request with retries. If the token or a certificate is rejected, fetches a new configuration.
     fn ask(&self, retries: Retries, method: &str, question: &Value, patience: Duration) -> Result<Value> {
         retries.run(|| match self.connect().ask(method, question, patience) {
             Ok(answer) => Attempt::Done(answer),
@@ -110,7 +114,7 @@ impl V2 {
         })
     }
 
-    /// What pixie cannot tell now it tells another time.
+    /// Fetches a new configuration from pixie. A failure is only logged, since the next attempt may succeed.
     fn renew(&self) {
         let renewed = config::fetch(&self.pixie, &self.machine, ONCE).and_then(|config| connected(&config));
         match renewed {
@@ -123,18 +127,18 @@ impl V2 {
         json!({ "uuid": self.machine })
     }
 
-    /// One stream: is there an allocation? None when it was silent until its end; an error when it did not last so long.
+    /// Opens a stream and returns the allocation. Returns `None` if the stream was silent for `patience`, and an error if it ended earlier.
     fn look(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.connect().first("Wait", &self.this(), patience) {
             Ok(First::Message(message)) => match message.get("allocation") {
                 Some(allocation) if !allocation.is_null() => Ok(Some(allocation.clone())),
-                _ => Err(Error::new(Phase::Control, "Wait: a message without an allocation")),
+                _ => Err(Error::new(Phase::Control, "Wait: message without an allocation")),
             },
             Ok(First::Silence) => Ok(None),
             Ok(First::End) => {
                 let seconds = began.elapsed().as_secs_f64();
-                Err(Error::new(Phase::Control, format!("Wait: the stream has ended by itself after {seconds:.0} s")))
+                Err(Error::new(Phase::Control, format!("Wait: the server closed the stream after {seconds:.0} s")))
             }
             Err(failure) => {
                 if matches!(failure, Failure::Certificate(_) | Failure::Token(_)) {
@@ -145,7 +149,8 @@ impl V2 {
         }
     }
 
-    /// A stream that is silent proves something only of a server that lives: it answers before and after.
+    /// Returns whether a stream is silent for `patience`. This proves that there is no allocation only if the server responds before and
+    /// after.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run(|| match self.look(patience) {
             Ok(Some(allocation)) => {
@@ -158,17 +163,17 @@ impl V2 {
     }
 }
 
-/// With the certificates of the configuration, or the system's.
+/// Connects with the certificates of the configuration, or else those of the system.
 fn connected(config: &Config) -> Result<Connect> {
     let config::Api::V2(api) = &config.api else {
-        return Err(Error::new(Phase::Control, "pixie speaks of another version of the API now"));
+        return Err(Error::new(Phase::Control, "pixie's configuration is now for another version of the API"));
     };
     let mut builder = http::builder(None).redirect(reqwest::redirect::Policy::none());
     if let Some(ca_cert) = &api.ca_cert {
         let what = || "ca_cert of pixie's configuration";
         let roots = reqwest::Certificate::from_pem_bundle(ca_cert.as_bytes()).context(Phase::Control, what)?;
         if roots.is_empty() {
-            return Err(Error::new(Phase::Control, "ca_cert of pixie's configuration has no certificate in it"));
+            return Err(Error::new(Phase::Control, "ca_cert of pixie's configuration contains no certificate"));
         }
         builder = builder.tls_certs_only(roots);
     }
@@ -177,7 +182,7 @@ fn connected(config: &Config) -> Result<Connect> {
         let identity = reqwest::Identity::from_pem(identity.as_bytes()).context(Phase::Control, what)?;
         builder = builder.identity(identity);
     }
-    let client = builder.build().context(Phase::Control, || "set up TLS as pixie's configuration wants it")?;
+    let client = builder.build().context(Phase::Control, || "set up TLS with pixie's configuration")?;
     Ok(Connect::new(client, format!("{}/{SERVICE}", api.url), api.token.clone()))
 }
 
@@ -186,8 +191,9 @@ impl Api for V2 {
         self.ask(self.pace.retries, "Register", &spelling::register(registration), ANSWER).map(drop)
     }
 
-    /// The API has no question for that, and [`Api::wait`] says nothing while there is none. So a "no" is a stream that stays open and
-    /// silent, of a server that answers another question afterwards; and three times so where something is at stake.
+    /// Returns whether the machine is allocated. The API has no such call, and [`Api::wait`] stays silent without an allocation. So the
+    /// absence is proven by a stream that stays open and silent, and a server that then responds to another request; three times if data is
+    /// at stake.
     fn allocated(&self, at_stake: bool) -> Result<bool> {
         let (times, silence) = if at_stake { (3, self.pace.long_silence) } else { (1, self.pace.silence) };
         for _ in 0..times {
@@ -199,7 +205,7 @@ impl Api for V2 {
         Ok(false)
     }
 
-    /// A stream that ends is normal, and so is a server that is away for a while: the machine goes on waiting.
+    /// Retries after a stream that ended or a server that is temporarily unreachable. Both are normal.
     fn wait(&self, patience: Duration) -> Result<bool> {
         match self.look(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -216,7 +222,7 @@ impl Api for V2 {
         }
     }
 
-    /// The registered hardware is not among the calls that a machine may make.
+    /// Returns an empty list: no call available to a machine returns the registered hardware.
     fn registered_disks(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -238,7 +244,7 @@ impl Api for V2 {
         match self.connect().ask("SendEvent", &question, EVENT) {
             Ok(_) => Ok(()),
             Err(Failure::Unknown(error)) => {
-                tracing::info!("{error}: no events are sent");
+                tracing::info!("{error}; no events will be sent");
                 self.takes_no_events.store(true, Ordering::Relaxed);
                 Ok(())
             }
@@ -246,7 +252,7 @@ impl Api for V2 {
         }
     }
 
-    /// An allocation that is still there comes at once.
+    /// An allocation that still exists is sent immediately.
     fn begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
@@ -254,8 +260,8 @@ impl Api for V2 {
                 Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(notice.allocation) => {
                     return Ok(());
                 }
-                Ok(Some(_)) => break "the machine was given to somebody else".to_owned(),
-                Ok(None) => "it is not confirmed".to_owned(),
+                Ok(Some(_)) => break "the machine has another allocation".to_owned(),
+                Ok(None) => "no confirmation was received".to_owned(),
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= end {
@@ -263,21 +269,19 @@ impl Api for V2 {
             }
             thread::sleep(http::jittered(self.pace.pause));
         };
-        let message = format!(
-            "allocation {} is not in force any more, as far as can be told: {why}. Nothing was written",
-            notice.allocation
-        );
+        let message =
+            format!("allocation {} is not confirmed to be in force: {why}. Nothing was written", notice.allocation);
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// A second report would replace the console password, which cannot be restored.
+    /// Reports only once: a second report would overwrite the console password, which cannot be restored.
     fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, Outcome::Succeeded { .. }) && is_news {
             let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.ask(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
             if let Err(error) = self.record.write_reported(&ended.allocation) {
-                tracing::warn!("{error}: after an accidental boot over PXE the installation is reported again");
+                tracing::warn!("{error}; after an accidental PXE boot the installation will be reported again");
             }
         }
         Ok(Acknowledged::default())

@@ -1,4 +1,4 @@
-//! A real Ironic in one process, and what an operator asks of it.
+//! Real Ironic in one process, with the requests of an operator.
 
 use super::super::*;
 use nix::sys::signal::{Signal as ProcessSignal, killpg};
@@ -11,10 +11,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command as Process};
 
-/// A scenario takes seconds; a busy host takes its time.
+/// Timeout of a scenario, which usually takes seconds.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// One process with API and conductor, its files in a directory of its own.
+/// Process with API and conductor, and its files in a directory of its own.
 pub struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,
@@ -61,7 +61,7 @@ impl Ironic {
         }
     }
 
-    /// As a power cut ends it.
+    /// Kills the process as a power failure would.
     pub fn kill(&mut self) {
         let _ = killpg(Pid::from_raw(self.process.id() as i32), ProcessSignal::SIGKILL);
         let _ = self.process.wait();
@@ -92,7 +92,7 @@ impl Ironic {
     }
 
     pub fn wish(&self, name: &str, wish: &Value) {
-        // A node that is locked at this moment is asked again.
+        // Wait while the node is locked.
         let end = Instant::now() + PATIENCE;
         while !self.node(name)["reservation"].is_null() && Instant::now() < end {
             thread::sleep(Duration::from_millis(200));
@@ -100,7 +100,7 @@ impl Ironic {
         self.ask(Method::PUT, &format!("nodes/{name}/states/provision"), wish);
     }
 
-    /// Waits for one of these states, and returns the way there with its times.
+    /// Waits for one of these states. Returns all states on the way with their times.
     pub fn until(&self, name: &str, states: &[&str]) -> String {
         let (began, mut history, mut last) = (Instant::now(), Vec::new(), String::new());
         loop {
@@ -120,7 +120,7 @@ impl Ironic {
         }
     }
 
-    /// A node, and the MAC of its machine.
+    /// Enrolls a node. Returns the MAC of its machine.
     pub fn enroll(&self, name: &str, boot: &str, properties: &Value) -> String {
         let kernel = format!("file://{}/kernel", self.directory.display());
         let node = self.ask(
@@ -140,7 +140,7 @@ impl Ironic {
         mac
     }
 
-    /// A node that is ready for a deploy without cleaning, with a template that its trait chooses.
+    /// Enrolls a node that can be deployed without cleaning, with a template that its trait selects.
     pub fn with_template(&self, name: &str, steps: &Value) -> String {
         let mac = self.enroll(name, "fake", &json!({"cpu_arch": "x86_64"}));
         self.ask(
@@ -154,7 +154,7 @@ impl Ironic {
         mac
     }
 
-    /// A template that the node's trait chooses.
+    /// Creates a template and selects it by a trait of the node.
     pub fn choose(&self, name: &str, steps: &Value) {
         let chosen = format!("CUSTOM_{}", name.to_uppercase().replace('-', "_"));
         self.ask(Method::POST, "deploy_templates", &json!({"name": chosen, "steps": steps}));
@@ -173,7 +173,7 @@ impl Drop for Ironic {
     }
 }
 
-/// In a group of its own, in the background, with its words in a file.
+/// Prepares a process in its own group, with low priority, that logs to a file.
 fn quiet(program: &Path, directory: &Path, log: &str) -> Process {
     let log = fs::OpenOptions::new().create(true).append(true).open(directory.join(log)).unwrap();
     let mut process = Process::new("nice");
@@ -195,7 +195,7 @@ fn configuration(directory: &Path, port: u16) -> String {
     words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
 }
 
-/// A step of the interface `deploy`, as a template has it.
+/// Returns a step of the interface `deploy` for a template.
 pub fn step(name: &str, priority: u32, args: &Value) -> Value {
     json!({"interface": "deploy", "step": name, "priority": priority, "args": args})
 }

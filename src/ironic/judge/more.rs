@@ -1,4 +1,4 @@
-//! Machines of paper beyond a plain deploy: inspection, arrays, `direct`, rescue, service.
+//! Simulated machines beyond a plain deploy: inspection, arrays, `direct`, rescue, service.
 
 use super::super::steps::tests::{Paper, machine};
 use super::super::*;
@@ -31,7 +31,7 @@ fn five_disks(paper: &mut Paper) {
     paper.inventory.disks = machine("five-sata").disks;
 }
 
-/// The conductor takes the step itself, and stores what it returns.
+/// The conductor executes the step itself, and stores its result.
 pub fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     let step_of_raid = json!({"interface": "raid", "step": "apply_configuration", "priority": 95,
         "args": {"raid_config": arrays(), "delete_existing": true}});
@@ -47,7 +47,7 @@ pub fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The words of the proposal for deploy templates, which today's Ironic has no step for: ours has them.
+/// Uses the step of the proposal for deploy templates, which current versions of Ironic lack.
 pub fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
         "delete_configuration": true});
@@ -73,7 +73,7 @@ pub fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The stock interface for images of whole disks, with a config drive.
+/// Deploys with the interface for whole-disk images and a config drive.
 pub fn direct(ironic: &mut Ironic) -> String {
     let server = crate::testing::http::Server::start(vec![7; 1 << 20], |_| crate::testing::http::Act::default());
     let mac = ironic.with_template("direct", &json!([step("erase_devices_metadata", 95, &json!({}))]));
@@ -96,13 +96,13 @@ pub fn direct(ironic: &mut Ironic) -> String {
     });
     let history = ironic.until("direct", &["active"]);
     assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
-    // The conductor asks for a boot loader behind the image.
+    // The conductor requests a boot loader after the image.
     assert!(ran(&booted, StageName::BootEntries));
     assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
     history
 }
 
-/// The conductor lets it pass, and the agent says what to do.
+/// The conductor accepts the partition image, and the agent's error contains the remedy.
 pub fn direct_partition(ironic: &mut Ironic) -> String {
     let server = crate::testing::http::Server::start(vec![7; 1 << 20], |_| crate::testing::http::Act::default());
     let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));
@@ -121,12 +121,12 @@ pub fn direct_partition(ironic: &mut Ironic) -> String {
     let booted = boot(ironic, &mac, API, |_| ());
     let history = ironic.until("partition", &["deploy failed"]);
     let error = ironic.node("partition")["last_error"].to_string();
-    assert!(error.contains("this is one of a partition: use an image of a disk"), "{error}");
+    assert!(error.contains("this is a partition image; use a whole-disk image"), "{error}");
     assert!(!ran(&booted, StageName::ImageBurn));
     history
 }
 
-/// A machine that is in use boots the agent, for a person who logs in; and is in use again.
+/// Boots the agent on a deployed machine for a login, and returns it to service.
 pub fn rescue(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("rescued", &two_steps());
     let kernel = format!("file://{}/kernel", ironic.directory.display());
@@ -153,7 +153,7 @@ pub fn rescue(ironic: &mut Ironic) -> String {
     format!("{deployed}; {rescued}; {}", ironic.until("rescued", &["active"]))
 }
 
-/// A file into the system of a machine that is in use.
+/// Writes a file into the installed system of a deployed machine.
 pub fn service(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("serviced", &two_steps());
     ironic.target("serviced", "active");

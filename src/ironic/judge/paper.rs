@@ -1,5 +1,5 @@
-//! Machines of paper (`steps::tests::Paper`): their disks are an inventory from `testdata`, and their hands write down what they were
-//! to do. Nothing here can open a device, so no disk of the host can be touched.
+//! Simulated machines (`steps::tests::Paper`): their disks are inventories from `testdata`, and their executor records the stages. No code
+//! here can open a device, so the disks of the host are safe.
 
 use super::super::steps::tests::{Paper, elsewhere, machine, one_disk};
 use super::super::*;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::thread::JoinHandle;
 
-/// A machine of paper that was switched on.
+/// Simulated machine that was switched on.
 pub struct Booted {
     pub paper: Arc<Paper>,
     pub run: JoinHandle<Result<Ending>>,
@@ -48,8 +48,8 @@ pub fn ran(booted: &Booted, stage: StageName) -> bool {
     booted.paper.ran.lock().unwrap().contains(&stage)
 }
 
-/// Automated cleaning, and then a deploy by the agent that was never switched off: the conductor has forgotten it in between, and
-/// it looks itself up again.
+/// Cleans automatically, and then deploys with the same agent, without a reboot: the conductor has forgotten the agent in between, which
+/// repeats the lookup.
 pub fn cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("cleaning", "fake", &json!({"cpu_arch": "x86_64"}));
     ironic.target("cleaning", "provide");
@@ -63,7 +63,7 @@ pub fn cleaning(ironic: &mut Ironic) -> String {
     format!("{history}; then {again}")
 }
 
-/// By hand, in the order that was asked for. A disk that the node's owner wants to keep is left alone.
+/// Cleans manually, in the requested order. A disk that the node's owner preserves is not touched.
 pub fn manual_cleaning(ironic: &mut Ironic) -> String {
     let properties = json!({"cpu_arch": "x86_64", "skip_block_devices": [{"serial": "KEEP"}]});
     let mac = ironic.enroll("manual", "fake", &properties);
@@ -85,7 +85,7 @@ pub fn manual_cleaning(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The agent is not told. The step that runs ends, and the next one never begins.
+/// Aborts a deploy, of which the agent is not notified. The running step completes, and the next one is not started.
 pub fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");
@@ -130,7 +130,7 @@ pub fn everything_in_one_step(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The words of the failure reach the operator, and the logs are fetched.
+/// Reports the message of a failure to the operator, and collects the logs.
 pub fn failing_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("failing", &two_steps());
     ironic.target("failing", "active");
@@ -144,7 +144,7 @@ pub fn failing_step(ironic: &mut Ironic) -> String {
     history
 }
 
-/// A layout that does not fit: refused before the first write, with our reasons.
+/// Refuses a layout that does not fit before the first write, with all reasons.
 pub fn refused_layout(ironic: &mut Ironic) -> String {
     let wrong = elsewhere();
     let mac = ironic.with_template("refused", &json!([step("apply_layout", 90, &json!({"layout": wrong}))]));
@@ -180,8 +180,7 @@ pub fn undeclared_argument(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Somebody without the token tries while a step runs, and somebody with an old library: nothing of it enters the list, and the
-/// deploy goes on.
+/// Clients without the token, or with an old TLS library, are rejected while a step runs; the deploy continues.
 pub fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");
@@ -209,7 +208,7 @@ pub fn wrong_token(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The conductor is killed while a step runs, and comes back.
+/// Kills the conductor while a step runs, and restarts it.
 pub fn conductor_away(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("away", &two_steps());
     ironic.target("away", "active");

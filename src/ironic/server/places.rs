@@ -1,12 +1,12 @@
-//! Places for connections of the conductor. Any machine on the network can connect, so a connection that has shown no token gives way
-//! when all places are taken: the oldest one of the address that has most of them.
+//! Slots for connections. Any machine on the network can connect, so at the limit a connection that has presented no token is closed: the
+//! oldest one of the address with most of them.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Closed connections are reported once in that time.
+/// Minimum interval between reports of closed connections.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Open connections; cheap to clone.
@@ -16,10 +16,10 @@ pub struct ConductorPlaces(Arc<Mutex<Taken>>);
 #[derive(Default)]
 struct Taken {
     places: Vec<Arc<TakenPlace>>,
-    /// Connections that gave way since the last report.
+    /// Number of connections closed since the last report.
     closed: u64,
     reported: Option<Instant>,
-    /// Notified when a place is given back.
+    /// Notified when a slot is freed.
     given_back: Arc<Notify>,
 }
 
@@ -29,18 +29,18 @@ struct TakenPlace {
     gives_way: Notify,
 }
 
-/// Place of one connection, which is given back when this is dropped.
+/// Slot of one connection, freed on drop.
 pub struct ConductorPlace {
     places: ConductorPlaces,
     place: Arc<TakenPlace>,
 }
 
-/// Answer to a new connection.
+/// Result for a new connection.
 pub enum ConductorEntry {
     Place(ConductorPlace),
-    /// The address has as many connections as one address may have.
+    /// The address has too many connections.
     TooManyOfAddress,
-    /// Every place is taken; one is given back soon if a connection gives way.
+    /// All slots are in use; one will be freed soon if a connection can be closed.
     Full,
 }
 
@@ -49,7 +49,7 @@ impl ConductorPlaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a connection of that address. If all are taken, a connection without a token gives way.
+    /// Allocates a slot for a connection of that address. If all are in use, closes a connection without a token.
     pub fn enter(&self, address: IpAddr, all: usize, of_one_address: usize) -> ConductorEntry {
         let mut taken = self.taken();
         if taken.of(address) >= of_one_address {
@@ -65,7 +65,8 @@ impl ConductorPlaces {
         ConductorEntry::Place(ConductorPlace { places: self.clone(), place })
     }
 
-    /// Takes a place as [`ConductorPlaces::enter`], and waits for one if all are taken; `None` for too many connections of that address.
+    /// Allocates a slot as [`ConductorPlaces::enter`] does, and waits for one if all are in use. Returns `None` if the address has too many
+    /// connections.
     pub async fn wait(&self, address: IpAddr, all: usize, of_one_address: usize) -> Option<ConductorPlace> {
         loop {
             let given_back = self.taken().given_back.clone();
@@ -80,7 +81,7 @@ impl ConductorPlaces {
         }
     }
 
-    /// Returns the line about connections that gave way, at most once a minute.
+    /// Returns a report of closed connections, at most once a minute.
     pub fn report(&self) -> Option<String> {
         let mut taken = self.taken();
         if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_EVERY) {
@@ -88,7 +89,9 @@ impl ConductorPlaces {
         }
         taken.reported = Some(Instant::now());
         let closed = std::mem::take(&mut taken.closed);
-        Some(format!("{closed} connections without the conductor's token were closed: all places were taken"))
+        Some(format!(
+            "{closed} connections without the conductor's token were closed because the limit of connections was reached"
+        ))
     }
 }
 
@@ -97,11 +100,11 @@ impl Taken {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Asks the oldest connection without a token to give way, of the address that has most of them.
+    /// Closes the oldest connection without a token, of the address with most of them.
     fn one_gives_way(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();
-        // The first of those with the greatest number is the oldest.
+        // The first one with the maximum is the oldest.
         let most = without_token().map(|place| of(place.address)).max().unwrap_or_default();
         if let Some(place) = without_token().find(|place| of(place.address) == most) {
             place.gives_way.notify_one();
@@ -117,12 +120,12 @@ impl TakenPlace {
 }
 
 impl ConductorPlace {
-    /// Notes that a request on this connection had the conductor's token.
+    /// Records that a request on this connection had the conductor's token.
     pub fn note_token(&self) {
         self.place.has_token.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Ready when the connection has to give way.
+    /// Completes when the connection must be closed.
     pub async fn gives_way(&self) {
         self.place.gives_way.notified().await;
     }
@@ -161,7 +164,9 @@ mod tests {
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(
             places.report().as_deref(),
-            Some("1 connections without the conductor's token were closed: all places were taken")
+            Some(
+                "1 connections without the conductor's token were closed because the limit of connections was reached"
+            )
         );
         assert!(places.report().is_none());
         drop(taken);

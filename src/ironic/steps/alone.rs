@@ -1,4 +1,4 @@
-//! Steps that are no part of a deploy's plan. Each has a plan of its own.
+//! Steps that are not part of a deploy's plan. Each has its own plan.
 
 use super::super::files::{self, Place};
 use super::super::order::Node;
@@ -16,13 +16,13 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-const NO_LOADER: &str = "drophammer makes the boot loader with the image, and no image was installed in this boot";
+const NO_LOADER: &str = "the boot loader is installed with the image, but no image was installed in this boot";
 
-/// How a config drive is found.
+/// Partition name by which a config drive is found.
 const CONFIG_DRIVE: &str = "config-2";
 
 impl Steps {
-    /// All disks that are `wanted` become empty.
+    /// Erases all disks for which `wanted` returns true.
     pub(super) fn erase(&self, node: &Node, erase: Erase, wanted: impl Fn(&Inventory, &Disk) -> bool) -> Result<Value> {
         self.forget();
         let inventory = self.hands.begin(None)?;
@@ -41,11 +41,11 @@ impl Steps {
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
-    /// An image of a whole disk. It needs no layout, and is not looked into.
+    /// Writes a whole-disk image. It requires no layout and is not inspected.
     pub(super) fn write(&self, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         if self.begun().is_some() {
             return Err(refused(
-                "write_image has a disk for itself, and a layout was made in this boot: burn_image goes on from there",
+                "write_image requires a whole disk, but a layout was applied in this boot; continue with burn_image",
             ));
         }
         let (image, drive) = (direct::image(args)?, direct::drive(args)?);
@@ -65,11 +65,11 @@ impl Steps {
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
-    /// What makes the machine start from its disks: all of it was done with the image of a layout. Of an image as it is, the firmware
-    /// is told now, for nobody knew before what it has.
+    /// Makes the machine boot from its disks. For the image of a layout this is already done. For a whole-disk image the firmware's boot
+    /// entry is created now, since the image's contents were not known before.
     ///
     /// # Errors
-    /// Nothing was installed in this boot, or what was written has nothing that this machine could start.
+    /// Refuses if nothing was installed in this boot, or the written image contains nothing that this machine could boot.
     pub fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
         let written = self.written().clone();
         let Some(Written { disk, subject }) = written else {
@@ -80,11 +80,12 @@ impl Steps {
             return Ok(());
         }
         let found = inventory.disks.iter().find(|found| found.name == disk);
-        let found = found.ok_or_else(|| refused(&format!("{disk}, which has the image, is not there any more")))?;
+        let found =
+            found.ok_or_else(|| refused(&format!("{disk}, to which the image was written, is no longer present")))?;
         let plan = plan::enter(&inventory, found, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
         let Some(plan) = plan else {
             self.say(&format!(
-                "{disk} has no GPT, of which an entry could name a partition: the firmware finds it by itself"
+                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find it by itself"
             ));
             return Ok(());
         };
@@ -94,10 +95,12 @@ impl Steps {
         Ok(())
     }
 
-    /// Files into what is whole: an installed system, or one that this deploy has finished.
+    /// Writes files into a complete installation.
     pub(super) fn inject(&self, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         if !self.is_whole() {
-            return Err(refused("files go into a system that is whole, and the deploy has not come to finish"));
+            return Err(refused(
+                "files can only be written to a complete installation, but the deploy has not reached the step finish",
+            ));
         }
         let files = files::read(node, args, &|url| self.hands.fetch(url))?;
         let inventory = self.hands.begin(None)?;
@@ -118,7 +121,7 @@ impl Steps {
     }
 }
 
-/// The files of each filesystem, in the order in which they were named.
+/// Groups files by filesystem, in the given order.
 fn by_device(
     node: &Node,
     inventory: &Inventory,

@@ -1,4 +1,4 @@
-//! What an order means for what is on the disks.
+//! Decision between installation and reinstall.
 
 use super::super::order::{self, Wish};
 use super::refused;
@@ -10,8 +10,8 @@ use crate::layout::Layout;
 use crate::marker::{Marker, lineage};
 use crate::ready::remembered;
 
-/// Install or reinstall? The newest marker of this node says which installation a reinstall means. Where an installation would erase
-/// what the layout keeps, and the order does not say that it shall, it is refused.
+/// Decides between installation and reinstall. The newest marker of this node specifies the installation to reinstall. Refuses to erase
+/// disks that the layout preserves unless this was requested.
 pub fn decide(
     machine: &str,
     wish: Wish,
@@ -28,7 +28,8 @@ pub fn decide(
         (Wish::Reinstall { .. }, Some(_)) if newest.is_none() => {
             let found: Vec<&str> = ours.iter().map(|marker| marker.image.as_str()).collect();
             let message = format!(
-                "the disks hold several installations of this node ({}), and none lists the others as replaced; erase those that are not needed",
+                "the disks contain several installations of this node ({}), and none lists the others as replaced; erase those that are \
+                 not needed",
                 found.join(", ")
             );
             Err(refused(&message))
@@ -40,7 +41,7 @@ pub fn decide(
         }
         (Wish::Unsaid, Some(marker)) if keeps => {
             let message = format!(
-                "an installation of this node is on its disks ({}, {}), and the layout keeps disks: say mode: reinstall to keep \
+                "an installation of this node is on its disks ({}, {}), and the layout preserves disks; use mode: reinstall to preserve \
                  them, or mode: install to erase them",
                 marker.image, marker.time
             );

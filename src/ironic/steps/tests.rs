@@ -221,16 +221,16 @@ fn a_step_that_is_out_of_turn_is_refused() {
     let bench = Bench::new();
     for step in ["burn_image", "write_files", "finish"] {
         let error = bench.run(step, json!({"image": IMAGE})).unwrap_err();
-        assert!(error.contains("the last one that was done in this boot is nothing"), "{step}: {error}");
+        assert!(error.contains("the last completed step of this boot is nothing"), "{step}: {error}");
     }
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     let error = bench.run("finish", json!({})).unwrap_err();
-    assert!(error.contains("right after deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
+    assert!(error.contains("must follow deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
     // A refusal loses nothing.
     assert!(bench.run("burn_image", json!({"image": 7})).is_err());
     bench.ran();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
-    assert!(bench.run("burn_image", json!({})).unwrap_err().contains("names an image"));
+    assert!(bench.run("burn_image", json!({})).unwrap_err().contains("specifies an image"));
     bench.run("burn_image", json!({"image": IMAGE})).unwrap();
 }
 
@@ -240,7 +240,7 @@ fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
     let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
     assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
     let error = bench.run("install", json!({"layout": one_disk()})).unwrap_err();
-    assert!(error.contains("names an image"), "{error}");
+    assert!(error.contains("specifies an image"), "{error}");
     assert_eq!(bench.ran(), []);
 }
 
@@ -278,7 +278,7 @@ fn every_disk_is_erased_with_a_proof() {
     assert_eq!((result["erased"].as_array().unwrap().len(), &result["left_alone"]), (4, &json!(["sda"])));
     bench.ran();
     let error = bench.run("apply_layout", json!({"layout": one_disk()})).unwrap_err();
-    assert!(error.contains("skip_block_devices name /dev/sda, which this step would make anew"), "{error}");
+    assert!(error.contains("skip_block_devices lists /dev/sda, which this step would recreate"), "{error}");
     assert_eq!(bench.ran(), []);
 }
 
@@ -295,7 +295,7 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     let kept = crate::layout::Disk { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
     layout.disks.push(kept);
     let error = decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).unwrap_err().to_string();
-    assert!(error.contains("say mode: reinstall") && error.contains("nothing was written"), "{error}");
+    assert!(error.contains("use mode: reinstall") && error.contains("nothing was written"), "{error}");
     assert!(decide("n-1", Wish::Install, &layout, &inventory, &mut allocation).is_ok());
     assert!(!allocation.reinstall);
     decide("n-1", Wish::Reinstall { without_marker: false }, &layout, &inventory, &mut allocation).unwrap();

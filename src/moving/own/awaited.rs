@@ -1,4 +1,4 @@
-//! A disk that is awaited: what it may be, who brings it, and how far it is. It remembers that from one connection to the next.
+//! Receiving state of a disk: acceptable contents, sender, and progress. It outlives single connections.
 
 use super::frames::{Hello, Run};
 use crate::error::Result as Opened;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
-/// How a device is opened that is written to.
+/// Function that opens a destination.
 pub type Opens = fn(&Path) -> Opened<Onto>;
 
-/// Earlier runs that are remembered. A sender that was started more often than that is an attack on the memory.
+/// Limit of remembered runs. A sender that restarts more often attempts to exhaust the memory.
 const MOST_EARLIER_RUNS: usize = 1024;
 
-/// A disk that is awaited.
+/// Disk that is being received.
 pub struct Disk {
     pub name: String,
     path: PathBuf,
@@ -25,76 +25,79 @@ pub struct Disk {
     own_bytes: u64,
     sector_bytes: u32,
     magic: Option<String>,
-    /// It is to have so many bytes.
+    /// Expected size in bytes.
     size: Option<u64>,
     pub state: Mutex<State>,
-    /// As its `position`, also while a connection brings it.
+    /// Current `position`, readable while a connection holds the state.
     pub placed: AtomicU64,
     current: Mutex<Current>,
 }
 
-/// Whether anything may still come.
+/// Whether connections are still accepted.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     #[default]
     Lasts,
-    /// Every disk is whole.
+    /// All disks are complete.
     Whole,
     Failed,
 }
 
-/// Why a connection brings nothing.
+/// Reason why a connection is not accepted.
 #[derive(Debug)]
 pub enum Untaken {
-    /// The other end is to hear this, and to end.
+    /// The peer receives the message and gives up.
     Refused(String),
-    /// It may find a receiver that was started anew.
+    /// The connection is closed, and the peer may retry with a restarted receiver.
     Cut(String),
 }
 
-/// The connection that a disk comes by.
+/// Connection that currently transfers a disk.
 #[derive(Default)]
 struct Current {
     wait: Wait,
     cutter: Option<Cutter>,
-    /// Counts them.
+    /// Counter of connections.
     number: u64,
     run: Option<Uuid>,
-    /// Runs that another one has taken the place of. One that is still there would begin anew each time, and the other one too.
+    /// Earlier runs, which are rejected. Otherwise two concurrent senders would restart each other's transfer forever.
     earlier: Vec<Uuid>,
 }
 
-/// Who brings a disk.
+/// Sender of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sender {
-    /// A machine has another one after each boot.
+    /// Certificate of the sender. A machine has a new one after each boot.
     pub certificate: Certificate,
     pub run: Option<Run>,
 }
 
+/// Progress of a disk.
 pub struct State {
-    /// None: it could not be opened again.
+    /// Destination, or `None` if it could not be reopened.
     onto: Option<Onto>,
-    /// It may have part of it from before.
+    /// Whether the disk may contain data from an earlier run.
     pub compare: bool,
-    /// All before it is on the disk and was verified.
+    /// Offset up to which all data is verified and on the disk.
     pub position: u64,
-    /// The first sender's words: the next connection must bring the same disk.
+    /// Description from the first connection. Later connections must offer the same disk.
     pub hello: Option<Hello>,
-    /// Who has brought what is before `position`.
+    /// Sender of the data before `position`.
     pub from: Option<Sender>,
     pub is_whole: bool,
 }
 
 impl State {
     pub fn onto(&self) -> io::Result<&Onto> {
-        self.onto.as_ref().ok_or_else(|| io::Error::other("it could not be opened again"))
+        self.onto.as_ref().ok_or_else(|| io::Error::other("the disk could not be reopened"))
     }
 }
 
 impl Disk {
+    /// Opens a destination.
+    ///
     /// # Errors
-    /// As [`Onto::open`].
+    /// Fails as [`Onto::open`] does.
     pub fn open(
         name: String,
         (path, opens): (PathBuf, Opens),
@@ -124,8 +127,10 @@ impl Disk {
         })
     }
 
+    /// Checks that the disk is large enough.
+    ///
     /// # Errors
-    /// So much does not fit.
+    /// Fails if it is too small.
     pub fn has_room(&self, bytes: u64) -> io::Result<()> {
         match bytes > self.own_bytes {
             true => Err(lock(&self.state).onto()?.too_small(bytes)),
@@ -133,12 +138,13 @@ impl Disk {
         }
     }
 
-    /// Takes it at once and whole, as Ganeti's end brings it.
+    /// Receives the whole disk in one connection, as Ganeti sends it.
     ///
     /// # Errors
-    /// What the taking says, or it is at work already.
+    /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
     pub fn take_alone(&self, from: &Certificate, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
-        let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
+        let mut state =
+            self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
         if lock(&self.current).wait != Wait::Lasts {
             return Err(io::Error::other("the receiver has ended"));
         }
@@ -148,19 +154,19 @@ impl Disk {
         Ok(taken)
     }
 
-    /// All before it has come.
+    /// Returns the offset up to which all data has been received.
     pub fn placed_bytes(&self) -> u64 {
         self.placed.load(Ordering::Relaxed)
     }
 
-    /// Who has brought all of it.
+    /// Returns the sender of the disk if it is complete.
     fn brought_by(&self) -> Option<Sender> {
-        // Who has the lock is at work on it.
+        // A held lock means that a connection is still transferring it.
         let state = self.state.try_lock().ok()?;
         state.from.clone().filter(|_| state.is_whole)
     }
 
-    /// The wait has failed: ends the connection that it comes by, and takes no other.
+    /// Fails the transfer: closes the current connection and accepts no other.
     pub fn cut(&self) {
         let mut current = lock(&self.current);
         current.wait = Wait::Failed;
@@ -169,22 +175,22 @@ impl Disk {
         }
     }
 
-    /// From now on it comes by this connection: the other end has given up what still seems to be open.
+    /// Makes this the current connection and closes the previous one, which the peer must have abandoned.
     ///
     /// # Errors
-    /// Another run has begun since this one, or nothing is awaited any more.
+    /// Fails if a later run has started or no disk is awaited.
     pub fn comes_by(&self, cutter: Cutter, run: Option<Uuid>) -> Result<u64, Untaken> {
         let mut current = lock(&self.current);
         match current.wait {
             Wait::Lasts => {}
             Wait::Whole => {
-                return Err(Untaken::Refused("the receiver has ended: every disk is whole there".to_owned()));
+                return Err(Untaken::Refused("the receiver has ended: all disks are complete".to_owned()));
             }
             Wait::Failed => return Err(Untaken::Cut("the receiver has ended".to_owned())),
         }
         if run.is_some_and(|run| current.earlier.contains(&run)) {
             let name = &self.name;
-            return Err(Untaken::Refused(format!("another sender that was started after this one brings {name} now")));
+            return Err(Untaken::Refused(format!("another sender, started after this one, now transfers {name}")));
         }
         if current.run != run {
             let before = current.run.take();
@@ -201,19 +207,19 @@ impl Disk {
         Ok(current.number)
     }
 
-    /// No other connection has come since that one, and the disk is still awaited.
+    /// Returns whether this is still the current connection and the disk is still awaited.
     pub fn is_current(&self, number: u64) -> bool {
         let current = lock(&self.current);
         current.number == number && current.wait == Wait::Lasts
     }
 
-    /// Another run, or another boot of the other machine, brings it: there may have been writes anywhere in between. So nothing counts of what
-    /// came before but what is the same by its digest.
+    /// Restarts the transfer for another run, or another boot, of the sender. Its disk may have been written anywhere in between, so data
+    /// from before counts only if its digest matches.
     pub fn begin_again(&self, state: &mut State, from: Sender) -> io::Result<()> {
-        tracing::warn!("{}: its sender was started anew, so all of it is compared from the beginning", self.name);
+        tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
-        // It may be closed already, and it holds what came for the first MiB.
+        // It may be closed already, and it holds the first MiB of the previous run.
         state.onto = None;
         let onto = (self.opens)(&self.path).map_err(io::Error::other)?;
         onto.begin()?;
@@ -221,23 +227,23 @@ impl Disk {
         Ok(())
     }
 
-    /// Why this is not what it awaits.
+    /// Checks whether the offered disk is acceptable. Returns the reason if not.
     pub fn judge(&self, hello: &Hello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
-            return Err("the magic is another one: this is not the disk that is awaited".to_owned());
+            return Err("magic mismatch: this is not the expected disk".to_owned());
         }
         if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
-            return Err(format!("{} has {} bytes, and it is to have {size}", self.name, hello.size_bytes));
+            return Err(format!("{} has {} bytes, expected {size}", self.name, hello.size_bytes));
         }
         if needed.is_none_or(|needed| needed > own) {
-            return Err(format!("{} has {} bytes, and there are {own} for it", self.name, hello.size_bytes));
+            return Err(format!("{} has {} bytes, but the destination has only {own}", self.name, hello.size_bytes));
         }
         if hello.has_table && hello.sector_bytes != sector {
             let theirs = hello.sector_bytes;
             return Err(format!(
-                "{} has partitions in sectors of {theirs} bytes, and they are of {sector} here",
+                "{} has a partition table for sectors of {theirs} bytes, but the destination has sectors of {sector} bytes",
                 self.name
             ));
         }
@@ -245,10 +251,10 @@ impl Disk {
     }
 }
 
-/// Are all whole? From then on no connection brings anything.
+/// Stops accepting connections if all disks are complete. Returns whether they are.
 pub fn close_if_whole(disks: &[Disk], from: &Certificate) -> bool {
-    // Who has a disk's state may wait for these locks, so its state is only tried. Who has none yet finds the wait closed before it
-    // writes. Nobody else has two of these locks.
+    // A thread that holds a disk's state may wait for these locks, so the state is only tried. A thread that has not yet taken the state
+    // sees the closed wait before it writes. No other code holds two of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock(&disk.current)).collect();
     let whole = are_whole(disks, from);
     if whole {
@@ -257,7 +263,8 @@ pub fn close_if_whole(disks: &[Disk], from: &Certificate) -> bool {
     whole
 }
 
-/// Has the one with this certificate brought all disks, and each run all that it has? Of two runs they would be a mixture.
+/// Returns whether all disks were received from this certificate, and all disks of a run by that run. A mixture of two runs would be
+/// inconsistent.
 fn are_whole(disks: &[Disk], from: &Certificate) -> bool {
     let whole: Option<Vec<(&str, Sender)>> =
         disks.iter().map(|disk| Some((disk.name.as_str(), disk.brought_by()?))).collect();

@@ -1,4 +1,4 @@
-//! Frames: a kind, a length, a body. Nothing of the other end is believed before it is read whole and within bounds.
+//! Frames: type, length, body. Frames of the peer are read completely and checked against limits before use.
 
 use super::{CHUNK_BYTES, GRANULE_BYTES};
 use ring::digest::{Context, Digest, SHA256, SHA256_OUTPUT_LEN};
@@ -8,53 +8,53 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 use uuid::Uuid;
 
-/// Of what is JSON.
+/// Size limit of JSON bodies.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// A piece that is compressed and became longer travels as it is, so no body is longer.
+/// Size limit of other bodies. A piece that grows under compression is sent uncompressed.
 const BODY_BYTES: usize = CHUNK_BYTES as usize + PIECE_HEAD_BYTES;
 
-/// Offset, length, encoding, digest.
+/// Header of a piece: offset, length, encoding, digest.
 const PIECE_HEAD_BYTES: usize = 8 + 4 + 1 + SHA256_OUTPUT_LEN;
 
 pub type Sha256 = [u8; SHA256_OUTPUT_LEN];
 
-/// What the sender has.
+/// Description of the sender's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Which of several disks.
+    /// Name that selects one of several disks.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub magic: Option<String>,
     pub size_bytes: u64,
     pub sector_bytes: u32,
-    /// A table counts in sectors, so it goes only where they are as large.
+    /// Whether the disk has a partition table, which requires the same sector size at the destination.
     pub has_table: bool,
-    /// None: an older one, or one whose certificate says as much, since it has another after each boot.
+    /// Run of the sender. `None` for older senders, and for agents, whose certificate changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
 }
 
 impl Hello {
-    /// Whoever brings it.
+    /// Returns whether both describe the same disk, regardless of the run.
     pub fn is_same_disk(&self, other: &Hello) -> bool {
         Hello { run: None, ..self.clone() } == Hello { run: None, ..other.clone() }
     }
 }
 
-/// A sender from its start to its end. Its disks may have been written before it and after it.
+/// One execution of the sender. Its disks may be written before and after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     pub id: Uuid,
-    /// All that it brings.
+    /// Names of all disks that it sends.
     pub disks: Vec<String>,
 }
 
-/// What the receiver says to it.
+/// Answer of the receiver to [`Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// All before that byte is on the disk and was verified. `compare`: what comes behind it may be there too, by its digest.
+    /// Data before this offset is verified and on the disk. `compare`: data after it may be there too, subject to its digest.
     From {
         position: u64,
         compare: bool,
@@ -62,7 +62,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// What the receiver says at the end.
+/// Final message of the receiver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -70,16 +70,16 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// All is on the disk.
+/// Acknowledgement that all data is on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Received {
-    /// Over all pieces of this connection, in hex.
+    /// Digest over all pieces of this connection, in hex.
     pub digest: String,
-    /// What part of the time its disk was busy, in percent.
+    /// Busy share of the receiver's disk, in percent.
     pub disk_percent: u8,
 }
 
-/// A piece of the disk, in its order.
+/// Contiguous piece of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     Bytes {
@@ -88,7 +88,7 @@ pub enum Piece {
         encoding: Encoding,
         sha256: Sha256,
     },
-    /// The receiver has it.
+    /// Data that the receiver has already.
     Same {
         offset: u64,
         length: u32,
@@ -105,23 +105,23 @@ pub enum Encoding {
     Zstd = 2,
 }
 
-/// One frame, as it is read.
+/// Parsed frame.
 #[derive(Debug, PartialEq)]
 pub enum Frame {
     Hello(Hello),
     Answer(Answer),
-    /// With what travels of it.
+    /// Piece with its encoded bytes.
     Piece(Piece, Vec<u8>),
-    /// Digests of pieces that may be there.
+    /// Digests of pieces that the receiver may have.
     Offered(Vec<Offer>),
-    /// Which of those are not.
+    /// Whether each offered piece is needed.
     Wanted(Vec<bool>),
-    /// The digest over all pieces.
+    /// Digest over all pieces.
     End(Sha256),
     Verdict(Verdict),
 }
 
-/// A piece that the receiver may have.
+/// Piece that the receiver may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub offset: u64,
@@ -150,7 +150,7 @@ impl Piece {
         }
     }
 
-    /// Whether a disk of that size can have it there.
+    /// Returns whether the piece is aligned and within a disk of that size.
     pub fn is_within(&self, size_bytes: u64) -> bool {
         let range = self.range();
         let in_one_chunk = || range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES;
@@ -191,7 +191,7 @@ impl Piece {
     }
 }
 
-/// The digest over all pieces of a connection: what they are, and where, whether they travelled or not.
+/// Digest over all pieces of a connection: content and position, whether transmitted or not.
 pub struct Sum(Context);
 
 impl Sum {
@@ -229,8 +229,10 @@ pub fn hex(digest: &Sha256) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Writes a frame.
+///
 /// # Errors
-/// The other end is gone.
+/// Fails if the peer is gone.
 pub fn write(onto: &mut impl Write, frame: &Frame) -> io::Result<()> {
     match frame {
         Frame::Hello(hello) => write_text(onto, HELLO, hello),
@@ -254,10 +256,10 @@ pub fn write(onto: &mut impl Write, frame: &Frame) -> io::Result<()> {
     }
 }
 
-/// A piece whose bytes lie elsewhere.
+/// Writes a piece whose bytes are stored separately.
 ///
 /// # Errors
-/// As [`write`].
+/// Fails as [`write`] does.
 pub fn write_piece(onto: &mut impl Write, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
     write_parts(onto, piece.kind(), &piece.head(), bytes)
 }
@@ -275,10 +277,10 @@ fn write_parts(onto: &mut impl Write, kind: u8, first: &[u8], second: &[u8]) -> 
     onto.write_all(second)
 }
 
-/// The next frame; it must come.
+/// Reads the next frame.
 ///
 /// # Errors
-/// The connection is cut or ended, or what comes is no frame.
+/// Fails if the connection ends or the frame is malformed.
 pub fn read(from: &mut impl Read) -> io::Result<Frame> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;
@@ -289,15 +291,15 @@ pub fn read(from: &mut impl Read) -> io::Result<Frame> {
         _ => BODY_BYTES,
     };
     if length > most {
-        return Err(wrong(&format!("a frame of {length} bytes")));
+        return Err(wrong(&format!("frame of {length} bytes")));
     }
     let mut body = vec![0; length];
     from.read_exact(&mut body)?;
-    parse(kind, body).ok_or_else(|| wrong(&format!("a frame of kind {kind} with {length} bytes")))
+    parse(kind, body).ok_or_else(|| wrong(&format!("frame of type {kind} with {length} bytes")))
 }
 
 fn wrong(what: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("the other end does not speak as it should: {what}"))
+    io::Error::new(ErrorKind::InvalidData, format!("protocol error of the peer: {what}"))
 }
 
 fn parse(kind: u8, mut body: Vec<u8>) -> Option<Frame> {

@@ -1,4 +1,4 @@
-//! The receiver's end of one connection. One thread reads the link; several unpack, verify and write.
+//! Receiver of one connection. One thread reads; several decompress, verify and write.
 
 use super::awaited::{Disk, Sender, State, Untaken, lock};
 use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
@@ -15,22 +15,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 use zstd::zstd_safe::DCtx;
 
-/// Pieces between the link and the disk.
+/// Pieces buffered between the network and the disk.
 const PIECES: usize = 8;
 
-/// For the other end to read why it failed.
+/// Time for the peer to read the reason of a failure.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Takes what one connection of `from` brings; returns the name of the disk that is whole now.
+/// Receives a disk over one connection of `from`. Returns the name of the completed disk.
 ///
 /// # Errors
 /// See [`Stop`].
 pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<String, Stop> {
     let Frame::Hello(hello) = frames::read(link)? else {
-        return Err(Stop::Failed("the sender does not say what it has".to_owned()));
+        return Err(Stop::Failed("protocol error of the sender: no description of its disk".to_owned()));
     };
     let found = disks.iter().find(|disk| disk.name == hello.name);
-    let found = found.ok_or_else(|| format!("no disk {:?} is awaited here", hello.name));
+    let found = found.ok_or_else(|| format!("disk {:?} is not expected here", hello.name));
     match found.and_then(|disk| disk.judge(&hello).map(|()| disk)) {
         Err(why) => {
             frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
@@ -48,10 +48,10 @@ pub fn receive(link: &mut Link, disks: &[Disk], from: &Certificate) -> Result<St
                 }
             };
             let mut state = lock(&disk.state);
-            // It has waited, and what came after it may have brought the disk already, or all of them are whole.
+            // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
                 return Err(Stop::Again(io::Error::other(
-                    "another connection has taken its place, or the wait is over",
+                    "superseded by another connection, or the receiver has ended",
                 )));
             }
             let sender = Sender { certificate: from.clone(), run: hello.run.clone() };
@@ -67,7 +67,7 @@ fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (Sender,
             (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
         Some(before) if !before.is_same_disk(hello) => {
-            let why = format!("{} comes as another disk than before", disk.name);
+            let why = format!("{} is not the disk of the previous connection", disk.name);
             frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
             return Err(Stop::Failed(why));
         }
@@ -92,7 +92,7 @@ fn take(link: &mut Link, disk: &Disk, state: &mut State, (from, hello): (Sender,
             Ok(())
         }
         Err(Stop::Failed(why)) => {
-            // It is told where it can be; here it has failed anyway.
+            // Best effort: the transfer has failed anyway.
             let _ = frames::write(link, &Frame::Verdict(Verdict::Failed(why.clone())));
             link.last_words(LAST_WORDS);
             Err(Stop::Failed(why))
@@ -105,13 +105,13 @@ fn failed(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }
 
-/// All pieces of a connection are on the disk.
+/// Result of a connection of which all pieces are on the disk.
 struct Taken {
     digest: String,
     busy: Spent,
 }
 
-/// Takes pieces until the end of the disk or of the connection. What came is on the disk then, and the position behind it.
+/// Receives pieces until the end of the disk or of the connection. On return they are on the disk, and the position is updated.
 fn pieces(link: &mut Link, disk: &Disk, state: &mut State, size_bytes: u64) -> Result<Taken, Stop> {
     let (jobs, todo) = mpsc::sync_channel(PIECES);
     let (onto, placed) = (state.onto()?, &disk.placed);
@@ -144,14 +144,14 @@ fn read_pieces(
     let mut scratch = Aligned::new(CHUNK_BYTES as usize);
     loop {
         if lock(&shared.failed).is_some() {
-            return Err(Stop::Failed("see above".to_owned()));
+            return Err(Stop::Failed("a write failed".to_owned()));
         }
         match frames::read(link)? {
             Frame::Piece(piece, bytes) if piece.is_within(size_bytes) && piece.range().start == *position => {
                 *position = piece.range().end;
                 shared.placed.store(*position, Ordering::Relaxed);
                 sum.add(&piece);
-                // The threads end after this one.
+                // Cannot fail: the workers end after this loop.
                 let _ = jobs.send((piece, bytes));
             }
             Frame::Offered(offers) => {
@@ -161,13 +161,15 @@ fn read_pieces(
             Frame::End(digest) if *position == size_bytes && digest == sum.so_far() => {
                 return Ok(frames::hex(&digest));
             }
-            Frame::End(_) => return Err(Stop::Failed("what came is not what the sender says it has sent".to_owned())),
-            _ => return Err(Stop::Failed("the sender sends what does not belong there".to_owned())),
+            Frame::End(_) => {
+                return Err(Stop::Failed("the received data does not match the digest of the sender".to_owned()));
+            }
+            _ => return Err(Stop::Failed("protocol error of the sender: unexpected frame".to_owned())),
         }
     }
 }
 
-/// Is it there from before? What lies in the first MiB is not: that was made zero.
+/// Returns whether the piece is on the disk from before. The first MiB is not: it was zeroed.
 fn has(onto: &Onto, offer: &Offer, size_bytes: u64, scratch: &mut Aligned) -> bool {
     let Offer { offset, length, sha256 } = *offer;
     let piece = Piece::Same { offset, length, sha256 };
@@ -178,7 +180,7 @@ fn has(onto: &Onto, offer: &Offer, size_bytes: u64, scratch: &mut Aligned) -> bo
         && frames::sha256(&scratch[..length]) == sha256
 }
 
-/// What the threads work on.
+/// State that the worker threads share.
 struct Shared<'d> {
     onto: &'d Onto,
     placed: &'d AtomicU64,
@@ -208,7 +210,7 @@ impl Shared<'_> {
                 let length = *length as usize;
                 let unpacked = unpack(*encoding, bytes, &mut buffer[..length], zstd);
                 if !unpacked || frames::sha256(&buffer[..length]) != *sha256 {
-                    return Err(io::Error::other(format!("the piece at byte {offset} is not what its digest says")));
+                    return Err(io::Error::other(format!("digest mismatch of the piece at byte {offset}")));
                 }
                 self.busy.on(|| onto.put(*offset, buffer, length))
             }
@@ -216,7 +218,7 @@ impl Shared<'_> {
     }
 }
 
-/// Whether it fills all of that.
+/// Decompresses into `onto`. Returns whether the output fills it exactly.
 fn unpack(encoding: Encoding, bytes: &[u8], onto: &mut [u8], zstd: &mut DCtx<'_>) -> bool {
     match encoding {
         Encoding::Plain if bytes.len() == onto.len() => {

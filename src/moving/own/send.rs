@@ -1,4 +1,4 @@
-//! The sender's end. Several threads read, compare with zero, make digests and compress; one writes into the link, in order.
+//! Sender of one connection. Several threads read, detect zeros, compute digests and compress; one thread writes to the link, in order.
 
 use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
 use super::{CHUNK_BYTES, GRANULE_BYTES, Spent, Stop, workers};
@@ -16,38 +16,41 @@ use std::thread;
 use std::time::Instant;
 use zstd::zstd_safe::{CCtx, compress_bound};
 
-/// 16 MiB in all.
+/// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// So many pieces are offered at once where the receiver may have them. Fewer than there are buffers: the threads go on meanwhile.
+/// Pieces per offer to a receiver that may have them already. Less than the number of buffers, so that the workers continue in the
+/// meantime.
 const OFFERS: usize = 8;
 
-/// Pieces that wait for the wire. From so many on it is so much slower than the processors that they may take their time.
+/// Number of pieces waiting for the network from which on the network is the bottleneck, so that slower compression pays off.
 const MANY: usize = BUFFERS / 2;
 
-/// Of zstd: the fastest of those that are as small as it is known for.
+/// Compression level of zstd: the fastest one with the usual ratio.
 const LEVEL: i32 = 1;
 
-/// What one connection has brought over.
+/// Result of a connection.
 #[derive(Debug)]
 pub struct Sent {
-    /// As the burn's: bytes as they travelled, and who set the pace.
+    /// Statistics as for `image burn`: bytes on the wire, and the load of each stage.
     pub figures: BurnFigures,
-    /// Of the disk, from where this connection began.
+    /// Bytes of the disk since the start of this connection.
     pub carried: Carried,
     pub digest: String,
 }
 
-/// Bytes of the disk, by how they went.
+/// Bytes of the disk, by how they were transferred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carried {
     pub sent: u64,
     pub zero: u64,
     pub unused: u64,
-    /// The receiver had them.
+    /// Bytes that the receiver had already.
     pub same: u64,
 }
 
+/// Sends a disk over one connection.
+///
 /// # Errors
 /// See [`Stop`].
 pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Stop> {
@@ -55,12 +58,16 @@ pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Sto
     let (position, compare) = match frames::read(link)? {
         Frame::Answer(Answer::From { position, compare }) => (position, compare),
         Frame::Answer(Answer::Refused(why)) => return Err(Stop::Refused(why)),
-        _ => return Err(Stop::Failed("the receiver does not answer what was asked".to_owned())),
+        _ => {
+            return Err(Stop::Failed(
+                "protocol error of the receiver: no answer to the description of the disk".to_owned(),
+            ));
+        }
     };
     let began = Instant::now();
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // The receiver is right above.
+        // Cannot fail: the receiver exists.
         let _ = empty.send(Aligned::new(CHUNK_BYTES as usize));
     }
     let shared = Shared {
@@ -78,7 +85,7 @@ pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Sto
             scope.spawn(move || shared.work(&done));
         }
         drop(done);
-        // It ends with this, and the threads that wait for its buffers with it.
+        // Dropping the writer ends the threads that wait for its buffers.
         let mut writer = Writer {
             link,
             wire: &wire,
@@ -96,7 +103,7 @@ pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Sto
     let digest = frames::hex(&sum.so_far());
     let Received { digest: theirs, disk_percent } = received?;
     if theirs != digest {
-        return Err(Stop::Failed(format!("the receiver acknowledges {theirs}, and {digest} was sent")));
+        return Err(Stop::Failed(format!("the receiver acknowledged {theirs}, but {digest} was sent")));
     }
     let (elapsed, threads) = (began.elapsed(), workers());
     let share = |stage: &str, percent| Share { stage: stage.to_owned(), percent };
@@ -110,18 +117,18 @@ pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Sto
     Ok(Sent { figures, carried, digest })
 }
 
-/// What the threads work on.
+/// State that the worker threads share.
 struct Shared<'s> {
     source: &'s Source,
-    /// A segment is only taken with a buffer for it: so there is always one for the next that the writer waits for.
+    /// Segments and free buffers. A segment is only taken together with a buffer, so the segment that the writer needs next always has one.
     todo: Mutex<(std::iter::Enumerate<Segments<'s>>, Receiver<Aligned>)>,
-    /// Ready, and not written yet. Where nothing waits the wire is faster than we compress.
+    /// Number of pieces that are ready but not yet written. Zero means that the network is faster than compression.
     queued: AtomicUsize,
     read: Spent,
     pack: Spent,
 }
 
-/// A segment as it goes.
+/// Segment that is ready to be sent.
 struct Packed {
     buffer: Aligned,
     parts: Vec<Part>,
@@ -129,7 +136,7 @@ struct Packed {
 
 struct Part {
     piece: Piece,
-    /// Where in the buffer it is, if it travels as it is.
+    /// Position in the buffer of bytes that are sent uncompressed.
     plain: Range<usize>,
     packed: Option<Vec<u8>>,
 }
@@ -146,7 +153,7 @@ impl Shared<'_> {
             };
             let packed = self.pack(segment, buffer, &mut zstd);
             self.queued.fetch_add(1, Ordering::Relaxed);
-            // The writer has given up.
+            // The writer has failed.
             if done.send((number, packed)).is_err() {
                 return;
             }
@@ -176,13 +183,13 @@ impl Shared<'_> {
         let bytes = &buffer[run.clone()];
         let sha256 = frames::sha256(bytes);
         let packed = match self.queued.load(Ordering::Relaxed) {
-            // The wire is waited for by nobody.
+            // The network waits for data, so compression would only delay it.
             0 => None,
             1..MANY => smaller(bytes, Encoding::Lz4, lz4_flex::block::compress(bytes)),
             _ => {
                 let mut packed = Vec::with_capacity(compress_bound(bytes.len()));
                 let done = zstd.compress(&mut packed, bytes, LEVEL);
-                // It fails where there is no memory.
+                // Compression fails if there is not enough memory.
                 done.ok().and_then(|_| smaller(bytes, Encoding::Zstd, packed))
             }
         };
@@ -192,12 +199,12 @@ impl Shared<'_> {
     }
 }
 
-/// What was compressed, where that is worth its unpacking.
+/// Returns the compressed bytes if they are small enough to be worth decompressing.
 fn smaller(bytes: &[u8], encoding: Encoding, packed: Vec<u8>) -> Option<(Encoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }
 
-/// Runs of granules that are zero, and of such that are not.
+/// Splits the bytes into runs of granules that are all zero or all nonzero.
 fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut start = 0;
@@ -213,17 +220,17 @@ fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Sixteen at a time, and most that is not zero is told by the first of them.
+    // Compares 16 bytes at a time. Most nonzero data is detected in the first 16.
     let (chunks, rest) = bytes.as_chunks::<16>();
     chunks.iter().all(|chunk| u128::from_ne_bytes(*chunk) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// The one thread that has the link.
+/// Writer, the only thread that uses the link.
 struct Writer<'l> {
     link: &'l mut Link,
     wire: &'l Spent,
     sum: Sum,
-    /// Zeros or unused, to which the next one may belong.
+    /// Zero or unused range, to which the next piece may be merged.
     pending: Option<Piece>,
     batch: Vec<Packed>,
     compare: bool,
@@ -240,7 +247,7 @@ impl Writer<'_> {
             while let Some(packed) = early.remove(&next) {
                 next += 1;
                 queued.fetch_sub(1, Ordering::Relaxed);
-                // The disk cannot be read, and could not the next time.
+                // The disk cannot be read. A retry would fail too.
                 let packed = packed.map_err(|error| Stop::Failed(error.to_string()))?;
                 self.batch.push(packed);
                 if !self.compare || self.batch.len() == OFFERS {
@@ -258,10 +265,12 @@ impl Writer<'_> {
         })
     }
 
-    /// Sends all pieces that are ready.
+    /// Sends all pieces of the batch.
     fn flush(&mut self) -> Result<(), Stop> {
         if self.link.has_spoken() {
-            return self.heard().and(Err(Stop::Failed("the receiver says that it is done before it is".to_owned())));
+            return self
+                .heard()
+                .and(Err(Stop::Failed("protocol error of the receiver: completion reported too early".to_owned())));
         }
         let wanted = self.offer()?;
         let mut wanted = wanted.into_iter();
@@ -275,13 +284,13 @@ impl Writer<'_> {
                 };
                 self.put(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
             }
-            // The threads may have ended.
+            // Fails if the workers have ended.
             let _ = self.empty.send(buffer);
         }
         Ok(())
     }
 
-    /// Which of the batch's pieces the receiver lacks.
+    /// Offers the pieces of the batch. Returns which of them the receiver needs.
     fn offer(&mut self) -> Result<Vec<bool>, Stop> {
         let offer = |part: &Part| match part.piece {
             Piece::Bytes { offset, length, sha256, .. } => Some(Offer { offset, length, sha256 }),
@@ -297,7 +306,7 @@ impl Writer<'_> {
             match frames::read(self.link)? {
                 Frame::Wanted(wanted) if wanted.len() == count => Ok(wanted),
                 Frame::Verdict(Verdict::Failed(why)) => Err(Stop::Failed(why)),
-                _ => Err(Stop::Failed("the receiver does not say which pieces it wants".to_owned())),
+                _ => Err(Stop::Failed("protocol error of the receiver: no answer to the offered pieces".to_owned())),
             }
         })
     }
@@ -341,7 +350,7 @@ impl Writer<'_> {
         let wire = self.wire;
         match wire.on(|| frames::write_piece(self.link, piece, bytes)) {
             Ok(()) => Ok(()),
-            // It may have said why before it went.
+            // The receiver may have sent the reason before it closed the connection.
             Err(error) if self.link.has_spoken() => self
                 .heard()
                 .map_err(|said| match said {
@@ -357,7 +366,7 @@ impl Writer<'_> {
         match frames::read(self.link)? {
             Frame::Verdict(Verdict::Received(received)) => Ok(received),
             Frame::Verdict(Verdict::Failed(why)) => Err(Stop::Failed(why)),
-            _ => Err(Stop::Failed("the receiver speaks where it has nothing to say".to_owned())),
+            _ => Err(Stop::Failed("protocol error of the receiver: unexpected frame".to_owned())),
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Connections that have not shown yet whose they are.
+//! Limits on connections that are not yet authenticated.
 
 use crate::moving::link::Cutter;
 use crate::moving::own::awaited::lock;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;
 
-/// So many of one address have a place, beside one for each disk.
+/// Limit per address, in addition to one connection per disk.
 const OF_ONE_ADDRESS: usize = 8;
 
-/// Unauthenticated connections of all addresses together. The oldest one is cut for a new one: a handshake of the expected machine takes
-/// milliseconds.
+/// Limit over all addresses. A new connection replaces the oldest one: the expected peer completes its handshake within milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
+/// Unauthenticated connections, with their limits.
 pub struct Strangers {
     of_one_address: usize,
     here: Mutex<Here>,
@@ -19,12 +19,12 @@ pub struct Strangers {
 
 #[derive(Default)]
 struct Here {
-    /// Counts them.
+    /// Counter of connections.
     number: u64,
     places: Vec<(u64, IpAddr, Cutter)>,
 }
 
-/// Until it is dropped: the connection is nobody's.
+/// Slot of an unauthenticated connection, freed on drop.
 pub struct Place<'s> {
     strangers: &'s Strangers,
     number: u64,
@@ -35,7 +35,7 @@ impl Strangers {
         Strangers { of_one_address: OF_ONE_ADDRESS + disks, here: Mutex::default() }
     }
 
-    /// None: it is gone already, or there are too many of its address.
+    /// Allocates a slot. Returns `None` if the client has disconnected or its address has too many connections.
     pub fn place_for(&self, tcp: &TcpStream) -> Option<Place<'_>> {
         self.place(tcp.peer_addr().ok()?.ip(), Cutter::of(tcp).ok()?)
     }
@@ -55,7 +55,7 @@ impl Strangers {
         })
     }
 
-    /// Ends all of their connections.
+    /// Closes all unauthenticated connections.
     pub fn cut(&self) {
         lock(&self.here).places.iter().for_each(|(_, _, cutter)| cutter.cut());
     }

@@ -209,10 +209,10 @@ fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_wri
     let a = room.file("a", &disk(2 * MIB));
     let magic = |word: &str| Some(word.parse().unwrap());
     for (bytes, own, their, words) in [
-        (MIB, None, None, "0 has 2097152 bytes, and there are 1048576 for it"),
-        (2 * MIB, magic("abcde"), None, "the magic is another one"),
-        (2 * MIB, None, magic("abcde"), "the magic is another one"),
-        (2 * MIB, magic("abcdx"), magic("abcde"), "the magic is another one"),
+        (MIB, None, None, "0 has 2097152 bytes, but the destination has only 1048576"),
+        (2 * MIB, magic("abcde"), None, "magic mismatch"),
+        (2 * MIB, None, magic("abcde"), "magic mismatch"),
+        (2 * MIB, magic("abcdx"), magic("abcde"), "magic mismatch"),
     ] {
         let b = room.file("b", &vec![7; bytes]);
         let mut send = room.send(&[path(&a)]);
@@ -235,7 +235,7 @@ fn another_length_than_was_said_is_refused() {
     let (sent, received) = room.moved(room.send(&[path(&a)]), &receive);
     assert!(sent.unwrap_err().is_refusal());
     let error = received.unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("it is to have 2097152"), "{error}");
+    assert!(error.is_refusal() && error.to_string().contains("expected 2097152"), "{error}");
     assert!(fs::read(&b).unwrap() == vec![7; 2 * MIB]);
 }
 
@@ -253,7 +253,7 @@ fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
         let (sent, received) = room.moved(send, &receive);
         assert!(!sent.unwrap_err().is_refusal());
         let error = received.unwrap_err().to_string();
-        assert!(error.contains("nobody has brought the disks for 3 s"), "{error}");
+        assert!(error.contains("no connection from the sender for 3 s"), "{error}");
         assert!(fs::read(&b).unwrap() == vec![7; MIB]);
     }
 }
@@ -273,14 +273,14 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
     let odd = room.file("odd", &[7; 1000]);
     let folder = room.0.path().to_owned();
     for (words, change) in [
-        ("say --overwrite", &(|receive: &mut Receive| receive.overwrite = false) as &dyn Fn(&mut Receive)),
-        ("and what comes has 1048577 or more", &|receive| receive.size = Some(MIB as u64 + 1)),
+        ("confirm with --overwrite", &(|receive: &mut Receive| receive.overwrite = false) as &dyn Fn(&mut Receive)),
+        ("at least 1048577 required", &|receive| receive.size = Some(MIB as u64 + 1)),
         ("a file with a multiple of 512 bytes", &|receive| receive.disks = named(&[path(&odd)])),
-        ("takes nothing", &|receive| receive.disks = named(&[path(&folder)])),
+        ("cannot be the destination", &|receive| receive.disks = named(&[path(&folder)])),
         ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),
-        ("two disks are called x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),
-        ("is not the key of the certificate", &|receive| receive.common.key = room.path("a.key")),
-        ("it is not signed", &|receive| receive.common.secret = Some(room.file("secret", b"x\n"))),
+        ("two disks have the name x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),
+        ("does not belong to the certificate", &|receive| receive.common.key = room.path("a.key")),
+        ("certificate is not signed", &|receive| receive.common.secret = Some(room.file("secret", b"x\n"))),
     ] {
         let (is_refusal, said) = begin(change);
         assert!(is_refusal && said.contains(words), "{words}: {said}");
@@ -316,7 +316,7 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
     let before = fs::read(&a).unwrap();
     let (from, onto) = (Loop::new(&a), Loop::new(&b));
     let refused = Waiting::begin(&room.receive(&[path(&b)])).map(drop).unwrap_err();
-    assert!(refused.is_refusal() && refused.to_string().contains("it is behind loop"), "{refused}");
+    assert!(refused.is_refusal() && refused.to_string().contains("it is the backing file of loop"), "{refused}");
     let (sent, received) = room.moved(room.send(&[&from.0]), &room.receive(&[&onto.0]));
     received.unwrap();
     assert_eq!(sent.unwrap(), Exit::Good);

@@ -1,8 +1,7 @@
-//! btrfs: the extents that its tree has, on this device; of several devices each one has its own parts (include/uapi/linux/btrfs_tree.h).
-//! A device that is committed is whole at any moment: the extents of the last transaction are not written again before the next one.
+//! btrfs: allocated extents on this device, from the extent tree (include/uapi/linux/btrfs_tree.h). Each device of several has its own
+//! part. A committed device is consistent at any time: extents of the last transaction are not overwritten before the next one.
 //!
-//! Where that tree cannot be read from this device alone, contradicts itself, or is not all there is (a log of what was synchronised since), its
-//! chunks are used whole.
+//! If that tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks count as used.
 
 use super::ranges::UsedRanges;
 use super::work::{MOST_NODES, Visited};
@@ -29,18 +28,18 @@ const INCOMPAT: usize = 0xbc;
 const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
-/// Bytes of chunks on this device, in its item.
+/// Bytes allocated to chunks on this device, in its device item.
 const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
 const SYSTEM_CHUNKS: usize = 0x32b;
 const SYSTEM_CHUNKS_MOST: usize = 2048;
 
-/// All but zones (0x1000), the second extent tree (0x2000) and the tree of stripes (0x4000).
+/// All features except zoned (0x1000), extent tree v2 (0x2000) and the RAID stripe tree (0x4000).
 const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
 
-/// The tree of free space and whether it is valid, verity, and block groups in a tree of their own: extents are where they were.
+/// Free space tree and its validity, verity, and block group tree. None of them moves extents.
 const KNOWN_COMPAT_RO: u64 = 0xf;
 
-/// Kinds of items, and how bytes are spread.
+/// Item types, and block group profiles.
 const ROOT_ITEM: u8 = 132;
 const EXTENT_ITEM: u8 = 168;
 const METADATA_ITEM: u8 = 169;
@@ -57,20 +56,20 @@ const POINTER: usize = 33;
 const CHUNK_HEAD: usize = 48;
 const STRIPE: usize = 32;
 
-/// Trees, and what is said of one in the tree of roots.
+/// Tree ids, and offsets in a root item.
 const ROOT_TREE: u64 = 1;
 const EXTENT_TREE: u64 = 2;
 const CHUNK_TREE: u64 = 3;
 const TREE_AT: usize = 176;
 const TREE_LEVEL: usize = 238;
 
-/// No tree is higher (BTRFS_MAX_LEVEL).
+/// Limit of tree levels (BTRFS_MAX_LEVEL).
 const MOST_LEVELS: u8 = 8;
 
-/// A chunk has 256 MiB at least, where a device is not tiny, so these are 64 TiB. They need 24 MiB of memory.
+/// Limit of chunks. A chunk has at least 256 MiB, except on tiny devices, so this is 64 TiB. It takes 24 MiB of memory.
 const MOST_CHUNKS: usize = 1 << 18;
 
-/// Copies of a chunk on one device (DUP).
+/// Limit of copies of a chunk on one device (DUP).
 const MOST_COPIES: usize = 2;
 
 pub fn used(view: &View) -> Found {
@@ -92,16 +91,16 @@ pub fn used(view: &View) -> Found {
     Found::Used(name, used)
 }
 
-/// A range of btrfs's own addresses.
+/// Range of logical addresses.
 struct Chunk {
     start: u64,
     length: u64,
     kind: u64,
-    /// On this device: where, and how long at most.
+    /// Stripes on this device: offset and maximum length.
     stripes: Vec<Range<u64>>,
 }
 
-/// All chunks, in order.
+/// Reads all chunks, in order.
 fn chunks(view: &View, superblock: &[u8], visited: &Visited) -> Option<Vec<Chunk>> {
     let (device, node) = (superblock.le64(DEVICE_ID), u64::from(superblock.le32(NODE_SIZE)));
     let is_sane = (4096..=65536).contains(&node) && superblock.le64(INCOMPAT) & !KNOWN_INCOMPAT == 0;
@@ -117,7 +116,7 @@ fn chunks(view: &View, superblock: &[u8], visited: &Visited) -> Option<Vec<Chunk
         }
         (found.len() <= MOST_CHUNKS).then_some(())
     })?;
-    // The superblock has the sum. The stripes of parity are overestimated here.
+    // The superblock contains the sum. Stripes of parity profiles are overestimated here.
     let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
     let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
     let on_device = stripes.fold(0, u64::saturating_add);
@@ -127,14 +126,14 @@ fn chunks(view: &View, superblock: &[u8], visited: &Visited) -> Option<Vec<Chunk
     in_order(found)
 }
 
-/// Chunks by their addresses. `None` if two of them overlap.
+/// Sorts chunks by address. Returns `None` if two overlap.
 fn in_order(mut found: Vec<Chunk>) -> Option<Vec<Chunk>> {
     order::by_key(&mut found, |chunk| chunk.start);
     let overlaps = |pair: &[Chunk]| pair[0].start.checked_add(pair[0].length).is_none_or(|end| end > pair[1].start);
     (!found.windows(2).any(overlaps)).then_some(found)
 }
 
-/// Returns the extents on this device. `None` if the tree of extents cannot be read from this device alone, or is not complete.
+/// Returns the extents on this device. Returns `None` if the extent tree cannot be read from this device alone or is incomplete.
 fn extents(view: &View, superblock: &[u8], chunks: &[Chunk], visited: &Visited) -> Option<UsedRanges> {
     if superblock.le64(LOG_ROOT) != 0 || superblock.le64(COMPAT_RO) & !KNOWN_COMPAT_RO != 0 {
         return None;
@@ -167,11 +166,11 @@ fn extents(view: &View, superblock: &[u8], chunks: &[Chunk], visited: &Visited) 
     })?;
     let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
     striped.flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add(stripe.clone()));
-    // The filesystem has counted too.
+    // The superblock contains the same total.
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
-/// Adds the places of an extent on this device. A striped extent is added with its whole chunk.
+/// Adds the location of an extent on this device. Striped extents are not added: their chunks count as used entirely.
 fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
     let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
     if extent.end > chunk.start.checked_add(chunk.length)? {
@@ -186,25 +185,25 @@ fn place(chunks: &[Chunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<
     Some(())
 }
 
-/// A tree, as the chunks say where its nodes lie.
+/// Tree, whose nodes are located by the chunks.
 struct Tree<'t> {
     view: &'t View<'t>,
     visited: &'t Visited<'t>,
     chunks: &'t [Chunk],
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     node: u64,
-    /// The last transaction.
+    /// Generation of the last transaction.
     newest: u64,
     owner: u64,
 }
 
-/// Sees the key and the data of an item; `None` is enough.
+/// Callback for the key and the data of an item. Returns `None` to stop.
 type Each<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
 
 impl Tree<'_> {
-    /// Key and data of all items, in their order. `None`: a node is not what the one above it says, or `each` has had enough.
+    /// Visits all items in order. Returns `None` if a node does not match its parent, or `each` stops.
     fn items(&self, root: u64, level: u8, each: Each<'_>) -> Option<()> {
-        // Of each level the nodes behind the current one: few thousand each.
+        // Per level, the stack contains the right siblings of the current node: a few thousand at most.
         let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
         while let Some((logical, level, generation)) = todo.pop() {
             let place = physical(self.chunks, logical, self.node)?;
@@ -235,7 +234,7 @@ impl Tree<'_> {
     }
 }
 
-/// Those in which the tree of all chunks lies.
+/// Parses the system chunks, which contain the chunk tree.
 fn system_chunks(superblock: &[u8], device: u64) -> Option<Vec<Chunk>> {
     let size = superblock.le32(SYSTEM_CHUNKS_SIZE) as usize;
     let mut rest = superblock.get(SYSTEM_CHUNKS..SYSTEM_CHUNKS + size).filter(|_| size <= SYSTEM_CHUNKS_MOST)?;
@@ -248,7 +247,7 @@ fn system_chunks(superblock: &[u8], device: u64) -> Option<Vec<Chunk>> {
     Some(chunks)
 }
 
-/// The chunk whose item begins here, and how long that is.
+/// Parses the chunk item at the start of `item`. Returns the chunk and the length of the item.
 fn chunk(start: u64, item: &[u8], device: u64) -> Option<(Chunk, usize)> {
     let head = item.get(..CHUNK_HEAD)?;
     let (length, kind) = (head.le64(0), head.le64(24));
@@ -257,7 +256,7 @@ fn chunk(start: u64, item: &[u8], device: u64) -> Option<(Chunk, usize)> {
     let on_a_device = match kind & STRIPED {
         RAID0 => length.div_ceil(count.max(1)),
         RAID10 => length.checked_mul(copies)?.div_ceil(count.max(1)),
-        // With parity less, and not more.
+        // Parity profiles need less than this, not more.
         _ => length,
     };
     let stripes = item.get(CHUNK_HEAD..end)?.chunks(STRIPE).filter(|stripe| stripe.le64(0) == device);
@@ -266,7 +265,7 @@ fn chunk(start: u64, item: &[u8], device: u64) -> Option<(Chunk, usize)> {
     (length > 0 && stripes.len() <= MOST_COPIES).then_some((Chunk { start, length, kind, stripes }, end))
 }
 
-/// Where it lies on this device, if it lies there in one part.
+/// Maps a logical range to this device. Returns `None` if it is not contiguous there.
 fn physical(chunks: &[Chunk], logical: u64, length: u64) -> Option<u64> {
     let end = logical.checked_add(length)?;
     let holds = |chunk: &&Chunk| {

@@ -1,4 +1,4 @@
-//! ext2, ext3 and ext4: a bitmap of blocks for each group (fs/ext4/ext4.h).
+//! ext2, ext3 and ext4: a block bitmap per group (fs/ext4/ext4.h).
 
 use super::ranges::UsedRanges;
 use super::work::{MOST_READS, Visited};
@@ -22,24 +22,24 @@ const RESERVED_TABLE_BLOCKS: usize = 0xce;
 const DESCRIPTOR_SIZE: usize = 0xfe;
 const BLOCKS_HIGH: usize = 0x150;
 
-/// File types, extents, 64 bits, protection against two mounts, flexible groups, large attributes, seed, directories, inline data,
-/// encryption, case. Others change what a bitmap means, or say that the journal was not replayed.
+/// Filetype, extents, 64bit, MMP, flex_bg, ea_inode, csum_seed, largedir, inline_data, encrypt, casefold. Other features change what a
+/// bitmap means, or mark a journal that needs replay.
 const KNOWN_INCOMPAT: u32 =
     0x2 | 0x40 | IS_64BIT | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000;
 const IS_64BIT: u32 = 0x80;
 
-/// Sparse superblocks, large files, huge files, links, inode size, quota, read-only, project, verity, orphans, and the two for sums of
-/// descriptors. Not clusters (0x200), nor shared blocks.
+/// Sparse superblocks, large files, huge files, dir_nlink, extra_isize, quota, read-only, project, verity, orphan file, and both descriptor
+/// checksums. Not bigalloc (0x200) and shared blocks.
 const KNOWN_RO_COMPAT: u32 = 0x1 | 0x2 | 0x8 | HAS_SUMS | 0x20 | 0x40 | 0x100 | 0x1000 | 0x2000 | 0x8000 | 0x1_0000;
-/// With one of these, a group may have no bitmap yet.
+/// Features with which a group may have an uninitialized bitmap.
 const HAS_SUMS: u32 = 0x10 | 0x400;
 
 const STATE_CLEAN: u16 = 1;
 
-/// In a group's descriptor: its bitmap was never written, and nothing but the filesystem's own blocks is used in it.
+/// Flag of a group descriptor: the bitmap is uninitialized, and only filesystem metadata is used in the group.
 const BITMAP_MISSING: u16 = 0x2;
 
-/// Descriptors that are read at once.
+/// Bytes of group descriptors per read.
 const TABLE_STEP_BYTES: u64 = 64 << 10;
 
 pub fn used(view: &View) -> Found {
@@ -52,14 +52,15 @@ pub fn used(view: &View) -> Found {
     }
 }
 
+/// Geometry of a filesystem.
 struct Filesystem {
     block: u64,
     blocks: u64,
     first: u64,
     per_group: u64,
-    /// Blocks of one group's inodes.
+    /// Blocks of the inode table of a group.
     inode_blocks: u64,
-    /// The superblock and the descriptors, as they stand at the beginning of a group that has copies.
+    /// Blocks of the superblock and the descriptors, at the start of a group that has copies of them.
     front_blocks: u64,
     descriptor: u64,
     groups: u64,
@@ -67,7 +68,7 @@ struct Filesystem {
 }
 
 impl Filesystem {
-    /// `None` for what is not clean or not known.
+    /// Parses a superblock. Returns `None` if the filesystem is not clean or has unsupported features.
     fn read(view: &View, superblock: &[u8]) -> Option<Filesystem> {
         let (incompat, ro_compat) = (superblock.le32(INCOMPAT), superblock.le32(RO_COMPAT));
         let is_known = incompat & !KNOWN_INCOMPAT == 0 && ro_compat & !KNOWN_RO_COMPAT == 0;
@@ -125,7 +126,7 @@ impl Filesystem {
         Some(used)
     }
 
-    /// Blocks, of which the last may be missing in part.
+    /// Adds a range of blocks.
     fn add(&self, used: &mut UsedRanges, start: u64, end: u64) {
         used.add(start.saturating_mul(self.block)..end.saturating_mul(self.block));
     }
@@ -162,7 +163,7 @@ impl Filesystem {
             set_count += range.end - range.start;
             self.add(used, start + range.start, start + range.end);
         });
-        // One of the two is wrong.
+        // The bitmap and the descriptor disagree, so the whole group counts as used.
         if count - set_count != free {
             self.add(used, start, start + count);
         }

@@ -1,23 +1,23 @@
-//! FAT12, FAT16 and FAT32: a number for each cluster, zero for those that are free.
+//! FAT12, FAT16 and FAT32: one table entry per cluster, zero for free ones.
 
 use super::ranges::UsedRanges;
 use super::{Found, Numbers, View};
 
-/// FATs that are larger are not believed.
+/// Size limit of a FAT.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-/// Read at once: entries of 12, 16 and 32 bits end where it ends.
+/// Bytes per read, at which entries of 12, 16 and 32 bits end.
 const STEP_BYTES: u64 = 3 << 16;
 
-/// Which of the two it is (fatgen103, "FAT Type Determination"). Whether it is FAT32 Linux does not ask of these: that is said by a
-/// size that is only there (`fat_fill_super` of fs/fat/inode.c), and mkfs makes a FAT32 of few clusters.
+/// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). Linux recognizes FAT32 not by this but by a zero
+/// FAT16 table size (`fat_fill_super` of fs/fat/inode.c), and mkfs can create a FAT32 with few clusters.
 const MOST_CLUSTERS_12: u64 = 4084;
 const MOST_CLUSTERS_16: u64 = 65524;
 
-/// In the boot sector: of FAT12 and FAT16, zero with FAT32.
+/// Offset in the boot sector of the table size of FAT12 and FAT16; zero for FAT32.
 const TABLE_SECTORS: usize = 22;
 
-/// Before the first cluster come two entries that are none.
+/// Number of the first cluster. The first two entries are reserved.
 const FIRST_CLUSTER: u64 = 2;
 
 pub fn used(view: &View) -> Found {
@@ -69,7 +69,7 @@ fn clusters(view: &View, boot: &[u8]) -> Option<UsedRanges> {
     while at < table_bytes {
         let step = STEP_BYTES.min(table_bytes - at);
         let entries = view.bytes(table + at, step)?;
-        // Copies that differ are not judged.
+        // If the copies differ, it is unknown which one is right.
         if (1..copies).any(|copy| view.bytes(table + copy * table_bytes + at, step).as_ref() != Some(&entries)) {
             return None;
         }
@@ -83,7 +83,7 @@ fn clusters(view: &View, boot: &[u8]) -> Option<UsedRanges> {
     Some(used)
 }
 
-/// The entry with that number, in a piece of the FAT that begins with an entry.
+/// Returns an entry, counted from the start of `entries`.
 fn entry(entries: &[u8], bits: u64, number: u64) -> u32 {
     let at = (number * bits / 8) as usize;
     match bits {

@@ -1,26 +1,26 @@
-//! What is not read here, and has a signature all the same. Beside one, nobody knows whether a filesystem is what lies there, or what lay there
-//! before: swap's signature outlives the making of an array.
+//! Signatures of unsupported contents. In addition to a filesystem's signature, such a signature makes it unknown which of the two is
+//! stale: a swap signature survives the creation of an array.
 //!
-//! Places and bytes are those of libblkid (libblkid/src/superblocks of util-linux), where nothing else is said.
+//! Offsets and bytes are those of libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
 use super::{Numbers, View};
 
 const LUKS_SECOND: &[u8] = b"SKUL\xba\xbe";
 
-/// Name, place and bytes.
+/// Name, offset and bytes.
 #[rustfmt::skip]
 const SIGNATURES: &[(&str, u64, &[u8])] = &[
     // Metadata 1.1 and 1.2, always little-endian (linux/raid/md_p.h).
     (MD, 0, &MD_MAGIC.to_le_bytes()),
     (MD, 4096, &MD_MAGIC.to_le_bytes()),
-    // In any of the first four sectors, of 512 bytes on all disks (LABEL_SCAN_SECTORS of LVM2).
+    // In any of the first four 512-byte sectors (LABEL_SCAN_SECTORS of LVM2).
     ("LVM", 0, b"LABELONE"),
     ("LVM", 512, b"LABELONE"),
     ("LVM", 1024, b"LABELONE"),
     ("LVM", 1536, b"LABELONE"),
     ("LUKS", 0, b"LUKS\xba\xbe"),
     ("LUKS", 0, LUKS_SECOND),
-    // Where the second header of LUKS2 may be.
+    // Possible offsets of the second LUKS2 header.
     ("LUKS", 0x4000, LUKS_SECOND),
     ("LUKS", 0x8000, LUKS_SECOND),
     ("LUKS", 0x1_0000, LUKS_SECOND),
@@ -30,7 +30,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("LUKS", 0x10_0000, LUKS_SECOND),
     ("LUKS", 0x20_0000, LUKS_SECOND),
     ("LUKS", 0x40_0000, LUKS_SECOND),
-    // Behind a checksum, a place and a version.
+    // After a checksum, an offset and a version.
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
     ("BlueStore", 0, b"bluestore block device"),
@@ -44,7 +44,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("exFAT", 3, b"EXFAT   "),
     ("F2FS", 1024, b"\x10\x20\xf5\xf2"),
     ("JFS", 32 << 10, b"JFS1"),
-    // A machine's disk in a partition, and a table of sectors of another size.
+    // A nested disk in a partition, and a table for another sector size.
     ("GPT", 512, b"EFI PART"),
     ("GPT", 4096, b"EFI PART"),
 ];
@@ -58,19 +58,19 @@ const FIRMWARE_RAID: &str = "firmware RAID";
 const INTEL: &[u8] = b"Intel Raid ISM Cfg Sig. ";
 const DDF: &[u8] = b"\xde\x11\xde\x11";
 
-/// Behind sizes, ids and flags in DRBD's last 4 KiB.
+/// Offset in the last 4 KiB of DRBD, after sizes, ids and flags.
 const DRBD_MAGIC: u64 = 60;
 
-/// The first of ZFS's labels ends with a ring of uberblocks, each at a multiple of 1 KiB at least (module/zfs/vdev_label.c).
+/// The first ZFS label ends with a ring of uberblocks, each aligned to at least 1 KiB (module/zfs/vdev_label.c).
 const ZFS_RING: u64 = 128 << 10;
 const ZFS_RING_BYTES: u64 = 128 << 10;
 const ZFS_SLOT: usize = 1 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// The kind of a partition that stands for all of a GPT's.
+/// Partition type of a protective MBR.
 const PROTECTIVE: u8 = 0xee;
 
-/// Its name, if there is one.
+/// Returns the name of a signature on the device, if any.
 pub fn name(view: &View) -> Option<&'static str> {
     let holds = |(_, at, magic): &&(&str, u64, &[u8])| view.holds(Some(*at), magic);
     let found = SIGNATURES.iter().find(holds).map(|(name, ..)| *name);
@@ -80,10 +80,11 @@ pub fn name(view: &View) -> Option<&'static str> {
         .or_else(|| entries(view).is_some().then_some("MBR"))
 }
 
-/// What is the same beside a GPT: a disk of an array begins as the array does.
+/// Returns the name of a signature at the end of the device. These coexist with a GPT at the start: a member with its metadata at the end
+/// begins like the array.
 pub fn at_the_end(view: &View) -> Option<&'static str> {
     let size = view.size;
-    // 0.90 is as the machine's processor has it, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
+    // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
     let old = (size & !0xffff).checked_sub(64 << 10);
     let at_end = (size & !0xfff).checked_sub(8 << 10);
     let before_end = |bytes: u64| size.checked_sub(bytes);
@@ -95,10 +96,10 @@ pub fn at_the_end(view: &View) -> Option<&'static str> {
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6b"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6c"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6d"),
-        // In the last sector but one.
+        // In the next-to-last sector.
         (FIRMWARE_RAID, before_end(2 * 512), INTEL),
         (FIRMWARE_RAID, before_end(2 * 4096), INTEL),
-        // In the last sector, and where some controllers have it.
+        // In the last sector, or at the offset that some controllers use.
         (FIRMWARE_RAID, before_end(512), DDF),
         (FIRMWARE_RAID, before_end(257 * 512), DDF),
     ]
@@ -112,13 +113,13 @@ fn has_uberblock(view: &View) -> bool {
     view.bytes(ZFS_RING, ZFS_RING_BYTES).is_some_and(|ring| ring.chunks(ZFS_SLOT).any(is_one))
 }
 
-/// Has the disk an MBR that says that a GPT follows (block/partitions/efi.c)?
+/// Returns whether the disk has a protective MBR (block/partitions/efi.c).
 pub fn is_protected(view: &View) -> bool {
     entries(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }
 
-/// What kinds of partitions are in its MBR, as the kernel judges it (block/partitions/msdos.c). Code has other bytes in some of their
-/// places. The kernel asks the same where FAT's sector is the same one: only a flag that is none of the two lets it look for FAT.
+/// Returns the partition types in the MBR, with the kernel's checks (block/partitions/msdos.c). A boot sector with code has other bytes in
+/// some of the flags. The kernel checks a sector with a FAT signature in the same way, and treats it as FAT only if a flag is invalid.
 fn entries(view: &View) -> Option<Vec<u8>> {
     let mbr = view.bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();

@@ -1,20 +1,21 @@
-//! Used ranges in bounded memory. If there are too many, small gaps between them count as used: a disk has never fewer used blocks than its
-//! filesystems say.
+//! Used ranges in bounded memory. If there are too many ranges, small gaps count as used. The result never lacks a block that the
+//! filesystem uses.
 
 use super::GAP_BYTES;
 use crate::order;
 use std::ops::Range;
 
-/// Ranges of one disk: 16 MiB of memory.
+/// Limit of ranges per disk: 16 MiB of memory.
 pub const MOST_RANGES: usize = 1 << 20;
 
-/// Ranges that grow side by side: copies of one extent, and what lies before them.
+/// Number of recent ranges that may grow: copies of one extent, and the metadata in front of them.
 const RECENT: usize = 4;
 
+/// Set of used ranges.
 #[derive(Debug, Clone)]
 pub struct UsedRanges {
     ranges: Vec<Range<u64>>,
-    /// Gaps that are smaller count as used.
+    /// Size below which a gap counts as used.
     gap: u64,
     most: usize,
 }
@@ -51,7 +52,7 @@ impl UsedRanges {
         }
     }
 
-    /// The ranges in order, and apart from each other.
+    /// Returns the ranges, sorted and disjoint.
     pub fn finish(mut self) -> Vec<Range<u64>> {
         self.merge();
         self.ranges

@@ -1,16 +1,16 @@
-//! Swap: nothing in it outlives its machine, but for a system that sleeps in it.
+//! Swap: its contents are worthless on another machine, except for a hibernated system.
 
 use super::ranges::UsedRanges;
 use super::{Found, Numbers, View};
 use std::ops::Range;
 
-/// Pages of all sizes that Linux has.
+/// Page sizes of Linux.
 const PAGES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 64 << 10];
 
-/// At the end of the first page.
+/// Length of the signature, which is at the end of the first page.
 const SIGNATURE_BYTES: u64 = 10;
 
-/// Offsets of the numbers in the header (`union swap_header` of linux/swap.h).
+/// Offsets in the header (`union swap_header` of linux/swap.h).
 const VERSION: usize = 1024;
 const LAST_PAGE: usize = 1028;
 
@@ -35,8 +35,8 @@ pub fn used(view: &View) -> Found {
     Found::Other
 }
 
-/// What lies behind the last page: the header itself lies in the first MiB, which is always used. `None` where the header, in either order
-/// of bytes, is none of such a place.
+/// Returns the space after the last page. The header lies in the first MiB, which always counts as used. Returns `None` if the header is
+/// inconsistent in either byte order.
 fn rest(view: &View, first: &[u8]) -> Option<Range<u64>> {
     let last_page = match (first.le32(VERSION), first.be32(VERSION)) {
         (1, _) => first.le32(LAST_PAGE),

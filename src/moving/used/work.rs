@@ -1,23 +1,23 @@
-//! Work that a disk may cost, whatever its filesystems claim. Counted, not timed: tests assert the counters.
+//! Limits on the work for one disk, whatever its filesystems claim. Work is counted, not timed, so that tests can assert the counters.
 
 use crate::gpt::ReadAt;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 
-/// Longest single read of a filesystem's structures.
+/// Size limit of a single read, in bytes.
 pub const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
 
-/// Number of reads of one disk. An ext4 with blocks of 4 KiB needs one for each 128 MiB.
+/// Limit of reads per disk. An ext4 with 4 KiB blocks needs one per 128 MiB.
 pub const MOST_READS: u64 = 1 << 20;
 
-/// Bytes that are read of one disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
+/// Limit of bytes read per disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
 pub const MOST_BYTES: u64 = 4 << 30;
 
-/// Nodes that are visited of the trees of one filesystem: of the extents of btrfs these are some twenty million.
+/// Limit of tree nodes visited per filesystem: about twenty million extents of btrfs.
 pub const MOST_NODES: usize = 1 << 16;
 
-/// Counters of what was read of one disk.
+/// Counters of the work for one disk.
 #[derive(Debug, Default)]
 pub struct Work {
     reads: Cell<u64>,
@@ -27,10 +27,10 @@ pub struct Work {
 }
 
 impl Work {
-    /// Reads within the bounds.
+    /// Reads within the limits.
     ///
     /// # Errors
-    /// The disk's. A bound is reached. After either, all of the disk counts as used.
+    /// Fails if the disk cannot be read or a limit is exceeded. After either, the whole disk counts as used.
     pub fn read(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.reads.set(self.reads.get() + 1);
         self.bytes.set(self.bytes.get().saturating_add(bytes.len() as u64));
@@ -38,23 +38,24 @@ impl Work {
             self.is_exceeded.set(true);
         }
         if self.is_exceeded.get() {
-            return Err(io::Error::other("its filesystems require more reads than are made"));
+            return Err(io::Error::other("the filesystems exceed the limit of reads"));
         }
         read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
     }
 
-    /// Returns whether a bound was reached or a read failed. A signature that was not found may exist then.
+    /// Returns whether a limit was exceeded or a read failed. A signature may then have been missed.
     pub fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }
 
     #[cfg(test)]
+    /// Returns the numbers of reads, bytes and visited nodes.
     pub fn counts(&self) -> [u64; 3] {
         [self.reads.get(), self.bytes.get(), self.nodes.get()]
     }
 }
 
-/// Metadata blocks of one filesystem that were visited.
+/// Set of visited metadata blocks of one filesystem.
 pub struct Visited<'w> {
     work: &'w Work,
     seen: RefCell<HashSet<u64>>,
@@ -67,7 +68,8 @@ impl<'w> Visited<'w> {
         Visited { work, seen: RefCell::default(), most }
     }
 
-    /// Records a visit of the block at that place. `None` if the block was visited before, because of a cycle or of two parents, or if there are too many blocks.
+    /// Records a visit of a block. Returns `None` if the block was visited before, because of a cycle or two parents, or if the limit is
+    /// exceeded.
     pub fn visit(&self, at: u64) -> Option<()> {
         self.work.nodes.set(self.work.nodes.get() + 1);
         let mut seen = self.seen.borrow_mut();

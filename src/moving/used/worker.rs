@@ -1,7 +1,7 @@
-//! The sandboxed process that reads filesystems, and its parent, which reads the disk for it. The process has a socket and nothing else:
-//! no descriptor of the disk, no file, no network.
+//! Sandboxed process that reads filesystems, and its parent, which reads the disk for it. The process has a socket and nothing else: no
+//! descriptor of the disk, no files, no network.
 //!
-//! Whatever ends the process before its answer is complete, all of the disk counts as used.
+//! If the process ends before its answer is complete, the whole disk counts as used.
 
 mod inside;
 mod wire;
@@ -21,13 +21,13 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use wire::{FromWorker, Order};
 
-/// A disk that takes longer is used as a whole.
+/// Timeout, after which the whole disk counts as used.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Longest name of what lies on a disk: `GPT with vfat, ext4, …`.
+/// Length limit of the description of a disk, such as `GPT with vfat, ext4, …`, in bytes.
 const NAME_BYTES: usize = 400;
 
-/// Returns the used blocks of a disk, which is only read.
+/// Returns the used blocks of a disk. Never writes to it.
 pub fn read(disk: &File, size: u64, sector: u64) -> Used {
     let started = start().map_err(|error| error.to_string());
     let read = started.and_then(|(mut worker, socket)| {
@@ -37,7 +37,7 @@ pub fn read(disk: &File, size: u64, sector: u64) -> Used {
     read.unwrap_or_else(|why| {
         let why = clean(cut(&why, NAME_BYTES));
         // An unread disk may contain a partition table.
-        Used { what: format!("all of it: its filesystems were not read: {why}"), has_table: true, ..all(size) }
+        Used { what: format!("all of it: cannot read its filesystems: {why}"), has_table: true, ..all(size) }
     })
 }
 
@@ -46,10 +46,10 @@ fn start() -> io::Result<(Powerless, UnixStream)> {
     Ok((Powerless::start(Job::UsedBlocks, OwnedFd::from(there))?, here))
 }
 
-/// Sends the order and answers reads until the worker has sent its last range.
+/// Sends the request and serves reads until the worker has sent its last range.
 ///
 /// # Errors
-/// The worker ended early, was too slow, or violated the protocol.
+/// Fails if the worker ends early, exceeds the timeout, or violates the protocol.
 fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Result<Used> {
     let (mut reads, mut bytes, mut found) = (0, 0, Vec::new());
     let mut piece = Vec::new();
@@ -60,7 +60,7 @@ fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Re
             FromWorker::Read { at, length } => {
                 (reads, bytes) = (reads + 1, bytes + u64::from(length));
                 let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
-                // It keeps to the same bounds as long as it is what it was.
+                // A well-behaved worker observes the same limits.
                 if reads > MOST_READS + MOST_BYTES / u64::from(wire::MOST_READ) || bytes > MOST_BYTES || !is_within {
                     return Err(nonsense());
                 }
@@ -85,7 +85,7 @@ fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Re
                 }
             }
             FromWorker::Done { has_table, what } => {
-                // Nothing more comes, and both ends of a disk are always used.
+                // Nothing follows. Both ends of a disk always count as used.
                 socket.shutdown(std::net::Shutdown::Both)?;
                 let what = clean(cut(&what, NAME_BYTES));
                 return Ok(Used { ranges: rounded(found, order.size), what, has_table });
@@ -95,10 +95,10 @@ fn ask(socket: &UnixStream, disk: &File, order: Order, until: Instant) -> io::Re
 }
 
 fn nonsense() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the process that reads them violates its protocol")
+    io::Error::new(ErrorKind::InvalidData, "protocol error of the worker process")
 }
 
-/// A socket that fails once the time is over.
+/// Socket whose operations fail after a deadline.
 struct InTime<'s> {
     socket: &'s UnixStream,
     until: Instant,
@@ -115,13 +115,13 @@ impl InTime<'_> {
 }
 
 fn late() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("that takes more than {} minutes", PATIENCE.as_secs() / 60))
+    io::Error::new(ErrorKind::TimedOut, format!("timed out after {} minutes", PATIENCE.as_secs() / 60))
 }
 
 fn in_time<T>(done: io::Result<T>) -> io::Result<T> {
     done.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
-        // It ended while something for it was on its way.
+        // The worker ended before it received a message.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
         _ => error,
     })

@@ -1,5 +1,5 @@
-//! XFS: each allocation group has a tree of what is free in it, sorted by place (fs/xfs/libxfs/xfs_format.h). It is what it says it is
-//! only if nothing in the log waits to be replayed.
+//! XFS: free space from the by-block B-tree of each allocation group (fs/xfs/libxfs/xfs_format.h), which is up to date only if the log
+//! needs no replay.
 
 mod log;
 
@@ -8,7 +8,7 @@ use super::work::{MOST_NODES, Visited};
 use super::{Found, Numbers, View};
 use std::ops::Range;
 
-/// Offsets in the superblock. All numbers are big-endian.
+/// Offsets in the superblock. All integers are big-endian.
 const BLOCK_SIZE: usize = 4;
 const BLOCKS: usize = 8;
 const LOG_START: usize = 48;
@@ -22,29 +22,29 @@ const IN_PROGRESS: usize = 126;
 const RO_COMPAT: usize = 212;
 const INCOMPAT: usize = 216;
 
-/// File types, sparse inodes, a second UUID, large times, large counts of extents, exchanged ranges, parents. Not: needs repair.
+/// Ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range, parent pointers. Not needs-repair.
 const KNOWN_INCOMPAT: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
-/// The trees of free inodes and of owners, shared blocks, counts of the trees of inodes. The tree of what is free is the same with them.
+/// Free inode B-tree, reverse mapping, reflink, inode B-tree counts. None of them changes the free-space B-tree.
 const KNOWN_RO_COMPAT: u32 = 0xf;
 
-/// Offsets in the header of a group's free space.
+/// Offsets in the AGF header.
 const GROUP_LENGTH: usize = 12;
 const ROOT: usize = 16;
 const LEVELS: usize = 28;
 const FREE: usize = 52;
 
-/// No sibling.
+/// Null sibling pointer.
 const NONE: u32 = u32::MAX;
 
-/// Offsets in a block of the tree.
+/// Offsets in a B-tree block.
 const LEFT: usize = 8;
 const RIGHT: usize = 12;
 
-/// No tree is higher (XFS_BTREE_MAXLEVELS).
+/// Limit of tree levels (XFS_BTREE_MAXLEVELS).
 const MOST_LEVELS: u32 = 9;
 
-/// No group has fewer blocks (XFS_MIN_AG_BLOCKS).
+/// Minimum number of blocks per group (XFS_MIN_AG_BLOCKS).
 const FEWEST_GROUP_BLOCKS: u64 = 64;
 
 pub fn used(view: &View) -> Found {
@@ -61,12 +61,12 @@ struct Filesystem {
     sector: u64,
     groups: u64,
     group_blocks: u64,
-    /// Version 5 has longer heads in its blocks.
+    /// Whether the filesystem has version 5, whose block headers are longer.
     is_5: bool,
 }
 
 impl Filesystem {
-    /// `None` for what is not clean or not known.
+    /// Parses a superblock. Returns `None` if the filesystem is not clean or has unsupported features.
     fn read(view: &View, superblock: &[u8]) -> Option<Filesystem> {
         let version = superblock.be16(VERSION) & 0xf;
         let filesystem = Filesystem {
@@ -92,7 +92,7 @@ impl Filesystem {
             return None;
         }
         let (start, bits) = (superblock.be64(LOG_START), u32::from(superblock[GROUP_LOG]));
-        // Elsewhere, where nobody looks.
+        // An external log, or a malformed superblock.
         if start == 0 || bits >= 32 {
             return None;
         }
@@ -118,7 +118,7 @@ impl Filesystem {
         Some(used)
     }
 
-    /// Calls `each` with what is free in the group that begins at that block, in order. `None` if its tree contradicts itself.
+    /// Calls `each` with the free ranges of a group, in order. Returns `None` if its B-tree is inconsistent.
     fn each_free(
         &self,
         view: &View,
@@ -143,7 +143,7 @@ impl Filesystem {
         let mut number = head.be32(ROOT);
         let mut block = read(number, level)?;
         while level > 0 {
-            // Behind as many keys as there is room for.
+            // Pointers follow the space reserved for keys.
             let room = (self.block as usize - records) / 12;
             level -= 1;
             number = block.be32(records + room * 8);
@@ -169,7 +169,7 @@ impl Filesystem {
                 break;
             }
             left = std::mem::replace(&mut number, right);
-            // Records rise, each block is visited once, and only a root may be empty.
+            // Records ascend, each block is visited once, and only a root may be empty.
             block = read(right, 0).filter(|_| count > 0)?;
         }
         (sum == u64::from(head.be32(FREE))).then_some(())

@@ -150,10 +150,11 @@ fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
 #[test]
 fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
     let layout = encrypted(&["noatime"]);
-    let refusal = planned(&layout, &locked(&layout, Some("no key: server was given")), Mode::Reinstall).unwrap_err();
+    let refusal =
+        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), Mode::Reinstall).unwrap_err();
     let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
     assert!(
-        said.len() == 1 && said[0].contains("no key: server was given") && said[0].contains("add nofail"),
+        said.len() == 1 && said[0].contains("no key was provided for key: server") && said[0].contains("add nofail"),
         "{said:?}"
     );
 }

@@ -61,7 +61,7 @@ fn what_nobody_has_tried_is_told() {
     ];
     inventory.failed.extend(told.clone());
     note_untried(&mut inventory);
-    let untried = failed(Tried::Container("/dev/sda".into()), "nobody has tried a key");
+    let untried = failed(Tried::Container("/dev/sda".into()), "no key was tried");
     assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
 
@@ -150,7 +150,9 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
     let before = fingerprints(disks.all());
     assert_eq!(look(KEY).failed, []);
     assert_eq!(look(KEY).failed, []);
-    for (key, why) in [("another key", "No key available with this passphrase"), ("", "no key: server was given")] {
+    for (key, why) in
+        [("another key", "No key available with this passphrase"), ("", "no key was provided for key: server")]
+    {
         let failed = look(key).failed;
         let tried: Vec<&Tried> = failed.iter().map(|failed| &failed.tried).collect();
         assert_eq!(tried, [&Tried::Container("/dev/vda".into()), &Tried::Container("/dev/vdb".into())]);

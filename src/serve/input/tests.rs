@@ -67,7 +67,7 @@ fn traits_are_requested_of_a_machine_that_has_them() {
     let requested = good.allocation.unwrap().requested_traits;
     assert_eq!(requested.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ["CUSTOM_B", "CUSTOM_A"]);
     for (traits, requested, says) in [
-        ("CUSTOM_a", "", "2:10: \"CUSTOM_a\" is no trait"),
+        ("CUSTOM_a", "", "2:10: \"CUSTOM_a\" is not a trait"),
         (
             "CUSTOM_RAID",
             "CUSTOM_RAIO",

@@ -89,7 +89,7 @@ async fn an_edit_of_a_person_is_named_and_never_written_over() {
     }
     let uuid = shown().await.json()["uuid"].clone();
     server.write("deploy-templates/a.yaml", &good.replace("deploy", "network"));
-    server.heard("a.yaml:2:10: steps[0].interface: this is one of vendor, power").await;
+    server.heard("a.yaml:2:10: steps[0].interface: must be one of vendor, power").await;
     assert_eq!(shown().await.json()["uuid"], uuid, "its last good version stays in force");
     let patch = json!([{"op": "replace", "path": "/extra", "value": {"a": 1}}]);
     let answer = server.template("PATCH", &format!("{AT}/CUSTOM_A"), &patch).await;
@@ -148,17 +148,17 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: bios, step: factory_reset, args: {}, priority: 5}\n",
-            "one.yaml:11:42: the template CUSTOM_B (deploy-templates/b.yaml:3:3): there is no step bios.factory_reset",
+            "one.yaml:11:42: the template CUSTOM_B (deploy-templates/b.yaml:3:3): unknown step bios.factory_reset",
         ),
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- interface: deploy\n  step: apply_layout\n  args: {erase: secure, wipe: 1}\n  priority: 90\n",
-            "(deploy-templates/b.yaml:5:25): deploy.apply_layout has no argument wipe; it takes erase",
+            "(deploy-templates/b.yaml:5:25): deploy.apply_layout: unknown argument wipe; supported are erase",
         ),
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: deploy, step: burn_image, args: {}, priority: 79}\n",
-            "deploy.burn_image is a core step: its priority is 80, and 0 disables it; found 79",
+            "deploy.burn_image is a core step: its priority must be 80, or 0 to disable it; found 79",
         ),
         (
             "b.yaml",
@@ -168,7 +168,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: raid, step: create_configuration, args: {logical_disks: [{size_gb: 1, raid_level: 1}]}, priority: 1}\n",
-            "(deploy-templates/b.yaml:3:85): logical_disks[0].raid_level: this is one of 0, 1, 5, 6, 1+0, as a text",
+            "(deploy-templates/b.yaml:3:85): logical_disks[0].raid_level: must be one of 0, 1, 5, 6, 1+0, as a string",
         ),
         (
             "b.yaml",

@@ -40,7 +40,10 @@ fn the_partition_that_the_image_has_for_a_seed_is_found() {
     assert_eq!(brought(&"/dev/sda".into(), &wanted, &table).unwrap(), "uuid-vfat");
     table.partitions[2].signatures.clear();
     let error = brought(&"/dev/sda".into(), &wanted, &table).unwrap_err().to_string();
-    assert!(error.starts_with("cloud-init's seed is to be on /dev/sda3, but vfat \"CIDATA\" was expected"), "{error}");
+    assert!(
+        error.starts_with("cloud-init's seed cannot be mounted from /dev/sda3: expected vfat \"CIDATA\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -52,16 +55,16 @@ fn what_the_image_brings_is_what_the_layout_says() {
     ] {
         assert_eq!(brought(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap(), uuid);
     }
-    let there = r#"there are /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
+    let there = r#"it has /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
     for (number, format, label, says) in [
         (5, Format::Ext4, None, there),
         (
             2,
             Format::Xfs,
             None,
-            r#"/ is to be on /dev/sda2, but xfs was expected, and the image has /dev/sda2 ext4 "root""#,
+            r#"/ cannot be mounted from /dev/sda2: expected xfs, but the image has /dev/sda2 ext4 "root""#,
         ),
-        (2, Format::Ext4, Some("os"), r#"ext4 "os" was expected, and the image has /dev/sda2 ext4 "root""#),
+        (2, Format::Ext4, Some("os"), r#"expected ext4 "os", but the image has /dev/sda2 ext4 "root""#),
         (3, Format::Ext4, None, "the image has /dev/sda3 without a filesystem"),
         (4, Format::Ext4, None, "the image has /dev/sda4 ext4 and swap"),
     ] {

@@ -68,7 +68,7 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
             Ok(_) => assert!(stands, "{newest:?}"),
             Err(failure) => {
                 assert!(!stands && failure.leaves.half_made(), "{newest:?}: {failure:?}");
-                assert!(failure.error.to_string().contains("is not to boot"), "{failure:?}");
+                assert!(failure.error.to_string().contains("must not be booted"), "{failure:?}");
             }
         }
     }
@@ -99,7 +99,7 @@ fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
             Ok(()) => assert!(stands_still),
             Err(error) => {
                 assert!(!stands_still && !error.is_denial(), "it is tried again: {error}");
-                assert!(error.to_string().contains("has booted again"), "{error}");
+                assert!(error.to_string().contains("has rebooted since"), "{error}");
             }
         }
     }
@@ -144,11 +144,14 @@ fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     session.of_run(&find(&["/bin/sh", "cat"])).unwrap();
     let error = session.of_run(&find(&["cat", "no-such-program", "/no/such/shell"])).unwrap_err();
     assert!(error.is_refusal());
-    let needs = "create of raw needs what this ramdisk does not have: no-such-program, /no/such/shell";
+    let needs = "create of raw requires programs that are not in this ramdisk: no-such-program, /no/such/shell";
     assert!(error.to_string().ends_with(needs), "{error}");
     // Nobody has signed what it makes.
     let key = include_str!("../../../testdata/trust/one.pub").parse().unwrap();
     session.trust.keys = image::Keys(vec![key]);
     let error = session.of_run(&find(&[])).unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("nobody signs what create of raw makes"), "{error}");
+    assert!(
+        error.is_refusal() && error.to_string().contains("the output of the create program of raw cannot be signed"),
+        "{error}"
+    );
 }

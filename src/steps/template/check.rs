@@ -1,11 +1,11 @@
-//! What a template may be: the fields that Ironic takes, and what it takes in them.
+//! Validation of a template's fields, with the restrictions of Ironic.
 
 use crate::problem::Problem;
 use crate::steps::trait_form;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Fields of a file, which nobody can send.
+/// Fields of a file that a client cannot set.
 pub(super) const CREATED: &str = "created_at";
 pub(super) const UPDATED: &str = "updated_at";
 
@@ -14,10 +14,10 @@ const OF_A_STEP: [&str; 4] = ["interface", "step", "args", "priority"];
 const INTERFACES: [&str; 7] = ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"];
 const LONGEST_DESCRIPTION: usize = 255;
 
-/// All that is wrong with a template. `more` are fields that it may have too.
+/// Returns all problems of a template. `more` are additional allowed fields.
 pub fn check(document: &Value, more: &[&str]) -> Vec<Problem> {
     let Some(fields) = document.as_object() else {
-        return vec![Problem::new("", format!("a template is an object, found {}", kind(document)))];
+        return vec![Problem::new("", format!("a template must be an object, found {}", kind(document)))];
     };
     let mut found = Found::default();
     let known: Vec<&str> = FIELDS.iter().chain(more).copied().collect();
@@ -29,7 +29,7 @@ pub fn check(document: &Value, more: &[&str]) -> Vec<Problem> {
             ("steps", Value::Array(steps)) => found.steps(steps),
             ("uuid", Value::String(text)) if !is_uuid(text) => found.say(name, format!("{text:?} is not a UUID")),
             ("description", Value::String(text)) if text.chars().count() > LONGEST_DESCRIPTION => {
-                found.say(name, format!("a description has {LONGEST_DESCRIPTION} characters at most"));
+                found.say(name, format!("a description can have at most {LONGEST_DESCRIPTION} characters"));
             }
             ("uuid" | "description" | CREATED | UPDATED, Value::String(_) | Value::Null)
             | ("extra", Value::Object(_) | Value::Null) => {}
@@ -55,12 +55,12 @@ impl Found {
     }
 
     fn kind(&mut self, place: &str, wanted: &str, found: &Value) {
-        self.say(place, format!("this is {wanted}, found {}", kind(found)));
+        self.say(place, format!("must be {wanted}, found {}", kind(found)));
     }
 
     fn unknown(&mut self, place: &str, fields: &Map<String, Value>, known: &[&str]) {
         for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-            self.say(&within(place, name), format!("there is no field {name:?}; there is {}", known.join(", ")));
+            self.say(&within(place, name), format!("unknown field {name:?}; supported are {}", known.join(", ")));
         }
     }
 
@@ -72,7 +72,7 @@ impl Found {
 
     fn steps(&mut self, steps: &[Value]) {
         if steps.is_empty() {
-            self.say("steps", "a template has at least one step");
+            self.say("steps", "a template must have at least one step");
         }
         let mut seen = BTreeSet::new();
         for (index, step) in steps.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Found {
             if let (Some(interface), Some(step)) = (text("interface"), text("step"))
                 && !seen.insert((interface, step))
             {
-                self.say(&place, format!("the template has {interface}.{step} already: each step is in it once"));
+                self.say(&place, format!("duplicate step {interface}.{step}: a template can list each step only once"));
             }
         }
     }
@@ -99,14 +99,16 @@ impl Found {
             match (name.as_str(), value) {
                 ("interface", Value::String(text)) if INTERFACES.contains(&text.as_str()) => {}
                 ("interface", other) => {
-                    self.say(&at, format!("this is one of {}, found {other}", INTERFACES.join(", ")))
+                    self.say(&at, format!("must be one of {}, found {other}", INTERFACES.join(", ")))
                 }
-                ("step", Value::String(text)) if text.is_empty() => self.say(&at, "the name of a step is not empty"),
+                ("step", Value::String(text)) if text.is_empty() => {
+                    self.say(&at, "the name of a step must not be empty")
+                }
                 ("step", Value::String(_)) | ("args", Value::Object(_)) => {}
                 ("step", other) => self.kind(&at, "a text", other),
                 ("args", other) => self.kind(&at, "an object", other),
                 ("priority", value) if priority(value).is_none() => {
-                    self.say(&at, format!("this is a whole number from 0 on, found {value}"));
+                    self.say(&at, format!("must be a nonnegative whole number, found {value}"));
                 }
                 _ => {}
             }
@@ -114,7 +116,7 @@ impl Found {
     }
 }
 
-/// A number as JSON Schema has them, where 1.0 is whole, or a text of digits. A larger one than anybody compares is the largest.
+/// Parses a priority: a number as in JSON Schema, where 1.0 is an integer, or a string of digits. Larger numbers are clamped.
 pub fn priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -129,13 +131,13 @@ pub fn priority(value: &Value) -> Option<u32> {
     }
 }
 
-/// Hyphens may be where they like, or nowhere.
+/// Returns whether the text has the 32 hexadecimal digits of a UUID. Hyphens may be anywhere.
 pub fn is_uuid(text: &str) -> bool {
     let digits = text.bytes().filter(|byte| *byte != b'-');
     digits.clone().count() == 32 && digits.clone().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Takes out what a step does not have, as Ironic does with a template that is changed.
+/// Removes unknown fields of a step, as Ironic does when a template is changed.
 pub fn prune_step(step: &mut Value) {
     if let Some(fields) = step.as_object_mut() {
         fields.retain(|name, _| OF_A_STEP.contains(&name.as_str()));

@@ -1,4 +1,4 @@
-//! Version 1 of the API, judged by a gRPC server that is not ours: PyPI's grpcio, with messages that protobuf's own library reads.
+//! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the library of protobuf.
 
 mod remembered;
 
@@ -24,12 +24,12 @@ const QUICK: Pace = Pace {
     silence: Duration::from_secs(30),
 };
 
-/// Pixie, REST and gRPC, one process.
+/// Process that serves as pixie, REST and gRPC server.
 struct First {
     rack: Rack,
     folder: TempDir,
     ports: [u16; 2],
-    /// What a machine remembers from one boot to the next.
+    /// State that a machine preserves between boots.
     memory: TempDir,
 }
 
@@ -49,7 +49,7 @@ impl First {
         Rack::run("first.py", &arguments, http)
     }
 
-    /// The server dies, and is there again after a while. What it knew comes with it, as from a database.
+    /// Kills the server and restarts it later with the same allocation, as from a database.
     fn restart(&mut self, after: Duration) {
         let knows = self.rack.log()["allocation"].clone();
         self.come_back(after, &knows);
@@ -68,7 +68,7 @@ impl First {
         config::fetch(&format!("{}/certs", self.rack.url), MACHINE, crate::control::retry::ONCE).unwrap()
     }
 
-    /// A machine that boots, as [`MetalControl::new`] makes it, but with less patience.
+    /// Boots a machine like [`MetalControl::new`], but with shorter timeouts.
     fn boots(&self) -> (Arc<MetalControl>, Reporter) {
         self.boots_with(QUICK)
     }
@@ -94,7 +94,7 @@ impl First {
     }
 }
 
-/// A CA with its server and its clients, one of which is of another time; and another CA.
+/// Creates a CA with a server and clients, one of them expired, and another CA.
 fn certificates(folder: &Path) {
     let write =
         |name: &str, kind: &str, text: String| std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();
@@ -125,7 +125,7 @@ fn pem(what: &str, der: &[u8]) -> String {
     format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
 }
 
-/// As metal-api hands it out, with this layout of mini-lab.
+/// Returns an allocation as metal-api sends it, with this layout of mini-lab.
 fn allocation(id: &str, layout: &str) -> Value {
     let text = std::fs::read_to_string(format!("testdata/metal/mini-lab-{layout}.json")).unwrap();
     let layout = super::super::v2::layout::whole(serde_json::from_str(&text).unwrap());
@@ -146,7 +146,7 @@ fn reinstall() -> Value {
     allocation
 }
 
-/// An allocation that metal-hammer has installed and reported: metal-api sets `boot_info`, and leaves `succeeded` as it is.
+/// Returns an allocation that metal-hammer has installed and reported: metal-api sets `boot_info` and does not change `succeeded`.
 fn installed() -> Value {
     let mut allocation = allocation(ONE, "default");
     allocation["boot_info"] = json!({
@@ -160,7 +160,7 @@ fn failed(outcome: fn(Failed) -> Outcome) -> Ended {
     Ended { outcome: outcome(Failed::default()), allocation: ONE.into(), ..ended() }
 }
 
-/// From the password to the report, for each of mini-lab's layouts. The allocation comes late.
+/// Installs each of mini-lab's layouts, from the password to the report. The allocation arrives late.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installations() {
@@ -217,7 +217,7 @@ fn judge_first_installations() {
     }
 }
 
-/// Certificates and keys that are not taken: which of them is said, and pixie is asked for new ones.
+/// Reports which certificate or key was rejected, and fetches new ones from pixie.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_certificates() {
@@ -228,7 +228,7 @@ fn judge_first_certificates() {
     first.rack.steer("show", &json!({"certificate": "stranger"}));
     let error = register(&control).unwrap_err();
     println!("{error}");
-    assert!(error.contains("has a certificate of an authority that pixie's configuration does not name"), "{error}");
+    assert!(error.contains("has a certificate of an authority that is not in pixie's configuration"), "{error}");
     first.rack.steer("show", &json!({"certificate": "server"}));
     register(&control).unwrap();
     for (client, words) in [("stranger", "certificate"), ("expired", "certificate")] {
@@ -247,13 +247,13 @@ fn judge_first_certificates() {
     let (control, _) = first.boots();
     let error = control.pool().unwrap().allocated(true).unwrap_err().to_string();
     println!("{error}");
-    assert!(error.contains("401") && error.contains("does not take the hmac of pixie's configuration"), "{error}");
+    assert!(error.contains("401") && error.contains("rejects the hmac of pixie's configuration"), "{error}");
     first.rack.steer("set", &json!({"hmac": "view-key"}));
     assert!(!control.pool().unwrap().allocated(true).unwrap());
     first.calls();
 }
 
-/// One leaf alone; a stream that ends with an error, or is cut; a report that is refused.
+/// Handles a single leaf, a stream that ends with an error or is cut, and a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_what_goes_wrong() {
@@ -330,7 +330,7 @@ fn judge_first_server_that_dies() {
     assert!(!first.rack.log()["report"].is_null());
 }
 
-/// The flag, the attempts that the machine counts, what calls it off, and what ends it.
+/// Handles reinstalls: the flag, the attempts counted by the machine, cancellation, and completion.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_reinstalls() {
@@ -379,7 +379,7 @@ fn judge_first_reinstalls() {
     assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
     first.rack.steer("allocate", &reinstall());
     assert_eq!(boots().2.attempt, 1, "what is over is forgotten");
-    // What was to be kept has changed: there is no other attempt.
+    // Preserved contents have changed, so no other attempt follows.
     let (control, ..) = boots();
     begin(&control).unwrap();
     let changed = Failed { stage: "storage.prove_kept".into(), ..Failed::default() };

@@ -1,7 +1,7 @@
-//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), as far as a machine needs it: one question with
-//! one answer, and a stream that is listened to. The client shows a certificate.
+//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
+//! server stream, with a client certificate.
 //!
-//! Each call has a connection of its own: there are few, and none has to be found dead.
+//! Each call has its own connection. Calls are few, and no dead connection must be detected.
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::http::is_certificate;
@@ -21,20 +21,20 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Until there is a connection that is encrypted.
+/// Timeout of the TLS connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The server's messages have some hundred bytes.
+/// Size limit of a message. The server's have some hundred bytes.
 const MESSAGE_BYTES: u32 = 1 << 20;
 const HEADER_BYTES: u32 = 64 << 10;
 
-/// Of what a server says in an error.
+/// Length limit of a server's error message, in characters.
 const WORDS: usize = 500;
 
-/// Of a message: five bytes, of which the first says that the message is compressed.
+/// Length of a message's prefix, whose first byte is the compression flag.
 const PREFIX: usize = 5;
 
-/// Where a server is, and who it must be.
+/// Address and TLS configuration of a server.
 pub struct Grpc {
     tls: Arc<ClientConfig>,
     /// Host and port.
@@ -42,14 +42,14 @@ pub struct Grpc {
     name: ServerName<'static>,
 }
 
-/// Why there is no answer.
+/// Reason why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The server's certificate is not trusted here, or ours not there: new ones may be.
+    /// The certificate of either end is not trusted by the other. New ones may be.
     Certificate(Error),
     /// The server does not have this method.
     Unknown(Error),
-    /// Another try may go better. The server's errors do not say which of them do.
+    /// A retry may succeed. The server's error codes do not distinguish this.
     Passing(Error),
 }
 
@@ -61,35 +61,35 @@ impl Failure {
     }
 }
 
-/// What a stream has brought.
+/// Event of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Message(Vec<u8>),
-    /// It has ended well.
+    /// Regular end.
     End,
-    /// It is open, and nothing came in that time.
+    /// Timeout; the stream is still open.
     Silence,
 }
 
-/// A call that was made.
+/// Call in progress.
 pub struct Call {
     runtime: Runtime,
     method: String,
     address: String,
-    /// Until its header has come.
+    /// Response, until its header has been received.
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
-    /// What has come of a message that is not whole.
+    /// Incomplete message.
     rest: Vec<u8>,
-    /// As long as it lives, so does the connection.
+    /// Keeps the connection open.
     _connection: SendRequest<Bytes>,
 }
 
 impl Grpc {
-    /// `ca`, `cert` and `key` are PEM.
+    /// Creates a client. `ca`, `cert` and `key` are PEM.
     ///
     /// # Errors
-    /// One of them is none, or does not go with the others.
+    /// Fails if one of them is malformed or they do not match.
     pub fn new(address: &str, ca: &str, cert: &str, key: &str) -> Result<Grpc> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -98,10 +98,10 @@ impl Grpc {
         Ok(Grpc { tls: Arc::new(tls(ca, cert, key)?), address: address.to_owned(), name })
     }
 
-    /// Asks, and returns the answer.
+    /// Makes a unary call.
     ///
     /// # Errors
-    /// The server is away, or refuses.
+    /// Fails if the server is unreachable or returns an error.
     pub fn ask(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Vec<u8>, Failure> {
         let mut call = self.call(method, question, patience)?;
         let mut answer = Vec::new();
@@ -117,10 +117,10 @@ impl Grpc {
         }
     }
 
-    /// Asks, and leaves it to the caller to listen to what comes.
+    /// Starts a call, whose messages the caller then reads.
     ///
     /// # Errors
-    /// The server is away.
+    /// Fails if the server is unreachable.
     pub fn call(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Call, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.lost(method, &error))?;
@@ -155,13 +155,12 @@ impl Grpc {
 
     async fn connect(&self, method: &str) -> Result<SendRequest<Bytes>, Failure> {
         let stream = TcpStream::connect(&self.address).await.map_err(|error| self.lost(method, &error))?;
-        // Messages are small and whole.
+        // Messages are small and written at once.
         let _ = stream.set_nodelay(true);
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_certificate(&error) {
             true => {
-                let who =
-                    "has a certificate of an authority that pixie's configuration does not name, or for another host";
+                let who = "has a certificate of an authority that is not in pixie's configuration, or for another host";
                 self.certificate(method, who, error)
             }
             false => self.cut(method, &error),
@@ -170,7 +169,7 @@ impl Grpc {
         builder.max_header_list_size(HEADER_BYTES).enable_push(false);
         let shaken = builder.handshake(stream).await.map_err(|error| self.cut(method, &error))?;
         let (connection, driver) = shaken;
-        // It answers the server's pings too. How it ends the stream tells.
+        // The driver also answers the server's pings. Errors are reported by the streams.
         tokio::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(|error| self.cut(method, &error))
     }
@@ -189,11 +188,11 @@ impl Grpc {
     }
 }
 
-/// With TLS 1.3 a server looks at the client's certificate when the client takes the connection for made: a connection that ends before
-/// its first answer may be one whose certificate was refused.
+/// Classifies a broken connection. With TLS 1.3, a server verifies the client's certificate only after the client considers the handshake
+/// complete. So a connection that ends before the first response may mean a rejected certificate.
 fn cut(method: &str, address: &str, error: &(dyn StdError + 'static)) -> Failure {
     let message = format!(
-        "{method}: {address} has ended the connection before it answered, perhaps for this machine's certificate: {error}"
+        "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"
     );
     Failure::Certificate(Error::new(Phase::Control, message))
 }
@@ -203,7 +202,7 @@ fn tls(ca: &str, cert: &str, key: &str) -> Result<ClientConfig> {
     let certificates = |name: &str, pem: &str| -> Result<Vec<CertificateDer<'static>>> {
         let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
         let all = all.context(Phase::Control, || what(name))?;
-        let none = || Error::new(Phase::Control, what(name) + " has no certificate in it");
+        let none = || Error::new(Phase::Control, what(name) + " contains no certificate");
         Some(all).filter(|all| !all.is_empty()).ok_or_else(none)
     };
     let mut roots = RootCertStore::empty();
@@ -226,17 +225,17 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 impl Call {
-    /// What comes next.
+    /// Reads the next event.
     ///
     /// # Errors
-    /// The stream was cut, or ended with an error.
+    /// Fails if the stream was cut or ended with an error.
     pub fn next(&mut self, patience: Duration) -> Result<Next, Failure> {
         match run(&self.runtime, patience, Self::come(&mut self.response, &mut self.body, &mut self.rest)) {
             None => Ok(Next::Silence),
             Some(Ok(Came::Message(message))) => Ok(Next::Message(message)),
             Some(Ok(Came::Status(headers))) => self.status(&headers).map(|()| Next::End),
             Some(Ok(Came::Http(status))) => {
-                let passing = Error::new(Phase::Control, self.said(&format!("answered {status}, which is no gRPC")));
+                let passing = Error::new(Phase::Control, self.said(&format!("answered {status}, which is not gRPC")));
                 Err(Failure::Passing(passing))
             }
             Some(Ok(Came::Garbled(why))) => Err(Failure::Passing(Error::new(Phase::Control, self.said(why)))),
@@ -244,7 +243,7 @@ impl Call {
                 Err(cut(&self.method, &self.address, &error))
             }
             Some(Err(error)) => {
-                let message = self.said("has ended the stream");
+                let message = self.said("closed the stream");
                 Err(Failure::Passing(Error::with_source(Phase::Control, message, error)))
             }
         }
@@ -261,13 +260,13 @@ impl Call {
             if head.status != StatusCode::OK {
                 return Ok(Came::Http(head.status));
             }
-            // An error without a body has its status there.
+            // An error without a body has its status in the header.
             if head.headers.contains_key("grpc-status") {
                 return Ok(Came::Status(head.headers));
             }
             *body = Some(stream);
         }
-        let Some(body) = body else { return Ok(Came::Garbled("has answered already")) };
+        let Some(body) = body else { return Ok(Came::Garbled("has already ended the stream")) };
         loop {
             match message(rest) {
                 Ok(Some(message)) => return Ok(Came::Message(message)),
@@ -281,7 +280,7 @@ impl Call {
                     rest.extend_from_slice(&bytes);
                 }
                 None if !rest.is_empty() => {
-                    return Ok(Came::Garbled("has ended the stream in the middle of a message"));
+                    return Ok(Came::Garbled("closed the stream in the middle of a message"));
                 }
                 None => return Ok(Came::Status(body.trailers().await?.unwrap_or_default())),
             }
@@ -293,7 +292,7 @@ impl Call {
         let message = text("grpc-message").unwrap_or_default();
         match text("grpc-status").as_deref() {
             Some("0") => Ok(()),
-            // Of all numbers the server means these two.
+            // The server uses only these two codes deliberately.
             Some("12") => Err(Failure::Unknown(Error::new(Phase::Control, self.said("does not have this method")))),
             Some("14") => {
                 Err(Failure::Passing(Error::new(Phase::Control, self.said(&format!("is not available: {message}")))))
@@ -302,9 +301,7 @@ impl Call {
                 let said = self.said(&format!("answered: {message} (gRPC status {status})"));
                 Err(Failure::Passing(Error::new(Phase::Control, said)))
             }
-            None => {
-                Err(Failure::Passing(Error::new(Phase::Control, self.said("has ended the stream without a status"))))
-            }
+            None => Err(Failure::Passing(Error::new(Phase::Control, self.said("closed the stream without a status")))),
         }
     }
 
@@ -316,30 +313,30 @@ impl Call {
 enum Came {
     Message(Vec<u8>),
     Status(HeaderMap),
-    /// Not of a gRPC server.
+    /// Response that is not gRPC.
     Http(StatusCode),
     Garbled(&'static str),
 }
 
-/// None when the patience is over. What was under way goes on with the next call.
+/// Runs a future with a timeout. Returns `None` on timeout; the next call continues.
 fn run<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }
 
-/// Takes a message from what has come; none when it is not whole yet.
+/// Removes a complete message from the buffer. Returns `None` if it is incomplete.
 fn message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
     let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let [compressed, length @ ..] = *prefix;
     let length = u32::from_be_bytes(length);
     if compressed != 0 || length > MESSAGE_BYTES {
-        return Err("has sent a message that was not asked for");
+        return Err("sent a compressed or too long message");
     }
     let Some(message) = after.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
     rest.drain(..PREFIX + message.len());
     Ok(Some(message))
 }
 
-/// Of a message for people: percent-encoded, and not long.
+/// Decodes a percent-encoded error message, sanitizes it, and limits its length.
 fn unescaped(text: &[u8]) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some((first, after)) = rest.split_first() {
@@ -390,8 +387,8 @@ mod tests {
         let (ca, cert, key) = (pem("ca.pem"), pem("server.pem"), pem("server.key"));
         assert!(Grpc::new("[::1]:50051", &ca, &cert, &key).is_ok());
         for (ca, cert, key, words) in [
-            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration has no certificate"),
-            (&ca, "x", &key, "cert of pixie's configuration has no certificate"),
+            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration contains no certificate"),
+            (&ca, "x", &key, "cert of pixie's configuration contains no certificate"),
             (&ca, &cert, "x", "key of pixie's configuration"),
             (&ca, &cert, &pem("stranger.key"), "cert and key of pixie's configuration"),
         ] {

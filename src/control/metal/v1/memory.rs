@@ -1,9 +1,9 @@
-//! What the machine itself remembers of a reinstall, where the control plane counts nothing: metal-api's flag says "reinstall", at every
-//! boot, until a report or an abort takes it away.
+//! Machine's own note of a reinstall, since the control plane does not count attempts: metal-api sets the reinstall flag at each boot,
+//! until a report or an abort clears it.
 //!
-//! The disks cannot tell: those that are wiped first carry the marker, those that are kept are never written. So it is a variable of the
-//! EFI firmware, which outlives all that is done to disks, and is written whole or not at all. metal-stack's machines boot by EFI. On
-//! one that does not there is one attempt.
+//! The disks cannot contain the note: those that are wiped first carry the marker, and preserved ones are never written. So it is an EFI
+//! variable, which survives everything done to disks and is written atomically. Machines of metal-stack boot with EFI. A machine without
+//! EFI has only one attempt.
 
 use crate::boot::efi::own;
 use crate::error::{Context, Phase, Result};
@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "DrophammerReinstall";
 
-/// The attempts of a reinstall, as everywhere (docs/reinstall.md).
+/// Limit of attempts of a reinstall, as everywhere (docs/reinstall.md).
 pub const ATTEMPTS: u32 = 3;
 
-/// A reinstall that is neither finished nor called off.
+/// Note of a reinstall that is neither completed nor aborted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     pub allocation: String,
-    /// The image that it puts there.
+    /// Id of the new image.
     pub image: String,
-    /// Boots that had it to do.
+    /// Number of boots for this reinstall.
     pub attempt: u32,
-    /// An attempt was about to write, with this number as its order and to these disks.
+    /// Order id of an attempt that reached the point of no return, with the disks in `disks`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub struct Note {
     pub attempt_record: Option<AttemptRecord>,
 }
 
-/// Where it is noted.
+/// Storage of the note.
 #[derive(Debug, Clone)]
 pub struct Memory {
     directory: PathBuf,
@@ -45,32 +45,36 @@ impl Memory {
         Memory { directory: directory.to_owned() }
     }
 
-    /// Reads the note; `None` if there is none.
+    /// Reads the note. Returns `None` if there is none.
     ///
     /// # Errors
-    /// There is a note, and it cannot be read: an attempt may have begun.
+    /// Fails if a note exists but cannot be read, since an attempt may have started.
     pub fn read(&self) -> Result<Option<Note>> {
         own::read_json(&self.directory, NAME)
     }
 
+    /// Writes the note.
+    ///
     /// # Errors
-    /// There is no such firmware, or it has no room.
+    /// Fails if the firmware has no variables or no space.
     pub fn write(&self, note: &Note) -> Result<()> {
-        let what = || "note the reinstall in a variable of the EFI firmware";
+        let what = || "record the reinstall in an EFI variable";
         let text = serde_json::to_vec(note).context(Phase::Control, what)?;
         own::write(&self.directory, NAME, &text).context(Phase::Control, what)
     }
 
+    /// Deletes the note.
+    ///
     /// # Errors
-    /// The firmware keeps it.
+    /// Fails if the firmware does not delete it.
     pub fn forget(&self) -> Result<()> {
-        let what = || "remove the note of the reinstall from the EFI firmware";
+        let what = || "delete the EFI variable with the record of the reinstall";
         own::remove(&self.directory, NAME).context(Phase::Control, what)
     }
 }
 
 impl Note {
-    /// This boot counts, where it is of the same reinstall as that of the last ones.
+    /// Returns the note with this boot counted, or a new one if the previous note is for another reinstall.
     pub fn counted(before: Option<Note>, allocation: &str, image: &str) -> Note {
         let same = before.filter(|note| note.allocation == allocation && note.image == image);
         let note =

@@ -1,4 +1,4 @@
-//! What the agent says in API v1's messages. Their numbers are facts of the interface; nothing of metal-stack's own files is here.
+//! Messages of API v1. Field numbers are part of the interface; no files of metal-stack are used here.
 
 use super::protobuf::{self, Message};
 use crate::control::metal::register::{Card, Registration};
@@ -15,7 +15,7 @@ pub fn register(registration: &Registration) -> Vec<u8> {
         .each(4, nics.iter().map(card))
         .each(5, cpus.iter().map(cpu));
     let bios = Message::default().text(1, &bios.version).text(2, &bios.vendor).text(3, &bios.date);
-    // No `ipmi`: one without user and password could take the place of what the control plane knows of this machine's BMC.
+    // Without `ipmi`: an entry without user and password could overwrite the control plane's data of this machine's BMC.
     Message::default()
         .text(1, machine)
         .message(2, hardware)
@@ -33,16 +33,16 @@ fn cpu(cpu: &Cpu) -> Message {
 fn card(card: &Card) -> Message {
     let Card { name, mac, identifier, hostname, neighbours } = card;
     let own = Message::default().text(1, mac).text(2, name);
-    // Two levels, and no deeper.
+    // Neighbours have no neighbours themselves.
     own.each(3, neighbours.iter().map(self::card)).text(4, hostname).text(5, identifier)
 }
 
-/// `machine_id`, or `uuid`, which is all that a question has.
+/// Returns the request that contains only the id of the machine, as `machine_id` or `uuid`.
 pub fn machine(machine: &str) -> Vec<u8> {
     Message::default().text(1, machine).into_bytes()
 }
 
-/// One event of one machine: a map of protobuf is a list of keys and values.
+/// Returns the request with one event of one machine. A protobuf map is encoded as a list of key-value pairs.
 pub fn event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
     let since: Duration = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let time = Message::default().number(1, since.as_secs()).number(2, u64::from(since.subsec_nanos()));
@@ -50,12 +50,12 @@ pub fn event(machine: &str, name: EventName, message: &str, now: SystemTime) -> 
     Message::default().message(1, Message::default().text(1, machine).message(2, event)).into_bytes()
 }
 
-/// What the server did not take of the events it was sent; none where it took them, or says nothing that can be read.
+/// Returns the events that the server rejected. Empty if it accepted all, or the response cannot be parsed.
 pub fn not_taken(answer: &[u8]) -> Vec<String> {
     protobuf::texts(answer, 2).unwrap_or_default()
 }
 
-/// Of a success: the server looks at nothing that says otherwise. The paths are those of the installed system.
+/// Returns the report of a success; the server ignores a report of a failure. Paths are those of the installed system.
 pub fn report(machine: &str, image: &str, boot: &BootInfo, console_password: &str, message: &str) -> Vec<u8> {
     let BootInfo { kernel, initrd, cmdline, bootloader_id } = boot;
     let boot =
@@ -68,7 +68,7 @@ pub fn abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
     Message::default().text(1, machine).flag(2, wiped).into_bytes()
 }
 
-/// The size that the server has found for the machine, of its answer to a registration.
+/// Returns the size that the server found for the machine, from the response to a registration.
 pub fn size(answer: &[u8]) -> Option<String> {
     protobuf::texts(answer, 2)?.pop()
 }

@@ -1,13 +1,13 @@
-//! Protocol Buffers as far as API v1 needs them (<https://protobuf.dev/programming-guides/encoding/>): messages of texts, numbers and
-//! messages. What is zero or empty is left out, as proto3 has it.
+//! Minimal Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for API v1: messages of texts, numbers and messages. Zero
+//! and empty values are omitted, as in proto3.
 
-/// Of a field's tag.
+/// Wire types of a field's tag.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// A message that is written.
+/// Message that is being written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message(Vec<u8>);
 
@@ -32,8 +32,8 @@ impl Message {
         self.number(number, u64::from(is))
     }
 
-    /// One that is empty is there all the same.
-    #[allow(clippy::needless_pass_by_value, reason = "it becomes a part of this one")]
+    /// Adds a message, even if it is empty.
+    #[allow(clippy::needless_pass_by_value, reason = "the message is consumed")]
     pub fn message(self, number: u32, message: Message) -> Message {
         self.bytes(number, &message.0)
     }
@@ -58,17 +58,17 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// A field that is read.
+/// Parsed field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     Number(u64),
-    /// A text, or a message.
+    /// Text or message.
     Bytes(&'a [u8]),
-    /// Of a kind that API v1 does not have.
+    /// Type that API v1 does not use.
     Other,
 }
 
-/// The fields of a message with their numbers, in their order. After one that is broken, which is None, there are no more.
+/// Iterates over the fields of a message with their numbers, in order. A malformed field is `None` and ends the iteration.
 pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, Value<'_>)>> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {
@@ -79,7 +79,7 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, Value<'_>)>> 
     })
 }
 
-/// The texts of that number; none where the message is broken.
+/// Returns the texts of a field. Returns `None` if the message is malformed.
 pub fn texts(message: &[u8], number: u64) -> Option<Vec<String>> {
     let fields: Option<Vec<_>> = fields(message).collect();
     let texts = fields?.into_iter().filter_map(|(of, value)| match value {
@@ -106,7 +106,7 @@ fn field(from: &[u8]) -> Option<(u64, Value<'_>, &[u8])> {
     Some((number, value, rest))
 }
 
-/// Ten bytes at most, and no more than 64 bits.
+/// Reads a varint of at most ten bytes and 64 bits.
 fn read_varint(from: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (index, byte) in from.iter().take(10).enumerate() {

@@ -1,4 +1,4 @@
-//! The one question of API v1 that goes over REST: who has this machine, and what is it to become? It is signed with pixie's `hmac`.
+//! REST request of API v1: the machine with its allocation. It is signed with pixie's `hmac`.
 
 use crate::allocation::Machine;
 use crate::control::metal::config;
@@ -16,31 +16,32 @@ use time::format_description::well_known::Rfc3339;
 
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+/// Size limit of a response. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Of a salt.
+/// Length of a salt.
 const LETTERS: usize = 24;
 
-/// Of what a server says in an error.
+/// Length limit of a server's error message, in characters.
 const WORDS: usize = 500;
 
 /// Maximum number of registered disks that are waited for.
 const MAXIMUM_DISKS: usize = 512;
 
+/// REST client of API v1.
 pub struct Rest {
     client: Client,
-    /// Without a trailing slash.
+    /// URL without a trailing slash.
     url: String,
     key: String,
 }
 
-/// Why there is no answer.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The signature is not taken.
+    /// The signature was rejected.
     Signature(Error),
-    /// Another try may go better.
+    /// A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }
@@ -54,25 +55,27 @@ impl Failure {
 }
 
 impl Rest {
-    /// REST has a certificate that everybody knows, or one of pixie's configuration.
+    /// Creates a client that trusts the system's certificates and the one of pixie's configuration.
     ///
     /// # Errors
-    /// TLS cannot be set up.
+    /// Fails if TLS cannot be set up.
     pub fn new(api: &config::V1) -> Result<Rest> {
         let what = || "ca_cert of pixie's configuration";
         let roots = || reqwest::Certificate::from_pem_bundle(api.ca_cert.as_bytes()).context(Phase::Control, what);
-        // A client that stays: the signature is for this server.
+        // Redirects are disabled, since the signature is meant for this server.
         let builder = || http::builder(None).redirect(reqwest::redirect::Policy::none());
         let client = match builder().tls_certs_merge(roots()?).build() {
             Ok(client) => client,
-            // A ramdisk without certificates has only that one.
+            // The ramdisk contains no certificates, so only the configured one is trusted.
             Err(_) => builder().tls_certs_only(roots()?).build().context(Phase::Control, what)?,
         };
         Ok(Rest { client, url: api.metal_api_url.clone(), key: api.hmac.clone() })
     }
 
+    /// Fetches and parses the machine.
+    ///
     /// # Errors
-    /// The server is away, or refuses, or what it says is not understood.
+    /// Fails if the server is unreachable, rejects the request, or sends a malformed response.
     pub fn machine<T>(&self, machine: &str, read: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T, Failure> {
         let url = format!("{}/v1/machine/{machine}", self.url);
         let (now, salt) = (OffsetDateTime::now_utc(), salt());
@@ -87,13 +90,13 @@ impl Rest {
             return Err(refused(&url, status, &text.unwrap_or_default()));
         }
         let passing = |why: String| Failure::Passing(Error::new(Phase::Control, format!("{url}: {why}")));
-        let text = text.map_err(|error| passing(format!("the answer was cut off: {error}")))?;
-        read(&text).map_err(|why| passing(format!("the answer is not understood: {why}")))
+        let text = text.map_err(|error| passing(format!("the response is truncated: {error}")))?;
+        read(&text).map_err(|why| passing(format!("cannot parse the response: {why}")))
     }
 }
 
-/// The fields that metal-api has. It spells what is not there as null, or not at all. What drophammer's own server adds is no word of
-/// metal-api's, and means nothing here.
+/// Parses a machine as metal-api sends it, where an absent value is null or omitted. Fields that only drophammer's own server adds are
+/// ignored.
 pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
     const OWN: [&str; 13] = [
         "order",
@@ -114,9 +117,9 @@ pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
     without_nulls(&mut document);
     if let Some(allocation) = document.get_mut("allocation").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|name| drop(allocation.remove(*name)));
-        // Known to the server after the report alone; the agent makes a new one.
+        // The server learns it from the report; the agent generates a new one.
         allocation.remove("console_password");
-        // metal-api fills `boot_info` when an installation is reported, by whichever agent. It never sets `succeeded`.
+        // metal-api sets `boot_info` when any agent reports an installation. It never sets `succeeded`.
         if allocation.contains_key("boot_info") {
             allocation.insert("succeeded".to_owned(), Value::Bool(true));
         }
@@ -124,8 +127,8 @@ pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
     serde_json::from_value(document)
 }
 
-/// Reads the sizes of the disks that the machine registered last, in bytes. metal-hammer registers drives with removable media as well;
-/// a disk of size 0 is such a drive without a medium.
+/// Parses the sizes of the registered disks, in bytes. metal-hammer also registers drives with removable media; those without a medium have
+/// size 0.
 pub fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
     const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
     let document: Value = serde_json::from_slice(text)?;
@@ -151,7 +154,7 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// As metal-stack's `security` has it: HMAC-SHA256 of date, method and salt, in hexadecimal.
+/// Returns the signature as metal-stack's `security` package defines it: HMAC-SHA256 of date, method and salt, in hex.
 fn signature(key: &str, date: &str, method: &str, salt: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let signed = hmac::sign(&key, format!("{date}{method}{salt}").as_bytes());
@@ -166,7 +169,7 @@ fn bounded(response: Response) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
     match text.len() as u64 > DOCUMENT_BYTES {
-        true => Err(std::io::Error::other("it is too long")),
+        true => Err(std::io::Error::other("the response is too long")),
         false => Ok(text),
     }
 }
@@ -178,7 +181,7 @@ fn refused(url: &str, status: StatusCode, text: &[u8]) -> Failure {
     let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let why = "it does not take the hmac of pixie's configuration, or the clock of this machine is wrong";
+            let why = "it rejects the hmac of pixie's configuration, or the clock of this machine is wrong";
             Failure::Signature(Error::new(Phase::Control, format!("{said}: {why}")))
         }
         status if http::is_passing(status) => Failure::Passing(Error::new(Phase::Control, said)),
@@ -188,7 +191,7 @@ fn refused(url: &str, status: StatusCode, text: &[u8]) -> Failure {
 
 fn lost(url: &str, error: reqwest::Error) -> Failure {
     let what = match http::is_certificate(&error) {
-        true => "its certificate is of an authority that neither pixie's configuration nor the ramdisk knows",
+        true => "its certificate is of an authority that is neither in pixie's configuration nor in the ramdisk",
         false => "no answer",
     };
     Failure::Passing(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
@@ -226,12 +229,12 @@ mod tests {
     #[test]
     fn a_refusal_says_what_is_refused() {
         for (status, body, words) in [
-            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it does not take the hmac of pixie's configuration"),
+            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it rejects the hmac of pixie's configuration"),
             (403, "", "the clock of this machine is wrong"),
             (500, "<html>", "answered 500 Internal Server Error"),
             (404, r#"{"message": "no machine"}"#, "404 Not Found no machine"),
-            (200, "{", "is not understood"),
-            (200, "[]", "is not understood"),
+            (200, "{", "cannot parse the response"),
+            (200, "[]", "cannot parse the response"),
         ] {
             let server = Server::script(&[(status, body)]);
             let failure = rest(&server.url("metal")).machine("m", read).unwrap_err();

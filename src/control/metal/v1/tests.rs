@@ -97,8 +97,8 @@ fn what_is_not_in_force_any_more_does_not_begin() {
 fn an_answer_about_another_machine_is_none() {
     let memory = tempfile::tempdir().unwrap();
     for (answer, words) in [
-        (r#"{"id": "other", "allocation": null}"#.to_owned(), "is about machine other"),
-        (allocated(r#""allocationuuid": """#), "has no allocationuuid"),
+        (r#"{"id": "other", "allocation": null}"#.to_owned(), "is for machine other"),
+        (allocated(r#""allocationuuid": """#), "lacks an allocationuuid"),
     ] {
         let server = Server::script(&[(200, &answer)]);
         let error = v1(&server.url(""), &memory).allocated(true).unwrap_err();

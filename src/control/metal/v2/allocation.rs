@@ -1,4 +1,4 @@
-//! An allocation as API v2 spells it. The rest of the house has it in version 1's spelling, which images expect.
+//! Allocation of API v2, converted to the field names of v1, which the rest of the code and images use.
 
 use super::{keep, layout};
 use crate::allocation::{Allocation, Image};
@@ -6,12 +6,14 @@ use crate::error::{Error, Phase, Result};
 use crate::order::Gather;
 use serde_json::{Map, Value, json};
 
+/// Parses an allocation.
+///
 /// # Errors
-/// It has no id: no marker could say that it is installed. Or a disk is to be kept that its layout does not have.
+/// Refuses an allocation without an id, which the install marker requires, or with a disk to be preserved that is not in its layout.
 pub fn read(from: &Value) -> Result<Allocation> {
     let id = text(from, "uuid");
     if id.is_empty() {
-        let message = "the allocation has no uuid: no marker could say that it is installed";
+        let message = "the allocation lacks a uuid, which the install marker requires";
         return Err(Error::refusal(Phase::Control, message));
     }
     let image = field(from, "image");
@@ -55,18 +57,18 @@ fn texts(from: &Value) -> Vec<String> {
     from.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A list, also where there is none.
+/// Maps a list. A missing list becomes an empty one.
 fn each(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     from.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// These fields, under their names in version 1; lists that are empty are lists all the same.
+/// Returns these fields under their names in v1. Missing ones are omitted.
 fn renamed(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
     named.gather()
 }
 
-/// protobuf's JSON has numbers of 64 bits as text.
+/// Parses a number. protobuf's JSON encodes 64-bit integers as strings.
 fn number(from: &Value) -> Option<u64> {
     from.as_u64().or_else(|| from.as_str()?.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! Connect with JSON over HTTP/1.1, as far as a machine needs it (<https://connectrpc.com/docs/protocol>): one question with one answer,
-//! and the first message of a stream.
+//! Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>), limited to what a machine needs: unary calls, and the first
+//! message of a stream.
 
 use crate::error::{Error, Phase, Result};
 use crate::http;
@@ -11,43 +11,44 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-/// The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+/// Size limit of a message. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
-/// Of an envelope: what follows is compressed, or is the end of the stream.
+/// Flags of an envelope: compressed message, end of the stream.
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
 
-/// Of what a server says in an error.
+/// Length limit of a server's error message, in characters.
 const WORDS: usize = 500;
 
+/// Client of a Connect service.
 pub struct Connect {
     client: Client,
-    /// Of the service, without a trailing slash.
+    /// URL of the service, without a trailing slash.
     url: String,
     token: String,
 }
 
-/// What a stream has brought.
+/// First event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum First {
     Message(Value),
-    /// It was open, and nothing came until the patience was over.
+    /// Timeout; the stream was still open.
     Silence,
-    /// It has ended before, without a message and without an error.
+    /// End of the stream, without a message or an error.
     End,
 }
 
-/// Why there is no answer.
+/// Reason why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The server's certificate is not trusted here.
+    /// The server's certificate is not trusted.
     Certificate(Error),
-    /// The token is not taken.
+    /// The token was rejected.
     Token(Error),
     /// The server does not have this method.
     Unknown(Error),
-    /// Another try may go better.
+    /// A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }
@@ -69,8 +70,10 @@ impl Connect {
         Connect { client, url, token }
     }
 
+    /// Makes a unary call.
+    ///
     /// # Errors
-    /// The server is away, or refuses.
+    /// Fails if the server is unreachable or returns an error.
     pub fn ask(&self, method: &str, question: &Value, patience: Duration) -> Result<Value, Failure> {
         let response = self.send(method, "application/json", question.to_string().into_bytes(), patience);
         let response = response.map_err(|error| self.lost(method, error))?;
@@ -81,15 +84,15 @@ impl Connect {
         serde_json::from_slice(&text).map_err(|error| self.garbled(method, &error.to_string()))
     }
 
-    /// The first message of a stream, which is closed then.
+    /// Returns the first message of a stream, and closes the stream.
     ///
     /// # Errors
-    /// The server is away, or refuses, or ends the stream with an error.
+    /// Fails if the server is unreachable, returns an error, or ends the stream with an error.
     pub fn first(&self, method: &str, question: &Value, patience: Duration) -> Result<First, Failure> {
         let mut response =
             match self.send(method, "application/connect+json", envelope(question.to_string().as_bytes()), patience) {
                 Ok(response) => response,
-                // A server that has nothing to say yet sends no header either.
+                // A server may send its header only together with the first message.
                 Err(error) if error.is_timeout() && !error.is_connect() => return Ok(First::Silence),
                 Err(error) => return Err(self.lost(method, error)),
             };
@@ -103,7 +106,7 @@ impl Connect {
                 message.map(First::Message).map_err(|error| self.garbled(method, &error.to_string()))
             }
             Err(error) if is_timeout(&error) => Ok(First::Silence),
-            // A stream is cut by the server's deadline, and by everything between.
+            // Streams are cut by the server's deadline and by proxies.
             Err(_) => Ok(First::End),
         }
     }
@@ -114,7 +117,7 @@ impl Connect {
         request.header("connect-protocol-version", "1").body(body).send()
     }
 
-    /// Flags and content of one envelope; or why it has not come whole.
+    /// Reads flags and content of an envelope. The inner error is that of an incomplete envelope.
     fn message(&self, method: &str, from: &mut impl Read) -> Result<io::Result<(u8, Vec<u8>)>, Failure> {
         let mut head = [0; 5];
         if let Err(error) = from.read_exact(&mut head) {
@@ -123,7 +126,7 @@ impl Connect {
         let [flags, length @ ..] = head;
         let length = u32::from_be_bytes(length);
         if length > MESSAGE_BYTES || flags & COMPRESSED != 0 {
-            return Err(self.garbled(method, "an envelope that was not asked for"));
+            return Err(self.garbled(method, "compressed or too long envelope"));
         }
         let mut text = Vec::new();
         match from.take(u64::from(length)).read_to_end(&mut text) {
@@ -143,18 +146,18 @@ impl Connect {
 
     fn refused(&self, method: &str, response: Response) -> Failure {
         let status = response.status();
-        // The status says enough when the body cannot be read.
+        // Without a readable body, the status is sufficient.
         let text = bounded(response).unwrap_or_default();
         self.said(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
-    /// By its code. Who stands between knows no codes, and answers with a status alone.
+    /// Classifies an error by its code. Proxies return only a status.
     fn said(&self, method: &str, error: &Value, status: Option<StatusCode>) -> Failure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (limits::name(word("code")), limits::message(&limits::shortened(word("message"), WORDS)));
         let what = match (code.as_str(), status) {
             ("", Some(status)) => status.to_string(),
-            ("", None) => "an error without a code".to_owned(),
+            ("", None) => "error without a code".to_owned(),
             (code, _) => code.to_owned(),
         };
         let said = if message.is_empty() { what } else { format!("{what}: {message}") };
@@ -174,7 +177,7 @@ impl Connect {
     fn lost(&self, method: &str, error: reqwest::Error) -> Failure {
         if http::is_certificate(&error) {
             let message = format!(
-                "{method}: {} has a certificate of an authority that pixie's configuration does not name",
+                "{method}: {} has a certificate of an authority that is not in pixie's configuration",
                 self.url
             );
             return Failure::Certificate(Error::with_source(Phase::Control, message, error.without_url()));
@@ -186,7 +189,7 @@ impl Connect {
     fn cut(&self, method: &str, error: io::Error) -> Failure {
         Failure::Passing(Error::with_source(
             Phase::Control,
-            format!("{method}: the answer of {} was cut off", self.url),
+            format!("{method}: the response of {} is truncated", self.url),
             error,
         ))
     }
@@ -194,12 +197,12 @@ impl Connect {
     fn garbled(&self, method: &str, why: &str) -> Failure {
         Failure::Lasting(Error::new(
             Phase::Control,
-            format!("{method}: the answer of {} is not understood: {why}", self.url),
+            format!("{method}: cannot parse the response of {}: {why}", self.url),
         ))
     }
 }
 
-/// One byte of flags, four of length, and the message.
+/// Encodes an envelope: one byte of flags, four bytes of length, and the message.
 fn envelope(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat()
@@ -211,7 +214,7 @@ fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// reqwest wraps its own error in that of the reader.
+/// Returns whether the error is a timeout. reqwest wraps its own error in that of the reader.
 fn is_timeout(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
     error.kind() == ErrorKind::TimedOut || inner.is_some_and(reqwest::Error::is_timeout)
@@ -322,7 +325,7 @@ mod tests {
         let server = Server::start_tls(Vec::new(), |_| Act::default());
         let failure = connect(&server).ask("Register", &json!({}), LONG).unwrap_err();
         assert!(
-            matches!(&failure, Failure::Certificate(error) if error.to_string().contains("of an authority that pixie")),
+            matches!(&failure, Failure::Certificate(error) if error.to_string().contains("of an authority that is not in pixie")),
             "{failure:?}"
         );
     }

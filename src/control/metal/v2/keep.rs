@@ -1,17 +1,17 @@
-//! Which disks the operator wants to be kept: API v2 has no field for that.
+//! Disks that the operator wants to preserve, since API v2 has no field for them.
 //!
-//! `drophammer.keep` is a label of the allocation, or a word of the layout's description (`drophammer.keep=/dev/sdb,/dev/sdc`). Its value
-//! names disks of the layout. The allocation's goes first.
+//! `drophammer.keep` is a label of the allocation, or a word in the description of the layout (`drophammer.keep=/dev/sdb,/dev/sdc`). Its
+//! value is a list of disks of the layout. The label has precedence.
 
 use crate::error::{Error, Phase, Result};
 use serde_json::{Value, json};
 
 const KEEP: &str = "drophammer.keep";
 
-/// Marks these disks in a layout; true when there are any.
+/// Marks these disks in a layout. Returns whether there are any.
 ///
 /// # Errors
-/// A disk is named that the layout does not have.
+/// Refuses a disk that is not in the layout.
 pub fn mark(allocation: &Value, layout: &mut Value) -> Result<bool> {
     let Some(named) = named(allocation, layout) else { return Ok(false) };
     let named: Vec<&str> = named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -22,7 +22,7 @@ pub fn mark(allocation: &Value, layout: &mut Value) -> Result<bool> {
     if named.is_empty() || !unknown.is_empty() {
         let unknown = if named.is_empty() { "no disk" } else { &unknown.join(", ") };
         let message = format!(
-            "{KEEP} names {unknown}, and the layout has {}: write disks as the layout does, with commas between them",
+            "{KEEP} lists {unknown}, but the layout has {}; list disks as in the layout, separated by commas",
             listed.join(", ")
         );
         return Err(Error::refusal(Phase::Layout, message));

@@ -1,11 +1,11 @@
-//! A layout as API v2 spells it. `layout::read_json` reads its names and its enums; what protobuf leaves out is put back here.
+//! Layout of API v2. `layout::read_json` reads its field names and enums; values that protobuf omits are inserted here.
 //!
-//! * A number that is zero is not there: the partition or the volume that takes the rest has no size.
-//! * There is no `wipeonreinstall`. An installation is always the first one, and every disk is made anew.
+//! * Zero numbers are omitted: a partition or volume that takes the remaining space has no size.
+//! * `wipeonreinstall` does not exist. Every installation is a first one, and recreates every disk.
 
 use serde_json::{Map, Value, json};
 
-/// The same layout, with what is not there.
+/// Returns the layout with omitted values inserted.
 pub fn whole(mut layout: Value) -> Value {
     each(&mut layout, &["disks"], |disk| {
         if !has(disk, "wipeonreinstall") {
@@ -25,12 +25,12 @@ fn default(fields: &mut Map<String, Value>, name: &str) {
     }
 }
 
-/// Null is how protobuf's JSON spells a field that is not there, where it spells it.
+/// Returns whether a field is present. protobuf's JSON may encode an absent field as null.
 fn has(fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null())
 }
 
-/// Every object of the list that has one of these names.
+/// Calls `change` for each object of the lists with these names.
 fn each(layout: &mut Value, names: &[&str], change: impl Fn(&mut Map<String, Value>)) {
     for name in names {
         if let Some(list) = layout.get_mut(*name) {

@@ -1,4 +1,4 @@
-//! What the agent says, in the JSON of API v2's messages: numbers of 64 bits are text.
+//! Messages of API v2 in JSON, where 64-bit integers are strings.
 
 use crate::control::metal::register::{Card, Registration};
 use crate::facts::EventName;
@@ -38,13 +38,13 @@ fn card(card: &Card) -> Value {
         ("hostname", &card.hostname),
     ]);
     if !card.neighbours.is_empty() {
-        // Two levels, and no deeper.
+        // Neighbours have no neighbours themselves.
         fields["neighbors"] = card.neighbours.iter().map(self::card).collect();
     }
     fields
 }
 
-/// The rules are about what is given.
+/// Returns the nonempty fields. The server's validation rules apply only to present fields.
 fn given(fields: &[(&str, &str)]) -> Value {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
     Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).gather())

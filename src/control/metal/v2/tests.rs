@@ -169,15 +169,15 @@ fn an_installation_begins_only_while_its_allocation_is_there() {
     };
     assert_eq!(begin(SURE, |_, _| allocated("a-1")), Ok(()));
     assert_eq!(begin(SURE, |_, request| if request.nth == 0 { Act::status(502) } else { allocated("a-1") }), Ok(()));
-    assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("was given to somebody else"));
+    assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("the machine has another allocation"));
     let nobody = |pace: Pace, act: fn(&str, &Request) -> Act| {
         let (control, _server) = control(pace, act);
         control.point_of_no_return(&AttemptNotice::default()).map_err(|error| error.to_string())
     };
     let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
     assert_eq!(nobody(QUICK, free), Ok(()));
-    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("somebody has got this machine"));
-    assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("it is not confirmed. Nothing was written"));
+    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine has been allocated"));
+    assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
 }
 
 #[test]

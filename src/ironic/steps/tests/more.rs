@@ -40,7 +40,7 @@ fn arrays_make_the_layout_of_a_deploy_in_either_words() {
 fn arrays_that_cannot_be_are_refused_with_every_reason() {
     let bench = Bench::new();
     for (step, args, why) in [
-        ("raid.create_configuration", json!({}), "the node has no target_raid_config"),
+        ("raid.create_configuration", json!({}), "the node lacks a target_raid_config"),
         ("raid.apply_configuration", json!({}), "raid_config: "),
         ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": false}), "delete_existing"),
         ("raid.apply_configuration", json!({"raid_config": two_arrays()}), "nothing was written"),
@@ -89,7 +89,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     assert!(bench.steps.written().is_none());
     bench.ran();
     let error = bench.run("write_image", whole_image()).unwrap_err();
-    assert!(error.contains("burn_image goes on from there"), "{error}");
+    assert!(error.contains("continue with burn_image"), "{error}");
     assert_eq!(bench.ran(), []);
     bench
         .node
@@ -145,14 +145,14 @@ fn files_go_into_what_is_whole() {
     let files = json!({"files": [{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]});
     assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
     assert!(bench.ran().contains(&StageName::TargetFiles));
-    for (place, why) in [(json!(null), "must say its partition"), (json!(9), "is not a disk, disk partition")] {
+    for (place, why) in [(json!(null), "must specify its partition"), (json!(9), "is not a disk, disk partition")] {
         let file = json!({"path": "/etc/motd", "partition": place, "content": ""});
         let error = bench.run("inject_files", json!({"files": [file]})).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     bench.ran();
-    assert!(bench.run("inject_files", files).unwrap_err().contains("has not come to finish"));
+    assert!(bench.run("inject_files", files).unwrap_err().contains("has not reached the step finish"));
     assert_eq!(bench.ran(), []);
 }
 
@@ -165,7 +165,7 @@ fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
     layout["disks"].as_array_mut().unwrap().push(data);
     let told = |mode: &str| json!({"layout": layout, "mode": mode, "without_marker": mode == "reinstall"});
     let error = bench.run("apply_layout", told("install")).unwrap_err();
-    assert!(error.contains("skip_block_devices name /dev/sdb"), "{error}");
+    assert!(error.contains("skip_block_devices lists /dev/sdb"), "{error}");
     bench.run("apply_layout", told("reinstall")).unwrap();
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sda"]);
     assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall looks into what it keeps");

@@ -212,7 +212,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
             // Only the end that is for good is said.
             match answer {
                 Ok(Frame::Answer(Answer::Refused(why))) => {
-                    assert!(is_whole && why.contains("every disk is whole"), "{what}: {why}");
+                    assert!(is_whole && why.contains("all disks are complete"), "{what}: {why}");
                 }
                 Ok(other) => panic!("{what}: {other:?}"),
                 Err(_) => assert!(!is_whole, "{what}"),

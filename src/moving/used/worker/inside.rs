@@ -1,4 +1,4 @@
-//! The sandboxed side: the readers of filesystems, over a socket in place of the disk.
+//! Worker side: runs the filesystem readers over a socket in place of the disk.
 
 use super::wire::{FromWorker, MOST_RANGES_AT_ONCE, MOST_READ, Order};
 use crate::command::{nobody, power};
@@ -10,16 +10,16 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// Memory: 24 MiB for ranges, 18 for blocks that were visited, 32 for the log of an XFS, 24 for the chunks of a btrfs, and room to grow.
+/// Memory limit: 24 MiB for ranges, 18 for visited blocks, 32 for the log of an XFS, 24 for the chunks of a btrfs, and a reserve.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// Processor time. The largest bitmaps take a few seconds.
+/// CPU time limit in seconds. The largest bitmaps take a few seconds.
 const PROCESSOR_SECONDS: u64 = 300;
 
-/// Reads the disk of the parent, whose socket is standard input.
+/// Reads the parent's disk over the socket on standard input.
 ///
 /// # Errors
-/// The kernel does not sandbox this process. The parent is gone.
+/// Fails if the kernel cannot sandbox this process or the parent is gone.
 pub fn run() -> io::Result<()> {
     nobody::close_others()?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -58,6 +58,6 @@ fn read_piece(answers: &mut impl Read, mut socket: &UnixStream, piece: &mut [u8]
     answers.read_exact(&mut is_read)?;
     match is_read {
         [1] => answers.read_exact(piece),
-        _ => Err(io::Error::other("the disk cannot be read there")),
+        _ => Err(io::Error::other("read error of the disk")),
     }
 }

@@ -1,10 +1,11 @@
-//! Messages between the process that reads filesystems and its parent. Lengths are bounded before anything is allocated.
+//! Messages between the worker and its parent. Lengths are checked before anything is allocated.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 
-/// Bytes of one read, and ranges of one message.
+/// Limit of bytes per read.
 pub const MOST_READ: u32 = 1 << 20;
+/// Limit of ranges per message.
 pub const MOST_RANGES_AT_ONCE: usize = 4096;
 const MOST_NAME: u32 = 1 << 20;
 
@@ -12,21 +13,21 @@ const READ: u8 = 1;
 const USED: u8 = 2;
 const DONE: u8 = 3;
 
-/// Disk to read.
+/// Disk to read: size and sector size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     pub size: u64,
     pub sector: u64,
 }
 
-/// Message of the worker.
+/// Message from the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromWorker {
-    /// Request for bytes of the disk. The answer is 1 and the bytes, or 0.
+    /// Request for bytes of the disk. The response is 1 followed by the bytes, or 0.
     Read { at: u64, length: u32 },
     /// Used ranges, in order.
     Used(Vec<Range<u64>>),
-    /// All ranges were sent.
+    /// All ranges have been sent.
     Done { has_table: bool, what: String },
 }
 
@@ -64,8 +65,10 @@ impl FromWorker {
         onto.write_all(&message)
     }
 
+    /// Reads a message.
+    ///
     /// # Errors
-    /// The worker is gone, or that is not a message.
+    /// Fails if the worker is gone or the message is malformed.
     pub fn read_from(from: &mut impl Read) -> io::Result<FromWorker> {
         Ok(match byte(from)? {
             READ => FromWorker::Read { at: number(from)?, length: length(from, MOST_READ)? },
@@ -95,7 +98,7 @@ fn number(from: &mut impl Read) -> io::Result<u64> {
     from.read_exact(&mut number).map(|()| u64::from_le_bytes(number))
 }
 
-/// A length that is within its bound.
+/// Reads a length and checks it against its limit.
 fn length(from: &mut impl Read, most: u32) -> io::Result<u32> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;

@@ -1,13 +1,12 @@
-//! Whether an XFS was unmounted: the last record of its log says so (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
+//! Clean-unmount check of an XFS: its log must end with an unmount record (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
 //!
-//! The log is written round and round. Each of its sectors has the number of the round at its beginning, so the last record ends where
-//! that falls by one.
+//! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number decreases by one.
 
 use super::{Numbers, View};
 
 const SECTOR: u64 = 512;
 
-/// What a record begins with.
+/// Magic of a record header.
 const RECORD: u32 = 0xfeed_babe;
 
 /// Offsets in a record's header.
@@ -17,19 +16,20 @@ const LENGTH: usize = 12;
 const OPERATIONS: usize = 40;
 const BUFFER_BYTES: usize = 320;
 
-/// A header has the rounds of so many bytes; a longer record has more headers.
+/// Number of record bytes per header; longer records have several headers.
 const HEADER_REACH: u32 = 32 << 10;
 
-/// In the one operation of the record that an unmount writes.
+/// Offset of the flags in the only operation of an unmount record.
 const FLAGS: usize = 9;
 const UNMOUNT: u8 = 0x20;
 
-/// A log that is larger is not made.
+/// Size limit of a log.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Read at once.
+/// Bytes per read.
 const STEP: u64 = 1 << 20;
 
+/// Returns whether the log ends with an unmount record.
 pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
     let Some(log) = Log::read(view, start, length) else { return false };
     log.ends_with_unmount(view, start).unwrap_or(false)
@@ -38,7 +38,7 @@ pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
 /// Sectors of the log.
 struct Log {
     rounds: Vec<u32>,
-    /// The numbers of those that are a record's header.
+    /// Sector numbers of record headers.
     headers: Vec<u32>,
 }
 
@@ -63,11 +63,11 @@ impl Log {
         Some(log)
     }
 
-    /// The sector behind the last record.
+    /// Returns the number of the sector after the last record.
     fn head(&self) -> Option<usize> {
         let first = *self.rounds.first()?;
         let head = self.rounds.iter().position(|round| *round != first).unwrap_or(self.rounds.len());
-        // All behind it is of the round before. Anything else is a write that was torn.
+        // All sectors after it belong to the previous cycle. Otherwise a write was torn.
         let before = first.checked_sub(1)?;
         self.rounds[head..].iter().all(|round| *round == before).then_some(head)
     }

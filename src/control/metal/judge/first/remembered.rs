@@ -1,4 +1,4 @@
-//! Facts that metal-api remembers about an installation and about disks, and those that a call overwrites.
+//! State that metal-api preserves about an installation and disks, and state that calls overwrite.
 
 use super::*;
 use crate::marker::Marker;
