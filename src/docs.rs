@@ -312,7 +312,7 @@ fn every_field_of_a_network_is_in_the_docs() {
     let qqq = serde_json::json!({"qqq": 1, "parameters": {"qqq": 1}, "match": {"qqq": 1}, "nameservers": {"qqq": 1}, "routes": [{"qqq": 1}]});
     let document = serde_json::json!({"ethernets": {"a": qqq}, "bonds": {"b": qqq}, "vlans": {"c": qqq}, "qqq": 1});
     let problems = crate::network::Network::read(&document).unwrap_err();
-    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; there is "));
+    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; supported: "));
     let known: Vec<&str> = lists.flat_map(|(_, known)| known.split(", ")).collect();
     assert!(known.len() > 40, "{known:?}");
     for field in known {
