@@ -102,11 +102,11 @@ fn the_default_layout_as_it_is_spelt() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "8:13: constraints.images.debian: a blank belongs between operator and version: \">= 10\"",
-            "9:13: constraints.images.ubuntu: a blank belongs between operator and version: \">= 20.04\"",
-            "10:13: constraints.images.centos: a blank belongs between operator and version: \">= 7\"",
+            "8:13: constraints.images.debian: write a blank between operator and version: \">= 10\"",
+            "9:13: constraints.images.ubuntu: write a blank between operator and version: \">= 20.04\"",
+            "10:13: constraints.images.centos: write a blank between operator and version: \">= 7\"",
             "15:5: filesystems[0].options: the canonical name of this field is createoptions",
-            "15:14: filesystems[0].options: this is a list of single words: [\"-F\", \"32\"]",
+            "15:14: filesystems[0].options: write a list with one word per item: [\"-F\", \"32\"]",
             "31:5: disks[0].wipe: the canonical name of this field is wipeonreinstall",
             "36:9: disks[0].partitions[0].type: the canonical name of this field is gpttype",
             "36:15: disks[0].partitions[0].type: the canonical value is \"ef00\"",
@@ -196,8 +196,8 @@ fn layouts_for_explicit_use_and_swap_as_in_fstab() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "1:1: constraints: no constraints: only an allocation that names this layout gets it",
-            "4:10: filesystems[1].path: what is not mounted has no path: leave it out",
+            "1:1: constraints: no constraints: the layout is only used if an allocation names it",
+            "4:10: filesystems[1].path: a filesystem that is not mounted has no path: remove it",
         ]
     );
 }
@@ -210,9 +210,9 @@ fn json_has_places_and_no_lines() {
     assert_eq!(
         said(&read_json(&wrong).unwrap_err()),
         [
-            "disks[0].partitions[0].number: must be a whole number without a unit, found \"1.0\"",
-            "disks[0].partitions[0].size: must not be negative, found -1",
-            "disks[0].wipe: must be true or false, without quotes, found \"no\"",
+            "disks[0].partitions[0].number: must be an integer without a unit, but is \"1.0\"",
+            "disks[0].partitions[0].size: must not be negative, but is -1",
+            "disks[0].wipe: must be true or false without quotes, but is \"no\"",
         ]
     );
     for other in [json!(null), json!([]), json!("text"), json!(1)] {

@@ -200,7 +200,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"nameservers": {"addresses": ["10.0.0.1"]}})),
             "ethernets.lan0.nameservers.addresses",
-            "not an IPv4 address",
+            "no IPv4 address",
         ),
         (lan(json!({"mtu": 67})), "ethernets.lan0.mtu", "from 68 to 65535"),
         (lan(json!({"mtu": "9k"})), "ethernets.lan0.mtu", "from 68 to 65535"),
@@ -223,7 +223,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (vlans(json!({"v": {"id": 5, "link": "lan0", "mtu": 1500}})), "vlans.v.mtu", "the MTU of lan0, which is 1400"),
         (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "the name stands for VLAN 6 on lan0"),
         // Bonds.
-        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "carries nothing"),
+        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "does not work"),
         (
             json!({"bonds": {"bond0": {"interfaces": ["a"]}}}),
             "bonds.bond0.interfaces[0]",
@@ -267,7 +267,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "not an interface of the bond",
         ),
         (bond(json!({"mii-monitor-interval": "soon"})), "bonds.bond0.parameters.mii-monitor-interval", "is not a time"),
-        (bond(json!({"up-delay": 150})), "bonds.bond0.parameters.up-delay", "multiples"),
+        (bond(json!({"up-delay": 150})), "bonds.bond0.parameters.up-delay", "must be a multiple"),
         (bond(json!({"arp-interval": 100})), "bonds.bond0.parameters.arp-ip-targets", "must be set together"),
         (
             bond(json!({"arp-interval": 100, "arp-ip-targets": ["10.0.0.1"], "mii-monitor-interval": 100})),

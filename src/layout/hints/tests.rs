@@ -150,8 +150,8 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
         assert_eq!(names(&hints, &disks), expected, "{pairs:?}");
     }
     let why = |index: usize| differs(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
-    assert_eq!(why(5), "it is attached by USB, which tran: usb or removable: true must say");
-    assert_eq!(why(7), "it is removable, which tran: usb or removable: true must say");
+    assert_eq!(why(5), "the disk is attached by USB, which must be requested with tran: usb or removable: true");
+    assert_eq!(why(7), "the disk is removable, which must be requested with tran: usb or removable: true");
 }
 
 /// Two hard disks of one capacity on paper, while the boot module is not there yet.
@@ -185,10 +185,10 @@ fn broken_hints_are_named_and_find_nothing() {
     let broken = hints(&[("sise", "16"), ("size", "16 GiB"), ("rotational", "perhaps"), ("serial", " ")]);
     let found = problems(&broken);
     let expected = [
-        ("rotational", "it is true or false"),
+        ("rotational", "it must be true or false"),
         ("serial", "is empty"),
         ("sise", "did you mean size?"),
-        ("size", "whole number of GiB"),
+        ("size", "positive integer of GiB"),
     ];
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((hint, message), (expected_hint, words)) in found.iter().zip(expected) {

@@ -21,58 +21,58 @@ fn options_are_read_as_the_tool_reads_them() {
     use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options, words) in [
         // Clusters.
-        (Ext4, "-Fn", "-n of -Fn is not for the layout to give: nothing would be made"),
+        (Ext4, "-Fn", "-n of -Fn is not allowed: no filesystem would be created"),
         (Ext3, "-qn", "-n of -qn is not"),
-        (Ext4, "-qU random", "-U of -qU is not for the layout to give: the plan chooses the UUID"),
+        (Ext4, "-qU random", "-U of -qU is not allowed: the plan generates the UUID"),
         (Ext4, "-FqUrandom", "-U of -FqUrandom is not"),
         (Btrfs, "-qU x", "-U of -qU is not"),
         (Swap, "-fUx", "-U of -fUx is not"),
-        (Xfs, "-fN", "-N of -fN is not for the layout to give: nothing would be made"),
+        (Xfs, "-fN", "-N of -fN is not allowed: no filesystem would be created"),
         (Vfat, "-aIi 1234abcd", "-i of -aIi is not"),
         (Ext4, "-vV", "-V of -vV is not"),
         // What is no option is a device, wherever it stands.
-        (Ext4, "dev/vdb", "dev/vdb is no option: mkfs would take it for the device"),
-        (Ext4, "-m 0 dev/vdb", "dev/vdb is no option"),
-        (Btrfs, "-f sdb", "sdb is no option"),
-        (Vfat, "-F32 -", "- is no option"),
-        (Swap, "-L x y", "y is no option"),
-        (Ext4, "--", "-- is no option of mke2fs that is known here"),
+        (Ext4, "dev/vdb", "dev/vdb is not an option: mkfs would use it as the device"),
+        (Ext4, "-m 0 dev/vdb", "dev/vdb is not an option"),
+        (Btrfs, "-f sdb", "sdb is not an option"),
+        (Vfat, "-F32 -", "- is not an option"),
+        (Swap, "-L x y", "y is not an option"),
+        (Ext4, "--", "-- is not a supported option of mke2fs"),
         // The last one would take a word of ours.
         (Ext4, "-q -b", "-b has no value"),
         (Btrfs, "--label", "--label has no value"),
         // Parts of values.
         (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
-        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not for the layout to give: it names a device"),
-        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not for the layout to give: no filesystem would be made"),
+        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: it uses a device"),
+        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not allowed: it would create a journal"),
         (Ext4, "-O +FEATURE_I3", "FEATURE_I3 is not"),
         (Ext4, "-O Feature_I+03", "Feature_I+03 is not"),
-        (Ext4, "-E discard,offset=1048576", "offset=1048576 is not for the layout to give: it puts the filesystem"),
+        (Ext4, "-E discard,offset=1048576", "offset=1048576 is not allowed: the filesystem would not be"),
         (Ext4, "-qR offset=512", "offset=512 is not"),
-        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not for the layout to give: it names a device"),
+        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not allowed: it uses a device"),
         (Xfs, "-lsize=32m,logdev=sdb", "logdev=sdb is not"),
         (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
         (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
-        (Xfs, "-m crc=1,uuid=0", "uuid=0 is not for the layout to give: the plan chooses the UUID"),
+        (Xfs, "-m crc=1,uuid=0", "uuid=0 is not allowed: the plan generates the UUID"),
         // Long ones, and what they can be shortened to.
         (Swap, "--uuid=x", "--uuid=x is not"),
         (Swap, "--uu x", "--uu is not"),
         (Btrfs, "--uuid x", "--uuid is not"),
-        (Btrfs, "--rootdir=/", "--rootdir=/ is not for the layout to give: it names a file of the ramdisk"),
-        (Btrfs, "--mixed=1", "--mixed takes no value"),
-        (Btrfs, "--no-such", "--no-such is no option of mkfs.btrfs"),
-        (Btrfs, "--c", "--c is no option"),
+        (Btrfs, "--rootdir=/", "--rootdir=/ is not allowed: it uses a file of the ramdisk"),
+        (Btrfs, "--mixed=1", "--mixed does not take a value"),
+        (Btrfs, "--no-such", "--no-such is not a supported option of mkfs.btrfs"),
+        (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
-        (Ext4, "--uuid=x", "--uuid=x is no option of mke2fs"),
+        (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
         // Files, other formats, letters that nobody knows.
-        (Ext4, "-d /etc", "-d is not for the layout to give: it names a file of the ramdisk"),
+        (Ext4, "-d /etc", "-d is not allowed: it uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),
         (Vfat, "-Cv", "-C of -Cv is not"),
         (Xfs, "-p proto", "-p is not"),
         (Xfs, "-c options=x", "-c is not"),
-        (Ext4, "-t ext2", "-t is not for the layout to give: the layout says it with format"),
-        (Ext4, "-qX", "-X of -qX is no option of mke2fs that is known here"),
-        (Ext4, "-Ö", "-Ö is no option"),
+        (Ext4, "-t ext2", "-t is not allowed: set format in the layout instead"),
+        (Ext4, "-qX", "-X of -qX is not a supported option of mke2fs"),
+        (Ext4, "-Ö", "-Ö is not a supported option"),
     ] {
         let problems = filesystem(format, options).option_problems();
         assert!(problems.len() == 1 && problems[0].contains(words), "{format} {options}: {problems:?}");
@@ -94,10 +94,7 @@ fn parts_of_values_are_between_blanks_and_commas() {
         let createoptions = vec!["-O".to_owned(), value.to_owned()];
         let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
         let refused = |part: &&str| {
-            format!(
-                "the create option {part} is not for the layout to give: {}",
-                "no filesystem would be made, but a journal for another"
-            )
+            format!("the create option {part} is not allowed: {}", "it would create a journal for another filesystem")
         };
         assert_eq!(problems, expected.iter().map(refused).collect::<Vec<_>>(), "{value:?}");
     }
