@@ -121,7 +121,7 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub disk_key: Secret,
-    /// Whether a disk key exists but is omitted here: in the output of `drophammer plan`, and in a boot after the installation has begun.
+    /// True if a disk key exists but is omitted here: in the output of `drophammer plan`, and in a boot after the installation has begun.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Fields that the control plane releases separately, when the installation needs them. drophammer extension.
@@ -133,10 +133,10 @@ pub struct Allocation {
     /// Key of the encrypted filesystems with `key: prompt`, typed at the console. Never transmitted.
     #[serde(skip)]
     pub prompt_key: Secret,
-    /// Whether to reinstall the image and preserve the disks with `wipeonreinstall: false`.
+    /// Reinstalls the image and preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// Whether an installation preserves the disks with `wipeonreinstall: false` if they contain this machine's previous data. Never
+    /// True if an installation preserves the disks with `wipeonreinstall: false` if they contain this machine's previous data. Never
     /// transmitted.
     #[serde(skip)]
     pub keeps: bool,
@@ -160,7 +160,7 @@ pub struct Allocation {
     /// `/dev/disk/by-path`. For a reinstall, the order lists them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// Whether a finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
+    /// True if a finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
     /// Disks of a first installation that has begun and is not finished. It may continue only on these disks.
@@ -169,7 +169,7 @@ pub struct Allocation {
     /// Record of the last attempt at that installation. Only the install marker of that attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
-    /// Whether the control plane may have lost the record of an installation on this machine. Then a disk that the layout does not identify
+    /// True if the control plane may have lost the record of an installation on this machine. Then a disk that the layout does not identify
     /// by serial number or WWN is erased only if it is blank or listed in `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
@@ -182,7 +182,7 @@ pub struct Allocation {
     /// Reason why this may not be the machine that its file describes; only blank disks are erased then. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// This machine's role in a migration, which takes precedence over everything else. drophammer extension.
+    /// Role of this machine in a migration, which takes precedence over everything else. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<Moving>,
 }
@@ -204,22 +204,22 @@ pub struct Order {
     /// Number of this attempt, from 1 to `attempts`.
     pub attempt: u32,
     pub attempts: u32,
-    /// Whether an earlier attempt has reported that it passed the point of no return. The install marker may be gone already.
+    /// True if an earlier attempt has reported that it passed the point of no return. The install marker may be gone already.
     #[serde(default)]
     pub begun: bool,
-    /// Whether the operator confirms that the disk with the install marker was replaced.
+    /// True if the operator confirms that the disk with the install marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Whether the operator confirms that `wipeonreinstall` of the layout differs from the recorded value; the layout applies.
+    /// True if the operator confirms that `wipeonreinstall` of the layout differs from the recorded value; the layout applies.
     #[serde(default)]
     pub change_promise: bool,
     /// Disks whose data may be erased, by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// Whether to replace the installation on the disks even if it is newer than the order or unknown to the control plane.
+    /// Replaces the installation on the disks even if it is newer than the order or unknown to the control plane.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_newer: bool,
-    /// Whether the operator has placed or confirmed this order since the control plane's database was last restored from a backup.
+    /// True if the operator has placed or confirmed this order since the control plane's database was last restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
     /// Disks of the last attempt that passed the point of no return.

@@ -33,7 +33,7 @@ pub enum Outcome {
     Succeeded { boot: BootInfo, marker: Option<Marker> },
     /// The disks are unchanged: neither this attempt nor an earlier one has passed its point of no return.
     FailedUntouched(Failed),
-    /// This attempt or an earlier one has passed its point of no return.
+    /// The point of no return was passed, by this attempt or an earlier one.
     FailedBegun(Failed),
 }
 
@@ -42,11 +42,11 @@ pub enum Outcome {
 pub struct Failed {
     /// Stage of the plan that failed, or the phase before there was a plan.
     pub stage: String,
-    /// Nothing was written, but the control plane may have recorded that this attempt has begun.
+    /// Set if nothing was written but the control plane may have recorded that this attempt has begun.
     pub announced: bool,
     /// Marker of this allocation that was found on a disk and is not trusted, for the operator to inspect.
     pub unbelieved: Option<Marker>,
-    /// For a reinstall: neither a disk nor the control plane has a record of the previous installation. There may be no bootable system.
+    /// Set if a reinstall finds no record of the previous installation, on the disks or at the control plane: nothing bootable may be left.
     pub unmarked: bool,
 }
 

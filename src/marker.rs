@@ -112,7 +112,7 @@ pub struct MarkedDisk {
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
-    /// Whether a reinstall may wipe the disk; `None` in older markers.
+    /// True if a reinstall may wipe the disk; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
     /// Objects that the attempt was about to create on this preserved disk. Empty in the marker of a finished installation.
@@ -160,7 +160,7 @@ pub struct Making {
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
-    /// Whether the device was empty when the attempt started: blank, nonexistent, or left unfinished by the previous attempt. Older records
+    /// True if the device was empty when the attempt started: blank, nonexistent, or left unfinished by the previous attempt. Older records
     /// lack this field and prove nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_empty: bool,

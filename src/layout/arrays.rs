@@ -129,11 +129,11 @@ mod tests {
     fn options_that_mdadm_would_refuse_do_not_pass() {
         use RaidLevel::*;
         for (level, option, words) in [
-            (Raid0, "-binternal", "has no effect for raid0"),
-            (Raid0, "-kresync", "has no effect for raid0"),
+            (Raid0, "-binternal", "does not apply to raid0"),
+            (Raid0, "-kresync", "does not apply to raid0"),
             (Raid0, "-pn2", "original or alternate"),
-            (Raid1, "--chunk=64", "has no effect for raid1"),
-            (Raid1, "-pn2", "has no effect for raid1"),
+            (Raid1, "--chunk=64", "does not apply to raid1"),
+            (Raid1, "-pn2", "does not apply to raid1"),
             (Raid1, "--bitmap=yes", "internal or none"),
             (Raid1, "--delay=x", "seconds"),
             (Raid1, "--size=x", "max, or a number"),

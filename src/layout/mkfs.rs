@@ -118,7 +118,7 @@ impl Tool {
             let value = if left.is_empty() { next() } else { Some(left) };
             found.push(match value {
                 Some(_) => Ok(Given { word, name, known, value }),
-                None => Err(format!("the create option {word} has no value")),
+                None => Err(format!("the create option {word} requires a value")),
             });
             break;
         }
@@ -132,7 +132,7 @@ impl Tool {
             (Takes::Nothing, Some(_)) => {
                 return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));
             }
-            (Takes::Value, None) => Some(next().ok_or_else(|| format!("the create option {word} has no value"))?),
+            (Takes::Value, None) => Some(next().ok_or_else(|| format!("the create option {word} requires a value"))?),
             (_, value) => value,
         };
         Ok(Given { word, name: format!("--{}", known.long), known, value })

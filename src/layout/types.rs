@@ -35,7 +35,7 @@ pub struct Layout {
     pub logicalvolumes: Vec<LogicalVolume>,
     /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
     pub constraints: Constraints,
-    /// Whether boot variables that earlier systems left in the firmware are removed.
+    /// True if boot variables that earlier systems left in the firmware are removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cleanfirmware: bool,
 }
@@ -72,7 +72,7 @@ pub struct Filesystem {
     /// Treatment of the image's files below a filesystem that a reinstall preserves.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// Whether the last partition of a raw image, and this filesystem on it, grow to the end of the disk.
+    /// True if the last partition of a raw image, and this filesystem on it, grow to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.
@@ -143,9 +143,9 @@ pub struct Disk {
     pub hints: BTreeMap<String, String>,
     /// Partitions; empty if the disk is used as a whole, or only erased.
     pub partitions: Vec<Partition>,
-    /// Whether a reinstall may erase this disk. A first installation erases all listed disks.
+    /// True if a reinstall may erase this disk. A first installation erases all listed disks.
     pub wipeonreinstall: bool,
-    /// Whether a raw disk image is written to this disk. The image contains its own partitions and filesystems.
+    /// True if a raw disk image is written to this disk. The image contains its own partitions and filesystems.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub image: bool,
 }

@@ -92,7 +92,7 @@ pub struct Settings {
     pub nameservers: Vec<IpAddr>,
     pub search: Vec<String>,
     pub mtu: Option<u32>,
-    /// Whether the boot does not wait for the device.
+    /// True if the boot does not wait for the device.
     pub optional: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct Route {
     pub to: Cidr,
     pub via: IpAddr,
     pub metric: Option<u32>,
-    /// Whether the gateway is reachable on the link although no address of the device covers it.
+    /// True if the gateway is reachable on the link although no address of the device covers it.
     pub on_link: bool,
 }
 

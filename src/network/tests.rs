@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/network")
 }
 
-/// The kernel's names, in an order that is not that of the MACs.
+/// NICs whose kernel names are not in the order of the MAC addresses.
 fn nics() -> Vec<Nic> {
     let nic = |name: &str, mac: &str, link| Nic { name: name.into(), mac: mac.into(), link, ..Nic::default() };
     vec![
@@ -25,7 +25,7 @@ fn read(document: &Value) -> Network {
     Network::read(document).unwrap_or_else(|problems| panic!("{}", crate::problem::lines(&problems)))
 }
 
-/// Documents of the folder, by name.
+/// Returns the documents of the folder, by name.
 fn documents() -> Vec<(String, Network)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).unwrap() {
@@ -39,7 +39,7 @@ fn documents() -> Vec<(String, Network)> {
     found
 }
 
-/// Compares with `testdata/network/DOCUMENT.SYSTEM`; with UPDATE_NETWORK in the environment, writes it.
+/// Compares the output with `testdata/network/DOCUMENT.SYSTEM`; rewrites that file if UPDATE_NETWORK is set in the environment.
 #[test]
 fn what_is_rendered_is_what_is_on_file() {
     for (name, network) in documents() {
@@ -58,7 +58,7 @@ fn what_is_rendered_is_what_is_on_file() {
     }
 }
 
-/// What netplan and cloud-init are given is the same description.
+/// The configuration for netplan and cloud-init parses to the same network.
 #[test]
 fn what_is_written_for_netplan_reads_as_the_same() {
     for (name, network) in documents() {
@@ -100,7 +100,7 @@ fn what_is_wrong_is_told_with_its_place() {
     let bond = |parameters: Value| json!({"ethernets": {"a": card(1), "b": card(2)}, "bonds": {"bond0": {"interfaces": ["a", "b"], "parameters": parameters}}});
     let vlans = |vlans: Value| json!({"ethernets": {"lan0": {"mtu": 1400}}, "bonds": {}, "vlans": vlans});
     let cases = [
-        // What it is.
+        // Types and fields.
         (json!([]), "", "must be a mapping"),
         (json!({}), "", "no device is configured"),
         (json!({"version": 1, "ethernets": {"a": {}}}), "version", "only version 2"),
@@ -112,7 +112,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (lan(json!({"wakeonlan": true})), "ethernets.lan0.wakeonlan", "does not support netplan's field"),
         (lan(json!({"id": 5})), "ethernets.lan0.id", "there is no field"),
         (lan(json!({"dhcp4": "perhaps"})), "ethernets.lan0.dhcp4", "true or false"),
-        // Cards and names.
+        // NICs and names.
         (json!({"ethernets": {"en*": {"dhcp4": true}}}), "ethernets.en*", "is a pattern"),
         (json!({"ethernets": {"a/b": {"dhcp4": true}}}), "ethernets.a/b", "is not a valid name"),
         (json!({"ethernets": {"a\nb": {"match": {"macaddress": mac(1)}}}}), "ethernets.a\nb", "is not a valid name"),
@@ -344,7 +344,7 @@ fn a_description_is_for_the_cards_that_there_are() {
     let lan =
         |mac: &str, name: &str| read(&json!({"ethernets": {"lan": {"match": {"macaddress": mac}, "set-name": name}}}));
     assert_eq!(lan("52:54:00:AA:00:01", "lan0").fits(&nics()), Vec::new());
-    // Its own name is no other's.
+    // A name is not taken if the NIC itself has it.
     assert_eq!(lan("52:54:00:aa:00:01", "eth1").fits(&nics()), Vec::new());
     let said = |network: Network, nics: &[Nic]| crate::problem::lines(&network.fits(nics));
     assert_eq!(
@@ -359,7 +359,7 @@ fn a_description_is_for_the_cards_that_there_are() {
         said(lan("52:54:00:aa:00:01", "eth0"), &nics())
             .starts_with("ethernets.lan.set-name: another NIC is called eth0 by the kernel (")
     );
-    // What the installed system calls its cards is not known in the ramdisk.
+    // NIC names of the installed system are not known in the ramdisk.
     assert!(read(&json!({"ethernets": {"eno1": {"dhcp4": true}}})).fits(&nics()).is_empty());
 }
 

@@ -7,7 +7,7 @@ use crate::layout::{Raid, RaidLevel};
 pub(super) struct KnownOption {
     pub long: &'static str,
     short: Option<char>,
-    /// Whether it has a value, after `=` or in the next word.
+    /// True if it has a value, after `=` or in the next word.
     has_value: bool,
     pub meaning: Meaning,
 }
@@ -107,7 +107,7 @@ impl Given<'_> {
         };
         let level = raid.level;
         if levels == Not(level) {
-            return Some(format!("the create option --{long} has no effect for {level}"));
+            return Some(format!("the create option --{long} does not apply to {level}"));
         }
         let value = self.value.unwrap_or_default();
         values
@@ -191,7 +191,7 @@ fn read_one<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<Given<'
     let (value, words) = match (known.has_value, value) {
         (true, None) => match words.get(at + 1) {
             Some(next) => (Some(next.as_str()), 2),
-            None => return Err(format!("the create option {word} has no value")),
+            None => return Err(format!("the create option {word} requires a value")),
         },
         (false, Some(_)) => {
             return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));

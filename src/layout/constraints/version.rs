@@ -48,7 +48,7 @@ pub struct Written {
     pub version: Version,
     /// Number of specified parts, 1 to 3.
     pub parts: usize,
-    /// Whether a prerelease is specified, which precedes `version`.
+    /// True if a prerelease is specified, which precedes `version`.
     pub prerelease: bool,
 }
 

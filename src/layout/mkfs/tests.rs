@@ -1,4 +1,4 @@
-//! What gets through to a tool and what does not, as tables.
+//! Accepted and refused create options.
 
 use super::*;
 
@@ -30,16 +30,16 @@ fn options_are_read_as_the_tool_reads_them() {
         (Xfs, "-fN", "-N of -fN is not allowed: no filesystem would be created"),
         (Vfat, "-aIi 1234abcd", "-i of -aIi is not"),
         (Ext4, "-vV", "-V of -vV is not"),
-        // What is no option is a device, wherever it stands.
+        // A word that is not an option would be the device, in any position.
         (Ext4, "dev/vdb", "dev/vdb is not an option: mkfs would use it as the device"),
         (Ext4, "-m 0 dev/vdb", "dev/vdb is not an option"),
         (Btrfs, "-f sdb", "sdb is not an option"),
         (Vfat, "-F32 -", "- is not an option"),
         (Swap, "-L x y", "y is not an option"),
         (Ext4, "--", "-- is not a supported option of mke2fs"),
-        // The last one would take a word of ours.
-        (Ext4, "-q -b", "-b has no value"),
-        (Btrfs, "--label", "--label has no value"),
+        // The last option would use the next argument that drophammer adds.
+        (Ext4, "-q -b", "-b requires a value"),
+        (Btrfs, "--label", "--label requires a value"),
         // Parts of values.
         (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
         (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: it uses a device"),
@@ -53,7 +53,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
         (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
         (Xfs, "-m crc=1,uuid=0", "uuid=0 is not allowed: the plan generates the UUID"),
-        // Long ones, and what they can be shortened to.
+        // Long options and their abbreviations.
         (Swap, "--uuid=x", "--uuid=x is not"),
         (Swap, "--uu x", "--uu is not"),
         (Btrfs, "--uuid x", "--uuid is not"),
@@ -63,7 +63,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
         (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
-        // Files, other formats, letters that nobody knows.
+        // Files, other formats, unknown letters.
         (Ext4, "-d /etc", "-d is not allowed: it uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),
@@ -79,7 +79,7 @@ fn options_are_read_as_the_tool_reads_them() {
     }
 }
 
-/// A word of the list may have blanks, and mke2fs takes features apart at these too.
+/// An item of the list may contain blanks, and mke2fs also separates features at blanks.
 #[test]
 fn parts_of_values_are_between_blanks_and_commas() {
     for (value, expected) in [
@@ -106,7 +106,7 @@ fn what_is_for_the_layout_to_give_passes() {
     for (format, options) in [
         (Ext4, "-m 0 -O ^has_journal,metadata_csum -E lazy_itable_init=0,stride=16 -F -q"),
         (Ext4, "-b4096 -I 256 -N1000 -Tlargefile4 -J size=64,location=0 -t ext4"),
-        // The value of an option, and no option.
+        // Words that are values, not options.
         (Ext4, "-L -n -M -U"),
         (Ext3, "-FqLn -j -i 8192"),
         (Xfs, "-i size=512 -m reflink=0,crc=1 -d su=64k,sw=2 -l size=32m,internal=1 -fK"),

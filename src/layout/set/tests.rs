@@ -1,4 +1,4 @@
-//! Sets of layouts: the ones in `testdata/layouts`, and small ones with their collisions.
+//! Sets of layouts: those of `testdata/layouts`, and small ones with collisions.
 
 use super::*;
 use crate::layout::{Constraints, read_yaml};
@@ -24,7 +24,7 @@ fn seeds() -> Set {
     set(&layouts)
 }
 
-/// metal-stack's own proposal is not free of collisions.
+/// metal-stack's own proposal contains collisions.
 #[test]
 fn the_proposals_layouts_collide_twice() {
     let collisions = seeds().collisions();
@@ -122,7 +122,7 @@ fn two_large_layouts_do_not_take_the_memory() {
 }
 
 proptest! {
-    /// No collision: no image is ever taken by two. A collision: its example is.
+    /// Without a collision, no two layouts accept the same image. With a collision, both accept its example.
     #[test]
     fn collisions_are_exactly_where_selection_is_ambiguous(
         constraints in prop::collection::vec("(=|!=|>|<|>=|<=|~|\\^) [0-3](\\.[0-2]){0,2}|\\*", 2..5),

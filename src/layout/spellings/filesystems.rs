@@ -55,7 +55,7 @@ fn mount_path(reader: &mut Reader, fields: &Fields, format: Option<Format>) -> O
             reader.respell(
                 node,
                 New::Raw("null".to_owned()),
-                "a filesystem that is not mounted has no path: remove it",
+                "remove path: a filesystem that is not mounted must not have one",
             );
         }
         return None;

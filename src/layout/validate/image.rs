@@ -21,7 +21,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
             let message =
-                "reinstall: merge is not supported with a raw image, which has no files for other filesystems";
+                "reinstall: merge is not supported with a raw image, whose files cannot be added to other filesystems";
             check.report(&format!("{place}.reinstall"), message);
         }
     }
