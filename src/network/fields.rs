@@ -45,7 +45,7 @@ impl Reader {
         for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
             let message = match unread.contains(&name.as_str()) {
                 true => format!("drophammer does not support netplan's field {name:?}: remove it"),
-                false => format!("there is no field {name:?}{}", nearest(name, known)),
+                false => format!("unknown field {name:?}{}", nearest(name, known)),
             };
             self.problem(&child(&field.place, name), message);
         }

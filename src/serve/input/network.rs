@@ -96,7 +96,7 @@ allocation:
         assert_eq!(
             lines,
             [
-                "11:9: network.ethernets.lan0.dhpc4: there is no field \"dhpc4\"; did you mean \"dhcp4\"?",
+                "11:9: network.ethernets.lan0.dhpc4: unknown field \"dhpc4\"; did you mean \"dhcp4\"?",
                 "14:13: network.ethernets.lan0.addresses[1]: \"10.0.0.300\" is not an IP address such as 10.0.0.1 or 2001:db8::1",
                 "17:17: network.ethernets.lan1.match.macaddress: the NIC 52:54:00:aa:00:01 is matched twice, first at \
                  ethernets.lan0.match.macaddress",
