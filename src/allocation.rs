@@ -121,7 +121,7 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub disk_key: Secret,
-    /// True if a disk key exists but is omitted here: in the output of `drophammer plan`, and in a boot after the installation has begun.
+    /// True if a disk key exists but is omitted here: in documents for operators, and in a boot after the point of no return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Fields that the control plane releases separately, when the installation needs them. drophammer extension.
@@ -163,7 +163,7 @@ pub struct Allocation {
     /// True if a finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
-    /// Disks of a first installation that has begun and is not finished. It may continue only on these disks.
+    /// Disks of an unfinished first installation that has passed the point of no return. It may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
     /// Record of the last attempt at that installation. Only the install marker of that attempt proves that the installation was finished.

@@ -42,7 +42,7 @@ pub enum Outcome {
 pub struct Failed {
     /// Stage of the plan that failed, or the phase before there was a plan.
     pub stage: String,
-    /// Set if nothing was written but the control plane may have recorded that this attempt has begun.
+    /// Set if nothing was written but the control plane may have recorded that this attempt passed the point of no return.
     pub announced: bool,
     /// Marker of this allocation that was found on a disk and is not trusted, for the operator to inspect.
     pub unbelieved: Option<Marker>,

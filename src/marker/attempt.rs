@@ -96,9 +96,14 @@ pub enum MarkerMismatch {
 impl fmt::Display for MarkerMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MarkerMismatch::Secret => f.write_str("it does not contain the secret of the attempt that has begun"),
+            MarkerMismatch::Secret => {
+                f.write_str("it does not contain the secret of the attempt that passed the point of no return")
+            }
             MarkerMismatch::Image { expected, found } => {
-                write!(f, "it names image {found:?}, but the attempt that has begun installs {expected:?}")
+                write!(
+                    f,
+                    "it contains image {found:?}, but the attempt that passed the point of no return installs {expected:?}"
+                )
             }
             MarkerMismatch::Table { device } => {
                 write!(f, "it does not contain the GUID of the partition table that the attempt created on {device}")
