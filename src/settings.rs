@@ -55,7 +55,7 @@ impl Settings {
         };
         let one = |name: &str| match &all(name)[..] {
             [first, others @ ..] => match others.iter().find(|value| *value != first) {
-                Some(other) => Err(bad(format!("{name}= is given twice, as {first} and {other}"))),
+                Some(other) => Err(bad(format!("{name}= is specified twice, as {first} and {other}"))),
                 None => Ok(Some(first.clone()).filter(|value| !value.is_empty())),
             },
             [] => Ok(None),
@@ -198,7 +198,7 @@ mod tests {
             ("drophammer.url=http://c", "drophammer.token= is missing"),
             ("drophammer.url= drophammer.token=t", "set drophammer.url="),
             ("drophammer.url=ftp://c drophammer.token=t", "must begin with http:// or https://"),
-            ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "given twice, as t and u"),
+            ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "specified twice, as t and u"),
             ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie must begin with http:// or https://"),
             ("PIXIE_API_URL=http://p drophammer.report=http://r", "is only supported with drophammer.file="),
             ("drophammer.file=c", "drophammer.file=c must be an http:// or https:// URL"),

@@ -186,7 +186,7 @@ impl Reader {
         match &node.value {
             Value::Scalar { text, plain } => Some((text, *plain)),
             _ => {
-                self.unreadable(node, place, format!("must be a single value, found {}", node.kind()));
+                self.unreadable(node, place, format!("must be a single value, but is {}", node.kind()));
                 None
             }
         }

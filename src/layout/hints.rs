@@ -81,7 +81,7 @@ pub fn differs(hints: &Hints, disk: &Disk) -> Vec<String> {
 fn differs_by(hints: &Hints, disk: &Disk, identifiers: Identifiers) -> Vec<String> {
     let different = |(hint, text): (&String, &String)| {
         let matches = Condition::read(hint, text).is_ok_and(|condition| condition.holds(hint, disk, identifiers));
-        (!matches).then(|| format!("{hint} {text}: the disk {}", found(hint, disk)))
+        (!matches).then(|| format!("{hint} {text}: it {}", found(hint, disk)))
     };
     let is_named = hints.iter().any(|(hint, text)| names_portable(hint, text, disk, identifiers));
     let unnamed = is_portable(disk) && !is_named;

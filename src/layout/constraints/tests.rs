@@ -188,7 +188,7 @@ fn constraints_follow_metal_api() {
         (">= 10 || < 9", "given version:10 || < 9 is not valid"),
         (
             ">= 10 < 12",
-            "given version:10 < 12 is not valid:invalid semantic version; one operator and one version is all",
+            "given version:10 < 12 is not valid:invalid semantic version; only one operator and one version are",
         ),
         (">= 10.x", "given version:10.x is not valid"),
         (">=  10", "given version: 10 is not valid"),

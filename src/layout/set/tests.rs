@@ -65,7 +65,7 @@ fn the_one_that_matches_is_chosen() {
             "c1-xlarge-x86",
             "debian-9.0.1",
             "could not find a matching filesystemLayout for size:c1-xlarge-x86 and image:debian-9.0.1\n  \
-             default (default.yaml) takes debian \">= 10\"\n  \
+             default (default.yaml) accepts debian \">= 10\"\n  \
              firewall (firewall.yaml) does not accept debian, but firewall \">= 2\"",
         ),
         (
@@ -78,7 +78,7 @@ fn the_one_that_matches_is_chosen() {
             "c1-large-x86",
             "debian-10",
             "2 layouts match size:c1-large-x86 and image:debian-10: change their constraints so that only one matches, or name the layout in the allocation\n  \
-             default (default.yaml) takes debian \">= 10\"\n  s3-storage (s3-storage.yaml) takes debian \">= 10\"",
+             default (default.yaml) accepts debian \">= 10\"\n  s3-storage (s3-storage.yaml) accepts debian \">= 10\"",
         ),
         ("c1", "debian", "invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: debian"),
         ("c1", "debian-12.0-rc1", "image:debian-12.0-rc1 has \"rc1\" after its last hyphen: invalid semantic version"),

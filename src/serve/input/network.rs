@@ -120,7 +120,7 @@ allocation:
             )
         };
         assert!(machine(&text("dhcp")).unwrap_err().starts_with("6:12: network: this must be a mapping"));
-        assert!(machine(&text("{}")).unwrap_err().starts_with("6:12: network: this names no device"));
+        assert!(machine(&text("{}")).unwrap_err().starts_with("6:12: network: no device is configured"));
         assert!(machine(&text("")).is_ok());
     }
 }
