@@ -1,8 +1,7 @@
-//! Serves the files of one directory over HTTP as fast as a link of so many bit/s would carry them: what `scripts/bench burn`
-//! measures through. All connections share the link; each can have a limit of its own beside that.
+//! HTTP server for the files of one directory, limited to the speed of a link: `scripts/bench burn` measures through it. All connections
+//! share the link; each can have an additional limit.
 //!
-//! Usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]]   (0, the default: as fast as it goes). Prints the
-//! address that it listens on.
+//! Usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]]   (default 0: unlimited). Prints the address that it listens on.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A link that stood still catches up with no more than this.
+/// Maximum backlog that is caught up after the link was idle.
 const BURST: Duration = Duration::from_millis(2);
 
 fn main() -> io::Result<()> {
@@ -27,7 +26,7 @@ fn main() -> io::Result<()> {
     for stream in listener.incoming() {
         let (stream, directory, link) = (stream?, directory.clone(), link.clone());
         thread::spawn(move || {
-            // A client that hangs up has what it wanted.
+            // A client that disconnects has received enough.
             if let Err(error) = serve(&stream, &directory, &[&link, &Link::of(each)]) {
                 eprintln!("pace: {error}");
             }
@@ -36,11 +35,11 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// What all connections go through, or one alone.
+/// Rate limiter for all connections, or for one.
 struct Link {
-    /// 0: as fast as it goes.
+    /// 0: unlimited.
     bytes_per_second: u64,
-    /// When all that was sent is through.
+    /// Time at which all data so far have been sent.
     free: Mutex<Instant>,
 }
 
@@ -49,7 +48,7 @@ impl Link {
         Link { bytes_per_second: bits_per_second / 8, free: Mutex::new(Instant::now()) }
     }
 
-    /// A millisecond's worth, but not so little that the calls cost more than the bytes.
+    /// Data of a millisecond, but at least enough that the system calls cost less than the data.
     fn chunk(&self) -> u64 {
         match self.bytes_per_second {
             0 => 1 << 20,
@@ -57,7 +56,7 @@ impl Link {
         }
     }
 
-    /// Returns when so many bytes are through.
+    /// Returns when this number of bytes has been sent.
     fn carry(&self, bytes: u64) {
         if self.bytes_per_second == 0 {
             return;
@@ -72,12 +71,12 @@ impl Link {
     }
 }
 
-/// Request after request of one connection.
+/// Handles the requests of one connection.
 fn serve(mut stream: &TcpStream, directory: &Path, links: &[&Link]) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(request) = Request::read(&mut reader)? {
-        // Only plain names: this directory and nothing else.
+        // Only plain names: files of this directory.
         let name = request.path.trim_start_matches('/');
         let file =
             if name.contains('/') || name.starts_with('.') { None } else { File::open(directory.join(name)).ok() };
@@ -107,7 +106,7 @@ fn serve(mut stream: &TcpStream, directory: &Path, links: &[&Link]) -> io::Resul
         let chunk = links.iter().map(|link| link.chunk()).min().unwrap_or(1);
         let mut left = length;
         while left > 0 {
-            // sendfile(2): the server is to cost as little as it can.
+            // sendfile(2): the server must use as little CPU time as possible.
             let sent = io::copy(&mut (&file).take(left.min(chunk)), &mut stream)?;
             if sent == 0 {
                 return Err(io::Error::other("the file became shorter"));
@@ -122,12 +121,12 @@ fn serve(mut stream: &TcpStream, directory: &Path, links: &[&Link]) -> io::Resul
 struct Request {
     method: String,
     path: String,
-    /// First and last byte.
+    /// First and last byte of the range.
     range: Option<(u64, u64)>,
 }
 
 impl Request {
-    /// `None` at the end of the connection.
+    /// Reads a request; `None` at the end of the connection.
     fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
         let mut first = String::new();
         if reader.read_line(&mut first)? == 0 {

@@ -1,15 +1,14 @@
-//! How much time is left: `DROPHAMMER_UNTIL` names the end, in seconds since 1970. A case that would not end by then is
-//! not begun, and is named as not run.
+//! Time budget of a test run: `DROPHAMMER_UNTIL` is its end, in seconds since 1970. A case that would not finish in time is not started,
+//! and is reported as not run.
 
 use crate::host::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How long a run over the network takes, with what follows it, on a host of usual speed. This counts until the first
-/// run has been measured.
+/// Duration of a run over the network including the following checks, on a host of usual speed. Used until the first run has been measured.
 const RUN: Duration = Duration::from_secs(45);
 
-/// What the runs so far have taken.
+/// Durations measured so far.
 #[derive(Debug, Default)]
 pub struct Budget {
     until: Option<SystemTime>,
@@ -23,21 +22,21 @@ struct Seen {
 }
 
 impl Budget {
-    /// As the environment says; without a limit if it says nothing.
+    /// Reads the budget from the environment; without the variable there is no limit.
     pub fn from_env() -> Budget {
         let said = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|said| said.parse().ok());
         let until = said.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         Budget { until, ..Budget::default() }
     }
 
-    /// Why a case of so many runs is not begun now.
+    /// Returns the reason why a case with this number of runs is not started.
     pub fn refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
         let needs = self.a_run() * u32::try_from(runs).unwrap_or(u32::MAX);
         (needs > left).then(|| format!("not run: {} s are left, it takes about {} s", left.as_secs(), needs.as_secs()))
     }
 
-    /// Notes how long a case of so many runs took.
+    /// Records the duration of a case with this number of runs.
     pub fn note(&self, runs: usize, time: Duration) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.runs += u32::try_from(runs).unwrap_or(u32::MAX);
@@ -50,7 +49,7 @@ impl Budget {
     }
 }
 
-/// Nothing is refused without a limit; with one, what has been seen decides.
+/// Without a limit, no case is refused; with one, the measured durations decide.
 pub fn self_test() {
     assert_eq!(Budget::default().refusal(1000), None);
     let within =

@@ -1,15 +1,15 @@
-//! Disks that a running system does not use: nothing on them is mounted, in an array, or used for swap. So nobody may
-//! have written to them.
+//! Disks that a running system does not use, as nothing on them is mounted, in an array, or used for swap. Such disks must not have been
+//! written to.
 
 use crate::facts::Facts;
 use crate::scenario::Machine;
 use std::collections::BTreeSet;
 
-/// Names of the disks that this system does not use, by its own facts. They are the kernel's names, so the disks must
-/// be plugged in as the machine lists them.
+/// Returns the names of the disks that the system does not use, according to its own facts. The names are kernel names, so the disks must
+/// be plugged in in the order of the machine.
 pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
-    // The facts do not tell on which disk an open container lies: then nothing is said of any.
+    // The facts do not show on which disk an open container is, so no disk counts as unused.
     let is_open = |line: &String| line.starts_with("/dev/mapper/luks-");
     let has_open = |line: &String| line.contains(" mapper/luks-");
     if lines("mounts").any(is_open) || lines("groups").any(has_open) {
@@ -28,7 +28,7 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
         devices.extend(line.split_whitespace().skip(4).flat_map(|members| members.split(',')).map(str::to_owned));
     }
     let is_on = |disk: &str| devices.iter().any(|device| is_of(device, disk));
-    // Whoever uses one path uses the disk, and so its other paths.
+    // The use of one path is a use of the disk, and so of its other paths.
     let used: BTreeSet<&str> = machine
         .disks
         .iter()
@@ -39,8 +39,8 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     disks.map(|disk| disk.name.as_str()).filter(|disk| !used.contains(disk)).collect()
 }
 
-/// Is this device the disk or one of its partitions? `sdaa` is not on `sda`, and `nvme0n1` has a `p` before the numbers
-/// of its partitions.
+/// Returns whether this device is the disk or one of its partitions. `sdaa` is not on `sda`, and partitions of `nvme0n1` have a `p` before
+/// their number.
 fn is_of(device: &str, disk: &str) -> bool {
     let Some(rest) = device.strip_prefix(disk) else { return false };
     let digits = rest.strip_prefix('p').filter(|_| disk.ends_with(|c: char| c.is_ascii_digit())).unwrap_or(rest);
@@ -48,8 +48,7 @@ fn is_of(device: &str, disk: &str) -> bool {
     rest.is_empty() || (ends_well && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The group in a name of the device mapper. There `-` separates group and volume, and `--` is a dash of one of the
-/// names.
+/// Returns the volume group in a device mapper name, in which `-` separates group and volume, and `--` is a hyphen within one of the names.
 fn group(volume: &str) -> String {
     let name = volume.replace("--", "\n");
     name.split('-').next().unwrap_or_default().replace('\n', "-")
@@ -64,7 +63,7 @@ fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
     found.flatten().collect()
 }
 
-/// Partitions, volumes, arrays and swap count as use; a group without a mounted volume does not.
+/// Partitions, volumes, arrays and swap count as used; a group without a mounted volume does not.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/sdz1 /srv ext4 rw 0 0\n\
                 /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\

@@ -1,4 +1,4 @@
-//! Compares what was seen with what a run expects. Pure, and all failures at once.
+//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures at once.
 
 use crate::bystanders;
 use crate::disks::kind_guid;
@@ -11,47 +11,47 @@ use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Evidence of one run.
+/// Observations of one run.
 #[derive(Default)]
 pub struct Seen {
-    /// The last report that the server acknowledged.
+    /// Last report that the server acknowledged.
     pub report: Option<Value>,
-    /// Names of the events, as they came in.
+    /// Names of the events, in the order of arrival.
     pub events: Vec<String>,
-    /// The console of the boot over the network.
+    /// Console of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
-    /// What the server complained about.
+    /// Problems that the server reported.
     pub problems: Vec<String>,
-    /// The installed system after the boot over the network, and after the one from disk.
+    /// Facts of the installed system after the boot over the network; the next field has those of the boot from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
-    /// The console of that one.
+    /// Console of the boot from disk.
     pub disk_console: String,
-    /// The same with a disk pulled, by its name.
+    /// Facts of a boot from disk with a disk removed, by the name of that disk.
     pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
-    /// Disks that have changed during the run.
+    /// Disks that changed during the run.
     pub changed_disks: Vec<String>,
-    /// Disks that still hold the text that should be gone.
+    /// Disks that still contain the text that must be erased.
     pub traces: Vec<String>,
-    /// The words with which the button was refused, none if it was not.
+    /// Message with which the reinstall order was refused; `None` if it was accepted.
     pub denied: Option<String>,
-    /// Does the server have an order left? Only where that counts.
+    /// True if the server still has an order; `None` if the scenario does not check it.
     pub order_is_open: Option<bool>,
-    /// The image whose system must have come up, where that counts.
+    /// Image of the system that must have come up; `None` if the scenario does not check it.
     pub image: Option<String>,
-    /// The consoles of earlier boots over the network.
+    /// Consoles of earlier boots over the network.
     pub earlier_consoles: String,
-    /// The power was cut when success was reported, so the system that came up was booted from disk.
+    /// True if the power was cut when success was reported, so that the system that came up was booted from disk.
     pub died_reported: bool,
-    /// What the witness found: writes where nobody may write.
+    /// Violations that the witness found: writes outside of the announced extents.
     pub broken: Vec<String>,
-    /// The disks have the kernel names that the machine lists.
+    /// True if the disks have the kernel names that the machine lists.
     pub named_as_listed: bool,
 }
 
-/// Everything that is not as it should be.
+/// Returns all differences between expectations and observations.
 pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> {
     let mut failures = Vec::new();
     report(expect, seen, &mut failures);
@@ -78,7 +78,7 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     }
     for text in &expect.server_says {
         if !seen.problems.iter().any(|problem| matches(&format!("*{text}*"), problem)) {
-            failures.push(format!("the server does not say {text:?} but {:?}", seen.problems));
+            failures.push(format!("the server did not report {text:?} but {:?}", seen.problems));
         }
     }
     witness(&expect.witness_says, &seen.broken, &mut failures);
@@ -111,18 +111,18 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     failures
 }
 
-/// What the witness found is a failure, unless all of it was expected.
+/// Adds the violations of the witness to the failures, unless all of them were expected.
 fn witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
     let says = |text: &String, words: &String| matches(&format!("*{text}*"), words);
     failures.extend(found.iter().filter(|words| !expected.iter().any(|text| says(text, words))).cloned());
     for text in expected.iter().filter(|text| !found.iter().any(|words| says(text, words))) {
-        failures.push(format!("the witness does not say {text:?} but {found:?}"));
+        failures.push(format!("the witness did not report {text:?} but {found:?}"));
     }
 }
 
 fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
-        // An agent that stops because of earlier attempts has nothing new to say.
+        // An agent that stops because of earlier attempts does not send a new report.
         if !is_silent(expect.outcome) && expect.outcome != Outcome::Stopped {
             failures.push("the server got no report".to_owned());
         }
@@ -132,9 +132,9 @@ fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let success = report["success"].as_bool();
     let wanted = matches!(expect.outcome, Outcome::Installed | Outcome::Already);
     if is_silent(expect.outcome) {
-        failures.push(format!("a report, although nothing was to be installed: {message}"));
+        failures.push(format!("unexpected report, although nothing was to be installed: {message}"));
     } else if success != Some(wanted) {
-        failures.push(format!("the report says success {success:?}, expected {wanted}: {message}"));
+        failures.push(format!("the report has success {success:?}, expected {wanted}: {message}"));
     }
     for text in &expect.report_contains {
         if !matches(&format!("*{text}*"), message) {
@@ -154,7 +154,7 @@ fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     }
 }
 
-/// There is nothing that could be reported.
+/// Returns whether the outcome has no report.
 fn is_silent(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Local | Outcome::Waiting | Outcome::Denied)
 }
@@ -174,8 +174,8 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
     }
 }
 
-/// A run without an installation leaves every disk alone, whether the scenario says so or not. When the old system is
-/// back it writes to its own disks, so then only the others count.
+/// A run without an installation must not change any disk, even if the scenario does not list them. If the old system runs again, it writes
+/// to its own disks, so only the other disks count.
 fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
@@ -203,13 +203,13 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     }
 }
 
-/// Each pattern must fit a line of the section.
+/// Each pattern must match a line of the section.
 pub fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
     if patterns.is_empty() {
         return;
     }
     let Some(lines) = facts.section(section) else {
-        return failures.push(format!("there is no section {section}"));
+        return failures.push(format!("section {section} is missing"));
     };
     for pattern in patterns {
         if !lines.iter().any(|line| fields_match(pattern, line)) {
@@ -230,7 +230,7 @@ fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
     }
     for (device, wanted) in &expect.blkid {
         let Some(found) = facts.blkid(device) else {
-            failures.push(format!("blkid sees nothing on {device}"));
+            failures.push(format!("blkid finds nothing on {device}"));
             continue;
         };
         for (key, pattern) in wanted {
@@ -254,7 +254,7 @@ fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
 fn table(disk: &str, wanted: &[Partition], facts: &Facts, failures: &mut Vec<String>) {
     let text = facts.section(&format!("sfdisk {disk}")).unwrap_or_default().join("\n");
     let Ok(json) = serde_json::from_str::<Value>(&text) else {
-        return failures.push(format!("sfdisk sees no partition table on {disk}: {text}"));
+        return failures.push(format!("sfdisk finds no partition table on {disk}: {text}"));
     };
     let table = &json["partitiontable"];
     let found = table["partitions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -266,7 +266,7 @@ fn table(disk: &str, wanted: &[Partition], facts: &Facts, failures: &mut Vec<Str
         let digits = |node: &str| node.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok());
         match found.iter().find(|entry| entry["node"].as_str().and_then(digits) == Some(partition.number)) {
             Some(entry) => compare_partition(disk, partition, entry, table, failures),
-            None => failures.push(format!("{disk}: there is no partition {}", partition.number)),
+            None => failures.push(format!("{disk}: partition {} is missing", partition.number)),
         }
     }
 }
@@ -322,7 +322,7 @@ fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
     }
 }
 
-/// What a line tells of this path. A longer path that begins with this one and goes on with a blank does not count.
+/// Returns the fields of a stat line if it belongs to this path. A longer path that continues with a blank does not match.
 fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let told = line.strip_prefix(path)?.strip_prefix(' ')?;
     let fields: Vec<&str> = told.splitn(6, ' ').collect();
@@ -331,7 +331,7 @@ fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     (is_whole || told == "missing").then_some(told)
 }
 
-/// Every kind of expectation once met and once not.
+/// Each type of expectation, both met and violated.
 pub fn self_test() {
     let text = r#"=== facts begin inspect
 --- sfdisk sda
@@ -388,8 +388,8 @@ a: text
         ("  outcome: failed\n  console_lacks: [oops]\n", "the console shows"),
         ("  outcome: failed\n  erased: [sda zeros]\n", "no erased disk"),
         ("  outcome: failed\n  no_trace_of: {sda: secret}\n", "still holds \"secret\""),
-        ("  outcome: failed\n  inspect: {arrays: [], signatures: {sda: [gpt]}}\n", "no section signatures"),
-        ("  outcome: failed\n  server_says: [typo]\n", "the server does not say"),
+        ("  outcome: failed\n  inspect: {arrays: [], signatures: {sda: [gpt]}}\n", "section signatures is missing"),
+        ("  outcome: failed\n  server_says: [typo]\n", "the server did not report"),
         ("  outcome: waiting\n", "disk sda was written to"),
         ("  outcome: failed\n  inspect: {partitions: {sda: [{number: 1}]}}\n", "2 partitions, expected gpt with 1"),
         ("  outcome: failed\n  inspect: {partitions: {sdb: [{number: 1}]}}\n", "no partition table on sdb"),
@@ -418,11 +418,11 @@ fn what_the_witness_finds() {
     assert_eq!(judged(&[], &found), found);
     assert!(judged(&["vdb*sector 8"], &found).is_empty());
     assert_eq!(judged(&["step a"], &found), found[1..]);
-    assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness does not say \"vdc\"")));
+    assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
-/// The disks of the running system may change, all others may not. If the names of the disks have moved, only the disks
-/// that the scenario names count.
+/// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only the disks that the
+/// scenario lists count.
 fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| Seen {

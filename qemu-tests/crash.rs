@@ -1,9 +1,9 @@
-//! The case `witness`: from the log of one reinstall over kept data, disks are rebuilt as a power cut at any moment could have left
-//! them, and judged without a machine; a few of them are booted.
+//! The case `witness`: from the write log of one reinstall with preserved data, disks are reconstructed as a power cut at any moment could
+//! have left them. The states are judged without a machine; a few of them are booted.
 //!
-//! The states are: all disks as they were at each flush of one of them; and random states, in which any of the writes
-//! in flight have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_STATES` says how many, and `DROPHAMMER_BOOTS`
-//! how many are booted. `DROPHAMMER_RECORD` names a folder that an earlier run has kept, whose record is judged again.
+//! The states are: all disks at each flush of one of them; and random states, in which any subset of the writes in flight has arrived.
+//! `DROPHAMMER_SEED` selects other random states, `DROPHAMMER_STATES` sets their number, and `DROPHAMMER_BOOTS` the number of booted
+//! states. `DROPHAMMER_RECORD` names a folder of an earlier run whose record is judged again.
 
 use crate::crash_judge::{Finding, Judge};
 use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
@@ -25,10 +25,10 @@ use std::time::Instant;
 
 const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
-/// This many bad states are printed.
+/// Maximum number of bad states that are printed.
 const TOLD: usize = 40;
 
-/// How many states there were, and how many of them were good.
+/// Number of states, and number of good ones.
 #[derive(Default)]
 struct Tally {
     states: usize,
@@ -38,17 +38,17 @@ struct Tally {
     next: BTreeMap<String, usize>,
 }
 
-/// Records, rebuilds, judges, boots; prints the tally.
+/// Records a reinstall, reconstructs, judges and boots its states, and prints the tally.
 ///
 /// # Errors
-/// The states in which something is not as promised.
+/// The states that violate a guarantee.
 pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
     run::need(artifacts)?;
     let scenario = crate::reader::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
     let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
     let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
     if kept.is_none() {
-        // What an earlier failure left; usually there is nothing.
+        // Leftovers of an earlier failure; usually there are none.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).context(folder.display())?;
     }
@@ -73,7 +73,7 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
     let began = Instant::now();
     let mut tally = judge_all(&record, folder, &picks, &boots, &scratch)?;
     println!("witness: judged in {} s", began.elapsed().as_secs());
-    tally.next.iter().for_each(|(next, count)| println!("witness: {count} times the agent would {next}"));
+    tally.next.iter().for_each(|(next, count)| println!("witness: in {count} states the agent would {next}"));
     let mut converged = 0;
     for (number, pick) in boots.iter().enumerate() {
         let verdict = boot(&record, scenario, artifacts, folder, &saved(&scratch, number), number);
@@ -98,7 +98,7 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
     Err(format!("{}\nand {more} more", tally.bad.join("\n")))
 }
 
-/// Installs, puts data on the kept disks, and reinstalls once with every write logged.
+/// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
 fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Record> {
     let chassis = run::assemble(scenario, artifacts, folder)?;
     let mut said = String::new();
@@ -109,7 +109,7 @@ fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Rec
     crash_record::record(&start, said)
 }
 
-/// All disks as they were before the reinstall.
+/// Returns all disks as they were before the reinstall.
 fn disks(record: &Record, folder: &Path) -> Result<Vec<Disk>> {
     let open = |name: &String| Disk::open(name, &Record::base(folder, name), &Record::log(folder, name));
     record.disks.iter().map(open).collect()
@@ -136,7 +136,7 @@ fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scr
         let told = tally.bad.len();
         tally.add(finding, || place(record, pick));
         if told < TOLD {
-            // Thousands more may follow, and take minutes.
+            // Thousands more may follow and take minutes.
             tally.bad[told..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
@@ -163,7 +163,7 @@ fn saved(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Keeps the disks as files, and notes which of the server's folders goes with them.
+/// Saves the disks as files, and records the folder of the server that belongs to them.
 fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -177,7 +177,7 @@ fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
     crate::host::write(&folder.join("phase"), phase)
 }
 
-/// Switches a machine on with these disks until a system is up.
+/// Boots a machine with these disks until a system is up.
 fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, folder: &Path, number: usize) -> Verdict {
     let began = Instant::now();
     let mut verdict = Verdict { number: number + 1, was_cut: true, ..Verdict::default() };
@@ -198,14 +198,14 @@ fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, fold
     }
     verdict.seconds = began.elapsed().as_secs();
     if verdict.is_good() {
-        // What stays behind is only in the way.
+        // Leftovers do no harm.
         let _ = fs::remove_dir_all(folder);
     }
     verdict
 }
 
-/// Takes the root at the last moment of the record for the new one. Then proves that all disks are rebuilt as the
-/// machine has left them.
+/// Learns the root filesystem at the last moment of the record as the new one. Then checks that all disks are reconstructed as the machine
+/// left them.
 fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
     let mut disks = disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;
@@ -220,13 +220,13 @@ fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) 
         tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
         let real = File::open(&raw).context(raw.display())?;
         if let Some(place) = crash_states::difference(&disk.file, &real).context(raw.display())? {
-            return Err(format!("{} is not rebuilt as the machine has left it, from byte {place} on", disk.name));
+            return Err(format!("{} is not reconstructed as the machine left it, from byte {place} on", disk.name));
         }
     }
     fs::remove_file(scratch.join("end.raw")).context(scratch.display())
 }
 
-/// The machine of this case can be read, and what is wrong is told with its place.
+/// The machine of this case can be parsed, and errors have a location.
 pub fn self_test() {
     let scenario = crate::reader::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());

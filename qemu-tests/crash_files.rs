@@ -1,5 +1,5 @@
-//! What is in a rebuilt filesystem: whether it is sound after a replay of its journal, and its files. The tools of the
-//! filesystems read it, from a copy and without a mount.
+//! Contents of a reconstructed filesystem: its consistency after a replay of the journal, and its files. The tools of the filesystems read
+//! a copy, without mounting it.
 
 use crate::host::{Context, Result, bounded, tool};
 use sha2::{Digest, Sha256};
@@ -8,13 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Digests of files, and where links lead, by their paths.
+/// Digests of files and targets of links, by their paths.
 pub type Files = BTreeMap<String, String>;
 
-/// All files of the filesystem in this copy, or what is wrong with it. `folder` is for the files and is emptied.
+/// Returns all files of the filesystem in this copy, or the damage that was found. `folder` receives the files; its previous contents are
+/// removed.
 ///
 /// # Errors
-/// A tool is missing, or cannot read what it has found sound.
+/// A tool is missing, or cannot read a filesystem that was found consistent.
 pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> {
     // Leftovers of an earlier state.
     let _ = fs::remove_dir_all(folder);
@@ -34,8 +35,7 @@ pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> 
     tree(folder).map(Ok)
 }
 
-/// Replays the journal, and says what is wrong after that. `e2fsck -E journal_only` does not do: it repairs as much as
-/// it is allowed to.
+/// Replays the journal, and returns the remaining damage. `e2fsck -E journal_only` is not suitable: it also repairs other damage.
 fn check_ext4(view: &Path) -> Result<Option<String>> {
     let run = |argv: &[&str]| bounded(argv).arg(view).output().context(argv[0]);
     let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;
@@ -79,7 +79,7 @@ fn tree(folder: &Path) -> Result<Files> {
     Ok(found)
 }
 
-/// The files of a filesystem as it is made; one that is damaged is found, where the tools are installed.
+/// Reads the files of new filesystems, and detects damage, if the tools are installed.
 pub fn self_test() {
     let folder = crate::witness_log::test_folder("crash-files");
     let (root, view, out) = (folder.join("root"), folder.join("view"), folder.join("out"));
@@ -97,7 +97,7 @@ pub fn self_test() {
     assert_eq!(found.get("link").map(String::as_str), Some("-> deep/file"));
     assert!(found.contains_key("lost+found") && !found.contains_key("file"));
     let mut bytes = fs::read(&view).expect("read");
-    // The table of inodes, and with it the root folder, are within the first blocks.
+    // The inode table and the root directory are within the first blocks.
     bytes[8192..65536].fill(0xff);
     fs::write(&view, bytes).expect("written");
     let words = files("ext4", &view, &out).expect("the tools").expect_err("damaged");

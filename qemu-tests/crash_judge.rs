@@ -1,13 +1,17 @@
-//! Judges a rebuilt state of all disks, without a machine.
+//! Judgement of a reconstructed state of all disks, without a machine.
 //!
-//! | | must hold |
+//! | | guarantee |
 //! |---|---|
-//! | kept data | on kept and foreign disks every byte is as before, outside of what the agent announced that it may write, and in the places that the script named which prepared the disks. Each kept filesystem is sound once its journal is replayed, each half of a mirror alone, and its files are the ones that were there |
-//! | nothing half-written is booted | ordered only: what the disk boots is the old system, whole. Begun: the server answers with the ramdisk, and the machine boots over the network first; yet until the image's installer runs the disk boots nothing but a whole old system, and a root with the new marker is the new system, whole. Done: the disk boots the new system, whole |
-//! | the next plan | refuses, or makes something on wiped disks only, and opens no more of the others than the first attempt did |
+//! | preserved data | On preserved and foreign disks every byte is unchanged, except for the extents that the agent announced and for the
+//! regions that the prepare script named. Each preserved filesystem is consistent once its journal is replayed, also on each half of a
+//! mirror alone, and contains the original files |
+//! | no half-written system is booted | Ordered: the disks boot the complete old system. Begun: the server boots the ramdisk, and the
+//! machine boots over the network first; until the image's installer runs, the disks boot only a complete old system, and a root with the
+//! new marker is the complete new system. Done: the disks boot the complete new system |
+//! | next plan | The agent refuses, or recreates only wiped disks, and may write no more of the others than the first attempt |
 //!
-//! What the disk boots: boot code for a BIOS in its first sector, and an ext4 with a kernel. Whole: it is sound once its journal is
-//! replayed, and has every file of the base, or of the end of the record.
+//! Disks boot a system if they have BIOS boot code in the first sector and an ext4 filesystem with a kernel. A system is complete if its
+//! filesystem is consistent once its journal is replayed, and contains every file of the base or of the end of the record.
 
 use crate::crash_files::{self, Files};
 use crate::crash_plan::{BOOT, Bounds, Look, REINSTALL, Seen};
@@ -21,18 +25,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A kept filesystem, or half of a mirrored one.
+/// Preserved filesystem, or half of a mirrored one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
     pub disk: String,
     pub start: u64,
     pub length: u64,
     pub format: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub path: String,
 }
 
-/// What is wrong with a state, and what the agent would do with it.
+/// Violations in a state, and the next action of the agent.
 #[derive(Debug, Default)]
 pub struct Finding {
     pub data: Vec<String>,
@@ -46,14 +50,14 @@ pub struct Judge<'a> {
     bounds: Bounds,
     look: Look<'a>,
     extents: Vec<Extent>,
-    /// Path and digest of the files that were put there.
+    /// Path and digest of the files that were written for the test.
     proofs: Vec<(String, String)>,
-    /// By disk: what of the places that nobody may write was written.
+    /// Bytes of the forbidden ranges that were written, by disk.
     forbidden: BTreeMap<String, Ranges>,
-    /// By disk: what was written at all.
+    /// All bytes that were written, by disk.
     touched: BTreeMap<String, Ranges>,
     scratch: PathBuf,
-    /// What was found before in the same bytes.
+    /// Earlier results for filesystems with the same bytes.
     filesystems: HashMap<(usize, String), Option<String>>,
     plans: HashMap<(Phase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
@@ -61,10 +65,10 @@ pub struct Judge<'a> {
     roots: [String; 2],
 }
 
-/// `extent: DISK START LENGTH FORMAT PATH`, as the script says it that prepares the disks.
+/// Parses `extent: DISK START LENGTH FORMAT PATH` lines of the prepare script.
 ///
 /// # Errors
-/// A line is something else, or there is none.
+/// A line is invalid, or there are none.
 pub fn extents(said: &str) -> Result<Vec<Extent>> {
     let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
     let extent = |line: &str| {
@@ -75,10 +79,14 @@ pub fn extents(said: &str) -> Result<Vec<Extent>> {
         Ok(Extent { disk, start: number(start)?, length: number(length)?, format, path })
     };
     let extents: Vec<Extent> = lines.map(extent).collect::<Result<_>>()?;
-    if extents.is_empty() { Err("the script told no extent of a kept filesystem".to_owned()) } else { Ok(extents) }
+    if extents.is_empty() {
+        Err("the script printed no extent of a preserved filesystem".to_owned())
+    } else {
+        Ok(extents)
+    }
 }
 
-/// Two words and the rest of the lines that begin so: places that nobody may write.
+/// Parses `region: DISK …` lines: ranges that must not be written.
 fn regions(said: &str, disk: &str) -> Result<Ranges> {
     let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
     let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
@@ -91,10 +99,10 @@ fn regions(said: &str, disk: &str) -> Result<Ranges> {
 }
 
 impl<'a> Judge<'a> {
-    /// `base` is the inventory from before the reinstall, `scratch` an empty folder.
+    /// Creates a judge. `base` is the inventory from before the reinstall, `scratch` an empty folder.
     ///
     /// # Errors
-    /// The record is not whole.
+    /// The record is incomplete.
     pub fn new(record: &'a Record, base: &'a Inventory, disks: &[Disk], scratch: &Path) -> Result<Judge<'a>> {
         let allocation = record.answers.get(&Phase::Ordered).and_then(|machine| machine.allocation.as_ref());
         let parsed = allocation.ok_or("no allocation in the record")?.layout();
@@ -134,11 +142,11 @@ impl<'a> Judge<'a> {
         &self.bounds.wiped
     }
 
-    /// Takes the root that is on the disks now for the old one, or for the new one. What the agent would do then is known: all
-    /// could be refused for a reason that has nothing to do with the states.
+    /// Records the root that is now on the disks as the old or the new one, and checks the next action of the agent: otherwise all states
+    /// might be refused for an unrelated reason.
     ///
     /// # Errors
-    /// There is none, it is not whole, or the agent would do something else.
+    /// There is no root, it is incomplete, or the agent would do something else.
     pub fn learn_root(&mut self, disks: &[Disk], is_new: bool) -> Result<()> {
         let seen = self.look.look(disks)?;
         let (phase, wanted) = if is_new { (Phase::Done, BOOT) } else { (Phase::Ordered, REINSTALL) };
@@ -147,16 +155,16 @@ impl<'a> Judge<'a> {
             return Err(format!("the agent would not {wanted} with the disks as they are: {next:?}"));
         }
         if !seen.bootable {
-            return Err("the disks before the reinstall, or after it, boot nothing".to_owned());
+            return Err("the disks are not bootable before or after the reinstall".to_owned());
         }
         self.roots[usize::from(is_new)] = self.root_files(disks, &seen)??;
         Ok(())
     }
 
-    /// What is wrong with the disks as they are, at a moment when the server was in one of these phases.
+    /// Returns the violations in the current state of the disks, at a moment when the server was in one of these phases.
     ///
     /// # Errors
-    /// The disks cannot be looked at.
+    /// The disks cannot be inspected.
     pub fn judge(&mut self, disks: &[Disk], phases: &[Phase], step: &str) -> Result<Finding> {
         let mut finding = Finding { data: self.changed(disks)?, ..Finding::default() };
         finding.data.extend(self.unsound(disks)?);
@@ -171,7 +179,7 @@ impl<'a> Judge<'a> {
         Ok(finding)
     }
 
-    /// Bytes that nobody may write.
+    /// Returns changed bytes in ranges that must not be written.
     fn changed(&self, disks: &[Disk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
@@ -185,7 +193,7 @@ impl<'a> Judge<'a> {
         Ok(words)
     }
 
-    /// Kept filesystems that are not sound, or lack a file.
+    /// Returns preserved filesystems that are damaged or lack a file.
     fn unsound(&mut self, disks: &[Disk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (index, extent) in self.extents.iter().enumerate() {
@@ -212,10 +220,10 @@ impl<'a> Judge<'a> {
             .iter()
             .filter_map(|(path, digest)| Some((path, path.strip_prefix(&extent.path)?.strip_prefix('/')?, digest)));
         let lost = inside.find(|(_, inside, digest)| files.get(*inside) != Some(digest));
-        Ok(lost.map(|(path, ..)| format!("{path} is not as it was")))
+        Ok(lost.map(|(path, ..)| format!("{path} has changed")))
     }
 
-    /// What is in that part of the disk, on a copy: tools write.
+    /// Reads the files in that range of the disk, from a copy, because the tools write.
     fn files(&self, disk: &Disk, format: &str, start: u64, length: u64) -> Result<Result<Files>> {
         let path = self.scratch.join("view");
         let file = File::create(&path).context(path.display())?;
@@ -224,7 +232,7 @@ impl<'a> Judge<'a> {
         crash_files::files(format, &path, &self.scratch.join("files"))
     }
 
-    /// What is booted, or could be, that is not whole.
+    /// Returns the bootable system that is incomplete, if any.
     fn half_written(&mut self, disks: &[Disk], seen: &Seen, phase: Phase, step: &str) -> Result<Option<String>> {
         let marker = seen.inventory.filesystems.iter().find_map(|inside| inside.marker.as_ref());
         let image = marker.map(|marker| marker.image.as_str());
@@ -233,18 +241,20 @@ impl<'a> Judge<'a> {
         let which = match (phase, seen.bootable) {
             (Phase::Ordered, true) => 0,
             (Phase::Done, true) => 1,
-            (Phase::Ordered | Phase::Done, false) => return Ok(Some("the disk boots nothing".to_owned())),
+            (Phase::Ordered | Phase::Done, false) => return Ok(Some("the disks are not bootable".to_owned())),
             (Phase::Begun, true) if is(1) => 1,
             (Phase::Begun, true) if is(0) => 0,
             (Phase::Begun, true) if !self.has_installer_begun(step) => {
-                return Ok(Some("the disk boots a system without a marker".to_owned()));
+                return Ok(Some("the disks boot a system without a marker".to_owned()));
             }
             (Phase::Begun, _) => return Ok(None),
         };
         Ok(match self.root_files(disks, seen)? {
             Ok(files) if files == self.roots[which] => None,
-            Ok(_) => Some(format!("the disk boots {}, which lacks files or has others", image.unwrap_or("a system"))),
-            Err(words) => Some(format!("the disk boots {}: {words}", image.unwrap_or("a system"))),
+            Ok(_) => {
+                Some(format!("the disks boot {}, whose files are not the expected ones", image.unwrap_or("a system")))
+            }
+            Err(words) => Some(format!("the disks boot {}: {words}", image.unwrap_or("a system"))),
         })
     }
 
@@ -258,7 +268,7 @@ impl<'a> Judge<'a> {
         place(step).is_some_and(|now| place("target.installer").is_some_and(|installer| installer <= now))
     }
 
-    /// Digest of all files of the root that is on the disks; in words why it is not sound.
+    /// Returns the digest of all files of the root that is on the disks, or the reason why it is damaged.
     fn root_files(&mut self, disks: &[Disk], seen: &Seen) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
             disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(Disk::key).collect();
@@ -291,13 +301,13 @@ impl<'a> Judge<'a> {
         Ok(judged)
     }
 
-    /// How many different ones were judged: plans, and kept filesystems.
+    /// Returns the numbers of different plans and preserved filesystems that were judged.
     pub fn different(&self) -> (usize, usize) {
         (self.plans.len(), self.filesystems.len())
     }
 }
 
-/// Digest of these parts of the disk.
+/// Returns the digest of these ranges of the disk.
 fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
     let mut digest = Sha256::new();
     for (start, length) in ranges.iter() {
@@ -306,7 +316,7 @@ fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// What the script says is read, written places are held against what may be written, and what boots against what may boot.
+/// The script's output is parsed, writes are compared with the allowed ranges, and bootable systems with the expected ones.
 pub fn self_test() {
     let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
     let extent =
@@ -325,7 +335,7 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// A wiped disk and a kept one, of which 4 KiB may be written, with the same log of writes.
+/// Returns a wiped disk and a preserved one, of which 4 KiB may be written, with the same write log.
 pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
     use serde_json::json;
     let disks =
@@ -356,7 +366,7 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
 
 fn written_places_are_held_against_the_rules(judge: &Judge, mut disks: Vec<Disk>) {
     assert_eq!(judge.wiped(), ["vda"]);
-    // Allowed are the writes at 0 and 2048, and the discard at 0. The writes at 4096, 8192 and 16384 are not.
+    // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
     let changed = |disks: &[Disk]| judge.changed(disks).expect("compared");
     for disk in &mut disks {
         disk.advance(3).expect("advanced");
@@ -383,6 +393,6 @@ fn what_boots_is_held_against_the_rules(judge: &mut Judge) {
     assert_eq!(words(true, Phase::Begun, "target.marker"), None);
     assert_eq!(words(false, Phase::Begun, "image.burn"), None);
     for phase in [Phase::Ordered, Phase::Done] {
-        assert!(words(false, phase, "").is_some_and(|words| words.contains("boots nothing")));
+        assert!(words(false, phase, "").is_some_and(|words| words.contains("not bootable")));
     }
 }

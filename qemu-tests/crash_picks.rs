@@ -1,17 +1,17 @@
-//! Which states of all disks are rebuilt from a record, and what each is made of.
+//! Selection of the states that are reconstructed from a record, and their composition.
 
 use crate::crash_record::{Moment, Phase, Record};
 use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
 use crate::host::Result;
 
-/// A disk's own sector; and the block that every filesystem expects to arrive whole, even on disks that are never
-/// reinstalled.
+/// Sector size of the disks that are wiped; the block size that every filesystem expects to be written atomically is assumed for the
+/// others.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
 /// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
-/// One state: the moment before it, and which it is of those between this moment and the next.
+/// One state: the moment before it, and its index among the states between this moment and the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pick {
     pub moment: usize,
@@ -20,20 +20,20 @@ pub struct Pick {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Up to this record of this disk, which is a flush.
+    /// The state up to this record of this disk, which is a flush.
     Flush { disk: usize, record: usize },
     /// The seed of a random state.
     Random(u64),
 }
 
-/// What a state is made of: for each disk, the parts of writes that arrived after the last flush that every state has.
+/// Composition of a state: for each disk, the parts of writes that arrived after the last flush that every state has.
 pub struct Made {
     parts: Vec<Vec<Arrived>>,
-    /// By disk, how many records the log had.
+    /// Number of records in the log, by disk.
     targets: Vec<usize>,
 }
 
-/// All flushes and so many random states, in the order of their moments.
+/// Returns all flushes and a number of random states, in the order of their moments.
 pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastrand::Rng) -> Vec<Pick> {
     let moments = &record.moments;
     let last = moments.last().map(|moment| moment.counts.clone()).unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
     for (number, disk) in disks.iter().enumerate() {
         let flushes = disk.records.iter().enumerate().filter(|(_, it)| it.is_flush && it.number < last[number]);
         for (place, flush) in flushes {
-            // A flush of nothing is no new state.
+            // A flush without preceding writes does not create a new state.
             if place > 0 && !disk.records[place - 1].is_flush {
                 let moment = moments.partition_point(|moment| moment.counts[number] <= flush.number);
                 let kind = Kind::Flush { disk: number, record: place };
@@ -49,7 +49,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
             }
         }
     }
-    // Where much is written, much can be cut.
+    // Moments with many writes have many possible states.
     let total = |moment: &Moment| moment.counts.iter().sum::<u64>();
     let end = moments.last().map(total).unwrap_or_default();
     for _ in 0..count {
@@ -57,7 +57,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
         let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
         picks.push(Pick { moment, kind: Kind::Random(random.u64(..)) });
     }
-    // A wipe writes little, and every order of it counts.
+    // A wipe writes little, but every order of its writes matters.
     for (moment, _) in moments.iter().enumerate().filter(|(_, moment)| moment.step == "storage.wipe") {
         picks.extend((0..count / 100).map(|_| Pick { moment, kind: Kind::Random(random.u64(..)) }));
     }
@@ -65,7 +65,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
     picks
 }
 
-/// Random states in as many different steps as possible.
+/// Selects random states from as many different steps as possible.
 pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
     let mut steps: Vec<(&str, Vec<Pick>)> = Vec::new();
     for pick in picks.iter().filter(|pick| matches!(pick.kind, Kind::Random(_))) {
@@ -79,7 +79,7 @@ pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
     let rounds = steps.iter().map(|(_, own)| own.len()).max().unwrap_or_default();
     for round in 0..rounds {
         for (_, own) in &steps {
-            // From the middle of a step on: its beginning may have written nothing.
+            // From the middle of a step on, because at its beginning nothing may have been written.
             if round < own.len() && chosen.len() < count {
                 chosen.push(own[(own.len() / 2 + round) % own.len()]);
             }
@@ -89,13 +89,13 @@ pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
     chosen
 }
 
-/// The step that was seen after the state, because the console is a little late.
+/// Returns the step that was seen after the state, because the console lags behind.
 pub fn step(record: &Record, pick: &Pick) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
 }
 
-/// Names the moment of a state, for a person.
+/// Describes the moment of a state for messages.
 pub fn place(record: &Record, pick: &Pick) -> String {
     let Moment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
@@ -106,7 +106,7 @@ pub fn place(record: &Record, pick: &Pick) -> String {
     format!("{step}, moment {}, {what}, logs {counts:?}", pick.moment)
 }
 
-/// Which writes have arrived in this state.
+/// Determines which writes have arrived in this state.
 pub fn make(record: &Record, disks: &[Disk], pick: &Pick, wiped: &[String]) -> Made {
     let now = &record.moments[pick.moment].counts;
     let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
@@ -133,8 +133,8 @@ pub fn make(record: &Record, disks: &[Disk], pick: &Pick, wiped: &[String]) -> M
     Made { parts, targets }
 }
 
-/// What the server may have known then. The agent writes to wiped disks when it has heard that it may begin, and reports when it
-/// has written everything.
+/// Returns the phases in which the server may have been. The agent writes to wiped disks after the point of no return was acknowledged, and
+/// reports success after everything was written.
 pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: &[String]) -> Vec<Phase> {
     let now = &record.moments[pick.moment];
     let next = record.moments.get(pick.moment + 1).unwrap_or(now);
@@ -151,7 +151,7 @@ pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: 
     if phases.is_empty() { vec![Phase::Begun] } else { phases }
 }
 
-/// Brings the disks into this state. Returns what they were before the parts arrived.
+/// Brings the disks into this state. Returns their contents before the parts arrived.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -165,7 +165,7 @@ pub fn apply(record: &Record, disks: &mut [Disk], pick: &Pick, made: &Made) -> R
     Ok(undos)
 }
 
-/// States are chosen and made as the logs and moments allow, and the server's phases fit to what is on the disks.
+/// States are selected and composed as the logs and moments allow, and the phases of the server match the disks.
 pub fn self_test() {
     let folder = crate::witness_log::test_folder("crash-picks");
     let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
@@ -187,7 +187,7 @@ pub fn self_test() {
     let flushes: Vec<Pick> = picks.iter().filter(|pick| matches!(pick.kind, Kind::Flush { .. })).copied().collect();
     let flush = |moment, disk, record| Pick { moment, kind: Kind::Flush { disk, record } };
     assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
-    // One of the moments is in a wipe.
+    // One of the moments is during a wipe.
     assert_eq!(picks.len(), 2000 + 20 + flushes.len());
     let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
@@ -196,7 +196,7 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Each state has all that was flushed and nothing that came later; and the disks are left as they were.
+/// Each state contains everything that was flushed and nothing that came later; the disks are restored afterwards.
 fn states_are_made(record: &Record, disks: &mut [Disk], picks: &[Pick]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
@@ -211,7 +211,7 @@ fn states_are_made(record: &Record, disks: &mut [Disk], picks: &[Pick]) {
         let undos = apply(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
-            // The first write is flushed by the third record; then a discard may come, which the last record flushes.
+            // The first write is flushed by the third record; then a discard may arrive, which the last record flushes.
             let allowed: &[u8] = match disk.flushed(*target) {
                 0 => b"oa",
                 3 => b"a\0",

@@ -1,9 +1,9 @@
-//! What the agent would do next with rebuilt disks: the inventory that it would make of them, the answer that the server gave at
-//! that moment, and the plan that follows from both.
+//! Next action of the agent on reconstructed disks: the inventory that it would take, the response of the server at that moment, and the
+//! plan that follows from both.
 //!
-//! Wiped disks are probed by the agent's own code, on files in place of devices. Kept disks are proven to be as they
-//! were, so the inventory from before holds for them. Only the superblocks of their arrays are read, because they count
-//! changes. The plan is a pure function of inventory and answer: states that look the same have the same plan.
+//! Wiped disks are probed by the agent's own code, on files instead of devices. Preserved disks are known to be unchanged, so the inventory
+//! from before applies to them. Only the superblocks of their arrays are read, because they contain event counts. The plan is a pure
+//! function of inventory and response: equal states have the same plan.
 
 use crate::crash_record::Record;
 use crate::crash_states::{Disk, Ranges};
@@ -23,21 +23,19 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use uuid::Uuid;
 
-/// Offset of the superblock in an ext4 (struct ext4_super_block in fs/ext4/ext4.h).
+/// Offset of the superblock in an ext4 filesystem (struct ext4_super_block in fs/ext4/ext4.h).
 const EXT4_SUPERBLOCK: u64 = 1024;
-/// Offset of metadata 1.2 in a member, and of the count of changes in it (struct mdp_superblock_1 in
-/// linux/raid/md_p.h).
+/// Offset of metadata 1.2 in a member, and of its event count (struct mdp_superblock_1 in linux/raid/md_p.h).
 const MD_SUPERBLOCK: u64 = 4096;
 const MD_EVENTS: u64 = 200;
-/// A PC with a BIOS runs the code at the beginning of the first sector. After it comes the partition table (UEFI
-/// specification 5.2.1).
+/// A PC with a BIOS runs the code at the beginning of the first sector; the partition table follows (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
-/// What an agent may do other than refuse.
+/// Actions of an agent other than a refusal.
 pub const REINSTALL: &str = "reinstall";
 pub const BOOT: &str = "boot what is there";
 
-/// Where the disks of a state appear as devices.
+/// Presentation of the disks of a state as devices.
 pub struct Look<'a> {
     base: &'a Inventory,
     roots: Roots,
@@ -45,14 +43,16 @@ pub struct Look<'a> {
     wiped: Vec<String>,
 }
 
-/// What is on the rebuilt disks.
+/// Contents of the reconstructed disks.
 pub struct Seen {
     pub inventory: Inventory,
-    /// The firmware could boot this: boot code, and behind it a system with a kernel.
+    /// True if the firmware could boot the disks: there is boot code, and a system with a kernel.
     pub bootable: bool,
 }
 
 impl<'a> Look<'a> {
+    /// Creates links to the disks in the folder.
+    ///
     /// # Errors
     /// The folder cannot be filled.
     pub fn new(base: &'a Inventory, disks: &[Disk], wiped: &[String], folder: &Path) -> Result<Look<'a>> {
@@ -81,10 +81,10 @@ impl<'a> Look<'a> {
         Ok(Look { base, roots, wiped: wiped.to_vec() })
     }
 
-    /// The inventory that the agent would make of these disks, after it has assembled and looked into everything.
+    /// Returns the inventory that the agent would take of these disks, after it has assembled and inspected everything.
     ///
     /// # Errors
-    /// They cannot be probed.
+    /// The disks cannot be probed.
     pub fn look(&self, disks: &[Disk]) -> Result<Seen> {
         let probed = survey::read_at(&self.roots, Depth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
@@ -119,7 +119,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// As the agent finds it: everything that it looked into is unmounted again, and the agent has started all arrays and
+/// Returns the inventory as the agent finds it: everything that it inspected is unmounted again, and the agent has started all arrays and
 /// volumes itself.
 pub fn at_rest(mut found: Inventory) -> Inventory {
     let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
@@ -134,7 +134,7 @@ pub fn at_rest(mut found: Inventory) -> Inventory {
     found
 }
 
-/// The disk of that name, or a partition of it.
+/// Returns whether the device is that disk or a partition of it.
 pub fn is_on(device: &str, disk: &str) -> bool {
     let rest = device.strip_prefix("/dev/").and_then(|name| name.strip_prefix(disk));
     let separator = if disk.ends_with(|last: char| last.is_ascii_digit()) { "p" } else { "" };
@@ -143,8 +143,7 @@ pub fn is_on(device: &str, disk: &str) -> bool {
     })
 }
 
-/// Runs debugfs on the partition. Returns what it printed and what it complained of. Like the agent's look, it replays
-/// no journal.
+/// Runs debugfs on the partition. Returns its output and its error messages. Like the agent's inspection, it does not replay the journal.
 fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
     let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
@@ -157,7 +156,7 @@ fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, Str
     Ok((output.stdout, words))
 }
 
-/// What is in it, or why it cannot be mounted.
+/// Returns the filesystem, or the reason why it cannot be mounted.
 fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Filesystem, String>> {
     let (marker, words) = debugfs(disk, part, &format!("cat {}", drophammer::marker::PATH))?;
     if words.contains("Filesystem not open") {
@@ -194,8 +193,7 @@ fn has_kernel(disk: &Disk, part: &Partition) -> Result<bool> {
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
-/// A member that has missed changes does not count. As for mdadm, one change behind is allowed: it may be the array's
-/// stop.
+/// Excludes members with outdated event counts. Like mdadm, it allows one event less: it may be the stop of the array.
 fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
     for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
         let mut events = Vec::new();
@@ -222,22 +220,22 @@ fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
     Ok(())
 }
 
-/// What the agent asks for when the server answers this.
+/// Builds the agent's plan request for this response of the server.
 fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> Request {
     let mut allocation = allocation.clone();
     assigned::correct_begun(&machine.id, &mut allocation, layout, found);
     assigned::request(machine, &machine.id, &allocation, &[])
 }
 
-/// What a plan may do: anything to wiped disks, and to others only what the agent of the record announced.
+/// Limits of a plan: it may do anything to wiped disks, but to others only what the recorded agent announced.
 pub struct Bounds {
     pub wiped: Vec<String>,
-    /// By disk, what a kept filesystem, array or group may change.
+    /// Ranges that a preserved filesystem, array or group may change, by disk.
     pub open: BTreeMap<String, Ranges>,
 }
 
 impl Bounds {
-    /// By what the agent announced at its point of no return.
+    /// Builds the limits from the announcement at the point of no return.
     pub fn new(record: &Record, layout: &Layout) -> Bounds {
         let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
         let wiped: Vec<String> =
@@ -253,7 +251,7 @@ impl Bounds {
         Bounds { wiped, open: open.collect() }
     }
 
-    /// What the agent would do, in a word, or what is beyond the bounds.
+    /// Returns the next action of the agent, or the violation of the limits.
     pub fn judge(&self, machine: &Machine, layout: &Layout, found: &Inventory) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
         match plan::make(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
@@ -264,7 +262,7 @@ impl Bounds {
                 Some(words) => Err(words),
                 None if plan.already.is_some() => Ok(BOOT.to_owned()),
                 None if plan.mode == Mode::Reinstall => Ok(REINSTALL.to_owned()),
-                None => Err("it would install, for an allocation that is installed".to_owned()),
+                None => Err("it would install an allocation that is already installed".to_owned()),
             },
         }
     }
@@ -290,14 +288,14 @@ impl Bounds {
             let ranges = Ranges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
             let open = self.open.get(name).cloned().unwrap_or_default();
             if let Some((start, length)) = ranges.without(&open).iter().next() {
-                return Some(format!("{length} bytes at {start} of {name} would be open to writes"));
+                return Some(format!("{length} bytes at {start} of {name} would be writable"));
             }
         }
         None
     }
 }
 
-/// Devices that an operation makes something new on.
+/// Returns the devices on which an operation creates something.
 fn targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
         Operation::Device(operation) => match operation {
@@ -363,7 +361,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
     }
 }
 
-/// Partitions are told from disks, rebuilt disks are probed, and a plan that goes beyond its bounds is found.
+/// Partitions are distinguished from disks, reconstructed disks are probed, and a plan beyond its limits is detected.
 pub fn self_test() {
     assert!(["/dev/vda", "/dev/vda1", "/dev/vda12"].iter().all(|device| is_on(device, "vda")));
     assert!(["/dev/vdaa", "/dev/vdb", "/dev/md/data", "vda"].iter().all(|device| !is_on(device, "vda")));

@@ -1,7 +1,7 @@
-//! One reinstall over kept data, whole, with all that is needed to rebuild its disks as they were at any moment: the disks before, the
-//! log of each disk's writes, and how long the logs were when which step ran and what the server would have answered then.
+//! Record of one complete reinstall with preserved data, with everything that is needed to reconstruct its disks at any moment: the disks
+//! before, the write log of each disk, and the lengths of the logs at each step and response of the server.
 //!
-//! It is kept as files, so that a record can be judged again without a machine.
+//! It is stored as files, so that a record can be judged again without a machine.
 
 use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, write};
@@ -22,26 +22,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A flush and what follows it are milliseconds apart.
+/// A flush and the following writes are milliseconds apart.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Names the logs of the machine's writes.
+/// Label of the machine's write logs.
 const LABEL: &str = "record";
 
-/// What the server knows of the reinstall.
+/// Phase of the reinstall as known to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It is ordered.
+    /// The reinstall is ordered.
     Ordered,
-    /// An attempt has announced that it begins.
+    /// An attempt has announced its point of no return.
     Begun,
     /// The machine has reported success.
     Done,
 }
 
 impl Phase {
-    /// The server's folder as it was then.
+    /// Returns the folder of the server in this phase.
     pub fn folder(self, folder: &Path) -> PathBuf {
         folder.join(match self {
             Phase::Ordered => "server-ordered",
@@ -51,13 +51,13 @@ impl Phase {
     }
 }
 
-/// How long the logs were. The server was asked before and after they were counted.
+/// Lengths of the logs at a moment. The server was asked before and after they were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// The step that the console showed last; empty before the first.
+    /// Step that the console showed last; empty before the first.
     pub step: String,
     pub phases: [Phase; 2],
-    /// By disk, in the order of [`Record::disks`].
+    /// Lengths by disk, in the order of [`Record::disks`].
     pub counts: Vec<u64>,
 }
 
@@ -66,17 +66,17 @@ pub struct Record {
     pub uuid: String,
     pub mac: String,
     pub disks: Vec<String>,
-    /// What was on the machine before, with all assembled and looked into that the agent assembles and looks into.
+    /// Inventory of the machine before the reinstall, with everything assembled and inspected as the agent does.
     pub inventory: Inventory,
-    /// What the script said that prepared the disks.
+    /// Output of the prepare script.
     pub prepared: String,
-    /// Ids of the images: the one that was installed, and the one that was ordered.
+    /// Ids of the images: the installed one, and the ordered one.
     pub images: [String; 2],
-    /// What the agent said at its point of no return.
+    /// Announcement of the agent at its point of no return.
     pub announced: Value,
-    /// What the server answered to the agent's question for its allocation.
+    /// Responses of the server to the agent's request for its allocation.
     pub answers: BTreeMap<Phase, Machine>,
-    /// Growing.
+    /// Moments in the order of increasing log lengths.
     pub moments: Vec<Moment>,
 }
 
@@ -85,10 +85,10 @@ impl Record {
         folder.join("record.json")
     }
 
-    /// What [`record`] has kept in this folder.
+    /// Reads a record that [`record`] has stored in this folder.
     ///
     /// # Errors
-    /// It is not there, or not whole.
+    /// The record is missing or incomplete.
     pub fn read(folder: &Path) -> Result<Record> {
         let path = Record::path(folder);
         let text = fs::read(&path).context(path.display())?;
@@ -103,14 +103,14 @@ impl Record {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
-    /// What was on that disk when the record ended.
+    /// Returns the path of the disk's contents at the end of the record.
     pub fn end(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
 }
 
-/// Runs the script that prepares the disks in the neutral ramdisk, which gets the agent's programs for it: the script asks
-/// `drophammer` for the inventory.
+/// Runs the script that prepares the disks in the neutral ramdisk, with the agent's programs added: the script takes the inventory with
+/// `drophammer`.
 ///
 /// # Errors
 /// The script fails.
@@ -120,7 +120,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
     let folder = both.join("ramdisk");
     fs::create_dir_all(&folder).context(folder.display())?;
     let mut ramdisk = fs::read(built.join("quick")).context(built.join("quick").display())?;
-    // The kernel unpacks one archive after the other, each from a multiple of four on.
+    // The kernel unpacks consecutive archives, each of which starts at a multiple of four.
     ramdisk.resize(ramdisk.len().next_multiple_of(4), 0);
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
@@ -130,18 +130,19 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
     Ok(said)
 }
 
-/// The inventory that the script has sent to the second serial port.
+/// Returns the inventory that the script has written to the second serial port.
 ///
 /// # Errors
-/// It has not.
+/// There is no inventory.
 pub fn inventory(folder: &Path) -> Result<Inventory> {
     let path = folder.join("run2-prepare.facts.log");
     let text = fs::read_to_string(&path).context(path.display())?;
     let whole = text.find('{').zip(text.rfind('}')).and_then(|(start, end)| text.get(start..=end));
-    serde_json::from_str(whole.ok_or("the script that prepares the disks told no inventory")?).context(path.display())
+    serde_json::from_str(whole.ok_or("the script that prepares the disks printed no inventory")?)
+        .context(path.display())
 }
 
-/// Carries the order out and keeps what was written and when.
+/// Carries out the order and stores its writes and moments.
 ///
 /// # Errors
 /// The reinstall fails.
@@ -158,7 +159,7 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
-        // Not part of the moments, because keeping the server's folder takes longer than a step.
+        // In a thread of its own, because saving the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
         let moments = keeper.watch(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
@@ -184,7 +185,7 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     Ok(record)
 }
 
-/// The server while the reinstall goes on.
+/// Access to the server during the reinstall.
 struct Keeper<'a> {
     folder: &'a Path,
     state: &'a Path,
@@ -201,14 +202,15 @@ impl Keeper<'_> {
         if self.proxy.announced().is_empty() { Phase::Ordered } else { Phase::Begun }
     }
 
-    /// What the server has for the agent now. The operator is told it too, before the agent registers and after its report.
+    /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
+    /// report.
     fn answer(&self) -> Result<Machine> {
-        let port = self.server.port().ok_or("drophammer serve does not say its port")?;
+        let port = self.server.port().ok_or("drophammer serve did not print its port")?;
         let mut preview = server::preview(port, self.state, self.uuid)?;
         serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
-    /// The answer, and the server's folder as a crash of the server would leave it.
+    /// Saves the response, and the server's folder as a crash of the server would leave it.
     fn keep(&self, phase: Phase) -> Result<Machine> {
         let answer = self.answer()?;
         self.server.freeze(true)?;
@@ -217,7 +219,7 @@ impl Keeper<'_> {
         copied.map(|()| answer)
     }
 
-    /// What the server answers while it is ordered, from the machine's registration on, and when it has begun.
+    /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
     fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, Machine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
@@ -233,10 +235,10 @@ impl Keeper<'_> {
             }
             std::thread::sleep(POLL);
         }
-        Err("the server did not hear that the reinstall begins".to_owned())
+        Err("the server was not notified that the reinstall began".to_owned())
     }
 
-    /// Until another kernel runs.
+    /// Records moments until another kernel runs.
     fn watch(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<Moment>> {
         let mut moments: Vec<Moment> = Vec::new();
         let (mut state, mut heard) = (State::default(), 0);

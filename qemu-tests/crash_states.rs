@@ -1,10 +1,9 @@
-//! A disk as it was at a moment, rebuilt from its content before and the log of its writes. Only the files are not
-//! pure.
+//! Disk at a moment, reconstructed from its previous contents and the log of its writes.
 //!
-//! What a disk may have after a power cut: everything before its last flush; of the writes since then any, those with FUA (force
-//! unit access) surely, and each whole or in part, torn at a border of 512 bytes. A discard leaves zeros.
+//! After a power cut a disk has everything before its last flush; any subset of the later writes, except that those with FUA (force unit
+//! access) have surely arrived; and each of them complete or in part, torn at a multiple of 512 bytes. A discard leaves zeros.
 //!
-//! A flush is taken to cover all that the log has before it.
+//! A flush is assumed to cover everything that precedes it in the log.
 
 use crate::host::{Context, Result};
 use crate::witness_log::{self, Record};
@@ -17,38 +16,38 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Discards are large, and so are the holes of a disk.
+/// Block size for copying, because discards and holes of disks are large.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Part of a write that arrived: bytes from the beginning of the write.
+/// Part of a write that arrived: a range relative to the start of the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Arrived {
-    /// Place of the write in [`Disk::records`].
+    /// Index of the write in [`Disk::records`].
     pub record: usize,
     pub start: u64,
     pub length: u64,
 }
 
-/// A disk that moves through its log. The file is the disk at the cursor, and more while something is tried.
+/// Disk that advances through its log. The file contains the disk at the cursor, plus parts that are tried out.
 pub struct Disk {
     pub name: String,
     pub records: Vec<Record>,
     pub file: File,
-    /// The path by which other programs open it.
+    /// Path by which other programs open the disk.
     pub path: PathBuf,
     log: File,
     base: File,
-    /// All records before this one are on the disk.
+    /// All records before this index are on the disk.
     cursor: usize,
-    /// Digest of what is tried out.
+    /// Digest of the parts that are tried out.
     tried: u64,
 }
 
 impl Disk {
-    /// The disk as it was before, in memory: thousands of states would wear a real disk out.
+    /// Opens the disk as it was before, in memory: thousands of states would wear out a real disk.
     ///
     /// # Errors
-    /// A file cannot be read, or there is no memory.
+    /// A file cannot be read, or there is not enough memory.
     pub fn open(name: &str, base: &Path, log: &Path) -> Result<Disk> {
         let source = File::open(base).context(base.display())?;
         let file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC).context("a file in memory")?);
@@ -68,17 +67,17 @@ impl Disk {
         })
     }
 
-    /// The place behind the last flush before this place.
+    /// Returns the index after the last flush before this index.
     pub fn flushed(&self, place: usize) -> usize {
         self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
     }
 
-    /// How many records are in the log before the one of this number.
+    /// Returns the number of records in the log before the entry with this number.
     pub fn place(&self, number: u64) -> usize {
         self.records.partition_point(|record| record.number < number)
     }
 
-    /// Goes on to that place in the log. It does not go back.
+    /// Advances to that index in the log. It cannot go back.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -91,12 +90,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Two states with the same key have the same bytes.
+    /// Returns a key of the state. Two states with the same key have the same bytes.
     pub fn key(&self) -> (usize, u64) {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
 
-    /// Puts these parts of writes on the disk, in their order, until [`Disk::take_back`].
+    /// Writes these parts of writes to the disk, in order, until [`Disk::take_back`].
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -121,6 +120,8 @@ impl Disk {
         Ok(undo)
     }
 
+    /// Reverts the parts that were tried out.
+    ///
     /// # Errors
     /// The file cannot be written.
     pub fn take_back(&mut self, undo: Undo) -> Result<()> {
@@ -134,7 +135,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The bytes of the disk, and those that it had before.
+    /// Returns the current bytes of the range, and its previous bytes.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -165,28 +166,28 @@ impl Disk {
     }
 }
 
-/// What was on a disk before something was tried out. Places without old bytes were zero.
+/// Previous contents of the disk where parts were tried out. Ranges without old bytes were zero.
 #[derive(Default)]
 pub struct Undo {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
 }
 
-/// Everything that is in flight arrives.
+/// Returns all writes in flight as arrived.
 pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
     let whole = |record: usize| Arrived { record, start: 0, length: disk.records[record].length };
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
 
-/// Decides what becomes of writes in flight.
+/// Parameters of a random state.
 #[derive(Debug, Clone, Copy)]
 pub struct Lot {
-    /// The probability that a write arrives.
+    /// Probability that a write arrives.
     pub chance: f64,
-    /// Torn writes are torn at multiples of this.
+    /// Torn writes are torn at multiples of this size.
     pub tear_bytes: u64,
 }
 
-/// Some of what is in flight arrives, one write in four of them torn.
+/// Returns a random subset of the writes in flight; one write in four is torn.
 pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand::Rng) -> Vec<Arrived> {
     let Lot { chance, tear_bytes } = lot;
     let mut parts = all(disk, from, to);
@@ -195,7 +196,7 @@ pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand
         if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
             let pieces = part.length / tear_bytes;
             let (one, other) = (random.u64(0..=pieces), random.u64(0..=pieces));
-            // A write that is no longer than a piece is not torn.
+            // A write of at most one block is not torn.
             if pieces > 1 {
                 (part.start, part.length) = (one.min(other) * tear_bytes, one.abs_diff(other) * tear_bytes);
             }
@@ -205,7 +206,7 @@ pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand
     parts
 }
 
-/// Parts of a disk in their order, those that meet made one: start and length.
+/// Sorted ranges of a disk, as start and length; adjacent ranges are merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
@@ -227,7 +228,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub fn within(&self, other: &Ranges) -> Ranges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
@@ -238,7 +239,7 @@ impl Ranges {
         Ranges::new(self.iter().flat_map(meet))
     }
 
-    /// What is in this one and not in the other.
+    /// Returns the difference.
     pub fn without(&self, other: &Ranges) -> Ranges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
@@ -253,10 +254,10 @@ impl Ranges {
     }
 }
 
-/// Copies a part to the beginning of another file, zeros left out.
+/// Copies a range to the beginning of another file, without zeros.
 ///
 /// # Errors
-/// One of them cannot be read or written.
+/// One of the files cannot be read or written.
 pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Result<()> {
     let end = start + length;
     let mut place = start;
@@ -279,10 +280,10 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
     Ok(())
 }
 
-/// The first byte that differs. A hole counts as zeros.
+/// Returns the offset of the first byte that differs. A hole counts as zeros.
 ///
 /// # Errors
-/// One of them cannot be read.
+/// One of the files cannot be read.
 pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     let length = one.metadata()?.len().min(other.metadata()?.len());
     let mut pieces = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
@@ -298,7 +299,7 @@ pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A disk of 64 KiB of `o` with a log made by hand: what each write has is the letter of its number.
+/// Returns a disk of 64 KiB of `o` with a handmade log: each write contains the letter of its number.
 pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
@@ -312,11 +313,11 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
     Disk::open(name, &base, &log).expect("a disk")
 }
 
-/// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes what came before it.
+/// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes everything before it.
 pub const TEST_HEADS: [(u64, u64, u64); 7] =
     [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
 
-/// Disks move through their logs and back; what must have arrived has, and of the rest any; ranges are counted.
+/// Disks advance through their logs and are reverted; flushed writes have arrived, of the others any subset; ranges are computed.
 pub fn self_test() {
     let folder = witness_log::test_folder("crash-states");
     let mut disk = test_disk(&folder, "sda", &TEST_HEADS);
@@ -327,7 +328,7 @@ pub fn self_test() {
 }
 
 fn disks_move(disk: &mut Disk) {
-    // The last one is two records: a flush, and what was written.
+    // The last entry is two records: a flush and a write.
     assert_eq!((disk.records.len(), disk.place(6), disk.place(7)), (8, 6, 8));
     assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.flushed(place)), [0, 0, 3, 3, 7, 7]);
     let letters =

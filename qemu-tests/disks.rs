@@ -1,4 +1,4 @@
-//! Disks of the machine: sparse raw files, what is on them before the first run, and whether they have changed.
+//! Disks of the machine: sparse raw files, their initial contents, and detection of changes.
 
 use crate::host::{Context, Result, tool, write};
 use crate::plugs;
@@ -18,7 +18,7 @@ pub fn path(folder: &Path, disk: &Disk) -> PathBuf {
     folder.join(format!("{}.raw", disk.name))
 }
 
-/// Makes the file of a disk with all that is on it before.
+/// Creates the file of a disk with its initial contents.
 pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     if disk.bus == Bus::Sata && disk.sector != 512 {
         return Err(format!("disk {}: QEMU's SATA disks have sectors of 512 bytes", disk.name));
@@ -42,7 +42,7 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     Ok(())
 }
 
-/// A file without anything, also where there was one.
+/// Creates an empty file, replacing an existing one.
 pub fn make_empty(folder: &Path, disk: &Disk) -> Result<()> {
     let path = path(folder, disk);
     let file = File::create(&path).context(path.display())?;
@@ -53,7 +53,7 @@ fn open(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).open(path).context(path.display())
 }
 
-/// xorshift64*: noise that is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
+/// Fills a range with xorshift64* noise, which is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
 fn fill_random(path: &Path, random: &Random) -> Result<()> {
     let mut state = random.seed.max(1);
     let noise: Vec<u8> = (0..random.mib * MIB / 8)
@@ -71,12 +71,12 @@ fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
     let length = (pattern.mib * MIB) as usize;
     let bytes: Vec<u8> = pattern.text.bytes().cycle().take(length).collect();
     if bytes.len() < length {
-        return Err("a pattern needs a text".to_owned());
+        return Err("a pattern requires a text".to_owned());
     }
     open(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
 }
 
-/// Makes the filesystem in a file of its own and copies it to its place, because not every mkfs knows an offset.
+/// Creates the filesystem in a separate file and copies it to its offset, because not every mkfs supports an offset.
 fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();
@@ -94,7 +94,7 @@ fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
 
 fn make_table(path: &Path, disk: &Disk, partitions: &[Partition]) -> Result<()> {
     if disk.sector != 512 {
-        return Err(format!("disk {}: a table before works with sectors of 512 bytes only", disk.name));
+        return Err(format!("disk {}: an initial partition table requires sectors of 512 bytes", disk.name));
     }
     let script = path.with_extension("sfdisk");
     let mut file = File::create(&script).context(script.display())?;
@@ -111,7 +111,7 @@ fn make_table(path: &Path, disk: &Disk, partitions: &[Partition]) -> Result<()> 
     fs::remove_file(&script).context(script.display())
 }
 
-/// The type GUID of a partition by the short name that scenarios use.
+/// Returns the type GUID of a partition for the short name that scenarios use.
 pub fn kind_guid(kind: &str) -> String {
     match kind {
         "efi" => "C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
@@ -124,14 +124,14 @@ pub fn kind_guid(kind: &str) -> String {
     .to_uppercase()
 }
 
-/// Would a BIOS run something? Then the area for code, before the disk's signature and partition table, is not empty.
+/// Returns whether a BIOS would run code from the disk: the boot code area before the disk signature and partition table is not empty.
 pub fn has_boot_code(path: &Path) -> Result<bool> {
     let mut code = [0; 440];
     File::open(path).and_then(|mut file| file.read_exact(&mut code)).context(path.display())?;
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-/// Digest of all that is not zero, and of where it is. So a hole is the same as written zeros.
+/// Returns a digest of all nonzero blocks and their offsets, so that a hole is equal to written zeros.
 pub fn fingerprint(path: &Path) -> Result<String> {
     let mut digest = Sha256::new();
     each_block(path, |offset, block| {
@@ -143,7 +143,7 @@ pub fn fingerprint(path: &Path) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Digest of a part of the disk, as it reads.
+/// Returns the digest of a range of the disk.
 pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
     let mut file = File::open(path).context(path.display())?;
     file.seek(SeekFrom::Start(at_mib * MIB)).context(path.display())?;
@@ -155,14 +155,14 @@ pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Is the text anywhere on the disk? A copy that lies across the end of a block is not found.
+/// Returns whether the disk contains the text. A copy across the boundary of two blocks is not found.
 pub fn holds(path: &Path, text: &str) -> Result<bool> {
     let mut found = false;
     each_block(path, |_, block| found |= block.windows(text.len()).any(|window| window == text.as_bytes()))?;
     Ok(found)
 }
 
-/// Calls it with the offset and the content of every block that the sparse file really holds.
+/// Calls the function with the offset and the content of every allocated block of the sparse file.
 fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
     const BLOCK: u64 = 64 * 1024;
     let mut file = File::open(path).context(path.display())?;
@@ -187,7 +187,7 @@ fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
     Ok(())
 }
 
-/// A text is found, and not where it is not; a fingerprint changes with what is on the disk, not with where holes are.
+/// A text is found only if it is there; a fingerprint depends on the contents, not on holes.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-disks-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

@@ -1,4 +1,4 @@
-//! The boot over the network while it goes on, with all that happens to it, until the outcome shows.
+//! A boot over the network with the events of the scenario, until the outcome is known.
 
 use crate::check::Seen;
 use crate::expect::Outcome;
@@ -13,16 +13,16 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the ramdisk prints when the agent has ended. And how long a report may then take to arrive here.
+/// Message of the ramdisk when the agent has ended; the time limit below is for the arrival of its report.
 pub const GAVE_UP: &str = "the agent ended without booting the machine";
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
-/// What the tiny OS says when the script that it was handed has ended.
+/// Message of the tiny OS when its script has ended.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 
-/// What the agent's ramdisk says when it was given one to run before the agent.
+/// Message of the agent's ramdisk when the script before the agent has ended.
 const SCRIPT_BEFORE: &str = "before-agent: status ";
 
-/// Server, wire and machine, and what is still to happen.
+/// Server, proxy and machine, and the pending events.
 pub struct Drama<'a> {
     stage: &'a Stage<'a>,
     server: Server,
@@ -30,30 +30,31 @@ pub struct Drama<'a> {
     tftp: PathBuf,
     vm: Vm,
     pending: Vec<Event>,
-    /// Happenings whose moment has come, and which wait until they are due.
+    /// Events that were triggered and wait until they are due.
     due: Vec<(Instant, Event)>,
-    /// What the consoles showed before the machine was switched off and on.
+    /// Console output before the machine was power cycled.
     earlier_consoles: String,
-    /// What is broken now and when it gets well.
+    /// Faults that are active, and the time at which they end.
     repairs: Vec<(Instant, Act)>,
-    /// When the agent was seen to have ended.
+    /// Time at which the agent was seen to have ended.
     gave_up: Option<Instant>,
-    /// How often the machine was switched on: the first time, and whenever it had gone off by itself.
+    /// Number of times the machine was switched on: initially, and whenever it went off by itself.
     boots: u32,
-    /// Systems that come up in this life of the machine before the one that counts.
+    /// Number of systems that come up in this life of the machine before the relevant one.
     others: usize,
-    /// The power was cut when success was reported.
+    /// True if the power was cut when success was reported.
     died_reported: bool,
-    /// How many agents had announced what they write, and how many had reported, when this boot began.
+    /// Numbers of announcements and reports of agents when this boot began.
     announced: usize,
     reported: usize,
-    /// What the witness has against the boots so far.
+    /// Violations that the witness found in the boots so far.
     broken: Vec<String>,
-    /// When the machine was switched on, or the system that reinstalls itself was up.
+    /// Time at which the machine was switched on, or the system that reinstalls itself was up.
     began: Instant,
 }
 
-/// What happens at an answer is done by the wire, because only the wire knows when the answer is through.
+/// Returns the traps of the proxy: events at a response are executed by the proxy, because only the proxy knows when the response is
+/// complete.
 pub fn traps(events: &[Event]) -> Vec<Trap> {
     let trap = |event: &Event| match &event.at {
         Moment::Request(request) if event.is_at_answer() => Some(Trap {
@@ -67,13 +68,13 @@ pub fn traps(events: &[Event]) -> Vec<Trap> {
     events.iter().filter_map(trap).collect()
 }
 
-/// Where the wire holds an image back.
+/// Returns the offsets at which the proxy holds back an image.
 pub fn holds(events: &[Event]) -> Vec<u64> {
     let hold = |event: &Event| if let Moment::ImageBytes(bytes) = event.at { Some(bytes) } else { None };
     events.iter().filter_map(hold).collect()
 }
 
-/// What the ramdisk says of a script that was to run before the agent, if it failed.
+/// Returns the failure of the script before the agent, if the ramdisk reported one.
 fn script_failure(console: &str) -> Option<String> {
     let code = console.split(SCRIPT_BEFORE).nth(1)?.lines().next().filter(|code| *code != "0")?;
     Some(format!("the script of `before_agent` ended with {code}"))
@@ -106,10 +107,10 @@ impl<'a> Drama<'a> {
         }
     }
 
-    /// What server and machine have said, and the witness of all boots.
+    /// Returns the output of server and machine, and the violations that the witness found in all boots.
     ///
     /// # Errors
-    /// A log of writes cannot be read.
+    /// A write log cannot be read.
     pub fn seen(&mut self) -> Result<Seen> {
         self.testify()?;
         Ok(self.heard())
@@ -117,7 +118,7 @@ impl<'a> Drama<'a> {
 
     /// Ends the witness of this boot.
     fn testify(&mut self) -> Result<()> {
-        // Where no control plane is told what will be written, there is nothing to hold an installation against.
+        // Without an announcement to a control plane, there are no extents to compare writes with.
         if self.stage.run.fleet.is_some() && self.stage.run.expect.outcome == Outcome::Installed {
             return Ok(());
         }
@@ -145,10 +146,10 @@ impl<'a> Drama<'a> {
         }
     }
 
-    /// Waits until the outcome shows. Returns the facts of the system that has come up.
+    /// Waits until the outcome is known. Returns the facts of the system that came up.
     ///
     /// # Errors
-    /// Another one shows, or none in time.
+    /// The outcome is another one, or none appears in time.
     pub fn watch(&mut self) -> Result<Option<Facts>> {
         loop {
             let said = self.server.said();
@@ -170,7 +171,7 @@ impl<'a> Drama<'a> {
         }
     }
 
-    /// An outcome after which no system comes up.
+    /// Returns whether an outcome without a running system has been reached.
     fn is_over(&self, said: &[Value]) -> Result<bool> {
         let expect = &self.stage.run.expect;
         let failures: Vec<&Value> =
@@ -195,7 +196,7 @@ impl<'a> Drama<'a> {
         Err(format!("failed in step {step}, {how} the point of no return: {message}{}", self.vm.last_lines()))
     }
 
-    /// The facts of the system that counts, once it is up.
+    /// Returns the facts of the relevant system once it is up.
     fn facts(&mut self) -> Result<Option<Facts>> {
         let expect = &self.stage.run.expect;
         let system = self.stage.run.image.system.name();
@@ -207,10 +208,10 @@ impl<'a> Drama<'a> {
         }
         let Some(facts) = self.vm.facts_after(self.others, system) else { return Ok(None) };
         if !expect.outcome.comes_up() {
-            return Err("it installed and booted".to_owned());
+            return Err("the machine installed and booted".to_owned());
         }
         if expect.outcome == Outcome::OldSystem && !self.has_failed() {
-            return Err("a system came up and no failure was reported".to_owned());
+            return Err("a system came up, but no failure was reported".to_owned());
         }
         // For measurements.
         let seconds = self.began.elapsed().as_secs_f64();
@@ -228,17 +229,17 @@ impl<'a> Drama<'a> {
         (self.gave_up, self.others) = (None, 0);
         self.earlier_consoles += &self.vm.console();
         let label = format!("{}-network-{how}", self.stage.label);
-        // The disks belong to the machine until it is off.
+        // The disks are in use by the machine until it is off.
         self.vm.end();
         self.testify()?;
         self.vm = self.stage.over_network(&label, &self.tftp, self.proxy.port)?;
         Ok(())
     }
 
-    /// An agent that ends without a report would otherwise cost the whole deadline.
+    /// Detects an agent that ended without a report, which would otherwise take the whole deadline.
     fn check_agent(&mut self) -> Result<()> {
         let console = self.vm.console();
-        // The script that reinstalls its own system never ends when all goes well.
+        // The script that reinstalls its own system never ends if it succeeds.
         let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
         if self.others == 1 && code != "0" {
             return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));
@@ -250,7 +251,7 @@ impl<'a> Drama<'a> {
             self.gave_up = Some(Instant::now());
         }
         if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
-            return Err(format!("the agent ended and no report of a failure came{}", self.vm.last_lines()));
+            return Err(format!("the agent ended without reporting a failure{}", self.vm.last_lines()));
         }
         Ok(())
     }
@@ -283,7 +284,7 @@ impl<'a> Drama<'a> {
                 Act::PowerCut => {
                     self.boot_again("again")?;
                     self.proxy.blackout();
-                    // The server may print a little later than it answers.
+                    // The server may print slightly later than it responds.
                     self.died_reported |= self.server.said().iter().any(|line| line["report"]["success"] == true);
                 }
                 Act::Cancel => {
@@ -308,7 +309,7 @@ impl<'a> Drama<'a> {
             Act::ServerKill => self.server.kill(),
             Act::ServerErrors => self.proxy.break_for(time),
             Act::Replug => self.vm.replug(self.stage.chassis, &event.disks)?,
-            // It happens at an answer, so the wire tells of it.
+            // This event happens at a response, so the proxy reports it.
             Act::Cancel => {}
         }
         self.repairs.push((Instant::now() + time, event.act));
@@ -334,7 +335,7 @@ impl<'a> Drama<'a> {
     }
 }
 
-/// What waits on the wire and what does not, and a script that failed.
+/// Which events wait in the proxy, and detection of a failed script.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\

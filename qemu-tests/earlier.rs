@@ -1,4 +1,4 @@
-//! What a run leaves for later ones to compare with: UUIDs that blkid sees, and digests of places on the disks.
+//! State of a run that later runs are compared with: UUIDs that blkid finds, and digests of ranges on the disks.
 
 use crate::disks;
 use crate::expect::{Expect, Region, Unchanged};
@@ -8,17 +8,17 @@ use crate::machine::Chassis;
 use crate::scenario::Run;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// blkid's names for the UUIDs of a filesystem or member, of a member among the others, of a table, and of a partition.
+/// blkid's names for the UUIDs of a filesystem or array member, of a member within an array, of a partition table, and of a partition.
 const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
 
-/// The end of a run.
+/// State at the end of a run.
 #[derive(Debug, Default)]
 pub struct Memory {
     uuids: BTreeMap<String, BTreeMap<String, String>>,
     digests: BTreeMap<Region, String>,
 }
 
-/// Must the neutral ramdisk look at the disks after this run? Yes, if this run or a later one compares UUIDs.
+/// Returns whether the neutral ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
 pub fn needs_look(runs: &[Run], number: usize) -> bool {
     let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
@@ -30,7 +30,7 @@ fn unchanged(runs: &[Run]) -> impl Iterator<Item = (usize, &Unchanged)> {
 }
 
 impl Memory {
-    /// All that any of the runs asks about, as it is now.
+    /// Records everything that any of the runs compares.
     ///
     /// # Errors
     /// A disk cannot be read.
@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-/// What is no longer as the earlier run has left it.
+/// Returns the differences from the state that the earlier run left.
 pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String> {
     let Some(unchanged) = &expect.unchanged else { return vec![] };
     let since = unchanged.since_run;
@@ -72,13 +72,13 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     for region in &unchanged.regions {
         if then.digests.get(region) != now.digests.get(region) {
             let Region { disk, at_mib, mib } = region;
-            failures.push(format!("{mib} MiB at {at_mib} MiB of disk {disk} are not as run {since} has left them"));
+            failures.push(format!("{mib} MiB at {at_mib} MiB of disk {disk} have changed since run {since}"));
         }
     }
     failures
 }
 
-/// The same, another UUID, one that is not there, other bytes, and who must be looked at.
+/// Equal state, changed and missing UUIDs, changed bytes, and selection of the runs that must be inspected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nruns:\n- expect: {}\n- expect: {}\n- expect:\n    unchanged:\n      \
                 since_run: 1\n      uuids: [vda1, vdb]\n      regions: [{disk: vdb, at_mib: 1, mib: 2}]\n";
@@ -117,6 +117,6 @@ pub fn self_test() {
     assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
     change(3 * 1024 * 1024 - 1);
     let found = failures(expect, &memory("a"), &then);
-    assert_eq!(found, ["2 MiB at 1 MiB of disk vdb are not as run 1 has left them"]);
+    assert_eq!(found, ["2 MiB at 1 MiB of disk vdb have changed since run 1"]);
     std::fs::remove_dir_all(&folder).expect("removed");
 }

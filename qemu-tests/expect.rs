@@ -1,4 +1,4 @@
-//! What must be true after a run, as it is written. `docs/scenarios.md` explains each field; `check.rs` compares.
+//! Expectations of a run as they are written. `docs/scenarios.md` describes each field; `check.rs` compares them.
 
 use crate::scenario::Partition;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Expect {
     #[serde(default)]
     pub outcome: Outcome,
-    /// How often the machine may boot over the network. Each failure except the last is followed by one more boot.
+    /// Number of boots over the network. Each failure except the last is followed by another boot.
     #[serde(default = "once")]
     pub boots: u32,
     pub failed_step: Option<String>,
@@ -21,40 +21,40 @@ pub struct Expect {
     pub console_contains: Vec<String>,
     #[serde(default)]
     pub console_lacks: Vec<String>,
-    /// On the console of the boot from disk.
+    /// Patterns on the console of the boot from disk.
     #[serde(default)]
     pub disk_console_contains: Vec<String>,
-    /// Lines `METHOD PATH RANGE` as the server's network card would see them.
+    /// Lines `METHOD PATH RANGE`, as requests reach the server.
     #[serde(default)]
     pub requests: Vec<String>,
-    /// Problems that the server shows to its operator.
+    /// Problems that the server reports to the operator.
     #[serde(default)]
     pub server_says: Vec<String>,
-    /// What the witness must find: writes where nobody may write.
+    /// Violations that the witness must find: writes outside of the announced extents.
     #[serde(default)]
     pub witness_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
-    /// What is still as an earlier run has left it.
+    /// State that must be unchanged since an earlier run.
     pub unchanged: Option<Unchanged>,
-    /// Disk to a text that must be nowhere on it.
+    /// Text that must not be on the disk, by disk.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
-    /// Lines `DEVICE METHOD` of the report: how each disk was erased.
+    /// Lines `DEVICE METHOD` of the report: erasure of each disk.
     #[serde(default)]
     pub erased: Vec<String>,
-    /// Objects that the report proves to be kept: `filesystem at /var/lib`.
+    /// Objects that the report proves to be preserved: `filesystem at /var/lib`.
     #[serde(default)]
     pub kept: Vec<String>,
-    /// By mount point, how many files of the image lie beneath.
+    /// Number of hidden files of the image, by mount point.
     #[serde(default)]
     pub hidden: BTreeMap<String, u64>,
-    /// What the server has left of the order when all is over.
+    /// State of the order at the end of the run.
     pub order: Option<Order>,
-    /// After a failure: the firmware finds nothing to boot on the disks.
+    /// After a failure: whether the firmware must not find anything bootable on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
-    /// One more boot from disk for each of these, without it.
+    /// Disks to remove for one more boot from disk each.
     #[serde(default)]
     pub boots_without: Vec<String>,
     #[serde(default)]
@@ -73,31 +73,31 @@ pub enum Order {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Reported, kexec'd, and after a power cycle without network booted from disk.
+    /// The installation is reported as successful, boots by kexec, and boots from disk after a power cycle without network.
     #[default]
     Installed,
     /// A failure was reported.
     Failed,
-    /// A failure was reported and no disk was written to.
+    /// A failure was reported, and no disk was written to.
     Refused,
-    /// The server has nothing that it could hand out: the machine registers and waits.
+    /// The server has no allocation for the machine, which registers and waits.
     Waiting,
-    /// Nothing was installed: the machine came up over PXE into the system on its disk.
+    /// Nothing was installed: the machine booted over PXE into the system on its disk.
     Local,
-    /// A failure that left every disk as it was is reported, the order is gone, and the old system is back.
+    /// A failure before the point of no return is reported, the order is gone, and the old system runs again.
     OldSystem,
-    /// The agent finds its own work on the disks, destroys nothing and boots it.
+    /// The agent finds its own installation on the disks, does not change it, and boots it.
     Already,
-    /// After failures the machine waits for a person, with `console_contains` on its console.
+    /// After failures the machine waits for the operator, with `console_contains` on its console.
     Stopped,
-    /// The button is refused; the machine is not even switched on.
+    /// The reinstall order is refused; the machine is not switched on.
     Denied,
-    /// One of the two, and either is right.
+    /// Either an installation or a refusal.
     InstalledOrRefused,
 }
 
 impl Outcome {
-    /// A system comes up at the end, over the network or from disk.
+    /// Returns whether a system comes up at the end, over the network or from disk.
     pub fn comes_up(self) -> bool {
         use Outcome::{Already, Installed, InstalledOrRefused, Local, OldSystem};
         matches!(self, Installed | InstalledOrRefused | Local | OldSystem | Already)
@@ -105,8 +105,8 @@ impl Outcome {
 }
 
 impl Expect {
-    /// What counts after a run with two allowed ends. The words of a refusal count after a refusal, and everything else
-    /// after an installation.
+    /// Returns the expectations after a run with two allowed outcomes: the message of a refusal is only expected after a refusal,
+    /// everything else only after an installation.
     pub fn settled(&self, came_up: bool) -> Expect {
         let whole = self.clone();
         match (self.outcome, came_up) {
@@ -129,16 +129,16 @@ impl Expect {
     }
 }
 
-/// Compared at the end of both runs, when the machine is off.
+/// Objects that are compared at the end of both runs, when the machine is off.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unchanged {
-    /// The number of the earlier run, from 1.
+    /// Number of the earlier run, from 1.
     pub since_run: usize,
-    /// Devices: all UUIDs that blkid sees there, of table, partition, filesystem and member.
+    /// Devices whose UUIDs are compared, as blkid finds them: of partition table, partition, filesystem and array member.
     #[serde(default)]
     pub uuids: Vec<String>,
-    /// Their bytes.
+    /// Ranges whose bytes are compared.
     #[serde(default)]
     pub regions: Vec<Region>,
 }
@@ -151,7 +151,7 @@ pub struct Region {
     pub mib: u64,
 }
 
-/// What the installed system says, both times.
+/// Facts of the installed system, after both boots.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiny {
@@ -159,35 +159,35 @@ pub struct Tiny {
     pub mounts: Vec<String>,
     #[serde(default)]
     pub fstab: Vec<String>,
-    /// All of it, line by line and field by field.
+    /// Complete fstab, line by line and field by field.
     pub fstab_is: Option<Vec<String>>,
     #[serde(default)]
     pub swaps: Vec<String>,
-    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    /// All arrays, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
     pub arrays: Option<Vec<String>>,
-    /// All of them: `NAME TAGS PVS`.
+    /// All volume groups: `NAME TAGS PVS`.
     pub groups: Option<Vec<String>>,
-    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
+    /// All logical volumes: `GROUP/NAME TYPE STRIPES MIB`.
     pub volumes: Option<Vec<String>>,
-    /// Other sections by name.
+    /// Other sections of the facts, by name.
     #[serde(default)]
     pub facts: BTreeMap<String, Vec<String>>,
 }
 
-/// What a neutral ramdisk finds on the disks afterwards.
+/// Facts that the neutral ramdisk finds on the disks afterwards.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inspect {
-    /// Mounted read-only, in this order: `sda2:/`.
+    /// Filesystems to mount read-only, in this order: `sda2:/`.
     #[serde(default)]
     pub mount: Vec<String>,
-    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    /// All arrays, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
     pub arrays: Option<Vec<String>>,
-    /// All of them: `NAME TAGS PVS`.
+    /// All volume groups: `NAME TAGS PVS`.
     pub groups: Option<Vec<String>>,
-    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
+    /// All logical volumes: `GROUP/NAME TYPE STRIPES MIB`.
     pub volumes: Option<Vec<String>>,
-    /// By device: the types of all signatures that are on it.
+    /// Types of all signatures, by device.
     #[serde(default)]
     pub signatures: BTreeMap<String, Vec<String>>,
     #[serde(default)]
@@ -217,15 +217,15 @@ impl Inspect {
 pub struct File {
     #[serde(default)]
     pub missing: bool,
-    /// `regular file`, `directory`, `symbolic link`, … as stat(1) says it.
+    /// File type as stat(1) prints it: `regular file`, `directory`, `symbolic link`, …
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Octal.
+    /// Octal mode.
     pub mode: Option<String>,
     pub uid: Option<String>,
     pub gid: Option<String>,
     pub size: Option<String>,
-    /// Seconds since the epoch.
+    /// Modification time in seconds since the epoch.
     pub mtime: Option<String>,
     pub sha256: Option<String>,
     #[serde(default)]

@@ -1,13 +1,13 @@
-//! Reads what the tiny OS and the neutral ramdisk print on the second serial port, and compares it with patterns.
+//! Parser for the facts that the tiny OS and the neutral ramdisk print on the second serial port, and pattern matching.
 
 use std::collections::BTreeMap;
 
-/// Sections by name, line by line.
+/// Sections by name, as lines.
 #[derive(Debug, Default)]
 pub struct Facts(BTreeMap<String, Vec<String>>);
 
 impl Facts {
-    /// The facts of `source` once they are complete.
+    /// Returns the facts of `source` once they are complete.
     pub fn read(text: &str, source: &str) -> Option<Facts> {
         let (begin, end) = (format!("=== facts begin {source}"), format!("=== facts end {source}"));
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -25,12 +25,12 @@ impl Facts {
         Some(Facts(sections))
     }
 
-    /// Lines of a section; disks are named with or without `/dev/`.
+    /// Returns the lines of a section; disks are named with or without `/dev/`.
     pub fn section(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
     }
 
-    /// `blkid -o export` of one device.
+    /// Returns the output of `blkid -o export` for one device.
     pub fn blkid(&self, device: &str) -> Option<BTreeMap<&str, &str>> {
         let lines = self.section("blkid")?;
         let head = format!("DEVNAME=/dev/{device}");
@@ -40,7 +40,7 @@ impl Facts {
     }
 }
 
-/// `*` stands for anything.
+/// Matches a text with a pattern, in which `*` stands for any text.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -56,19 +56,19 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Is this on the console? Long lines are broken there, between words.
+/// Returns whether the console contains the pattern. Long lines are wrapped there between words.
 pub fn shows(console: &str, pattern: &str) -> bool {
     let unbroken = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     matches(&format!("*{}*", unbroken(pattern)), &unbroken(console))
 }
 
-/// Field by field; fields that the pattern does not have are not looked at.
+/// Matches a line field by field; fields beyond those of the pattern are ignored.
 pub fn fields_match(pattern: &str, line: &str) -> bool {
     let mut fields = line.split_whitespace();
     pattern.split_whitespace().all(|wanted| fields.next().is_some_and(|field| matches(wanted, field)))
 }
 
-/// Trials of this file; the harness has its own `main`, so `#[test]` would not run.
+/// Tests of this file; the harness has its own `main`, so `#[test]` functions would not run.
 pub fn self_test() {
     let text = "noise\r\n=== facts begin tiny\r\n--- boot\r\nkexec\r\n--- fsck /dev/sda1\r\n0\n\
                 --- blkid\nDEVNAME=/dev/sda\nPTTYPE=gpt\n\nDEVNAME=/dev/sda1\nTYPE=vfat\nLABEL=efi\n=== facts end tiny\n";

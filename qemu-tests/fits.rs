@@ -1,15 +1,17 @@
-//! Do the fields of a scenario fit together? No single field can tell.
+//! Consistency rules between the fields of a scenario.
 
 use crate::expect::Outcome;
 use crate::members;
 use crate::scenario::{Act, Answer, BootFrom, Bus, Disk, Event, Machine, Run};
 use crate::served::{Digest, Image};
 
+/// Checks a scenario.
+///
 /// # Errors
-/// What does not fit. It has no line of its own, so the first line is named.
+/// The violated rule. It has no line number, so the first line is reported.
 pub fn fits(machine: &Machine, runs: &[Run]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
-        return Err("1: the first run has nothing to reinstall".to_owned());
+        return Err("1: the first run cannot be a reinstall".to_owned());
     }
     let disks = machine.disks.iter().map(|disk| disk_fits(machine, disk));
     let runs = runs.iter().zip(1..).map(|(run, number)| run_fits(machine, run, number));
@@ -31,7 +33,7 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
         return Err(format!("disk {name} has no size_mib"));
     }
     if disk.usb && disk.bus != Bus::Scsi {
-        return Err(format!("{name}: the kernel sees a disk behind USB as one of bus scsi"));
+        return Err(format!("{name}: a USB disk requires bus scsi"));
     }
     if disk.read_only && (disk.usb || !matches!(disk.bus, Bus::Virtio | Bus::Scsi)) {
         return Err(format!("{name}: only disks of virtio and scsi can be write-protected"));
@@ -39,7 +41,9 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
     let is_controller = |disk: &&Disk| disk.bus == Bus::Nvme && disk.serial.is_some() && disk.name.ends_with("n1");
     let twins = machine.disks.iter().filter(is_controller).filter(|other| other.serial == disk.serial).count();
     if is_controller(&disk) && twins > 1 {
-        return Err(format!("{name}: of two NVMe controllers with one serial number the kernel takes the first alone"));
+        return Err(format!(
+            "{name}: the kernel uses only the first of two NVMe controllers with the same serial number"
+        ));
     }
     Ok(())
 }
@@ -59,7 +63,7 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
     }
     let is_path = |name: &&String| machine.disks.iter().any(|disk| disk.name == **name && disk.path_of.is_some());
     if let Some(path) = run.replaced.iter().find(is_path) {
-        return Err(format!("{path} is a second path: replace the disk"));
+        return Err(format!("{path} is a second path: replace its disk instead"));
     }
     if unchanged.is_some_and(|unchanged| unchanged.since_run == 0 || unchanged.since_run >= number) {
         return Err(format!("run {number}: unchanged since_run is the number of an earlier run, from 1"));
@@ -69,15 +73,15 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
     }
     if machine.tls && (run.boot == BootFrom::Kexec || !run.image.layers.is_empty()) {
         return Err(
-            "over tls: the installed system does not know the authority, and registries here have no TLS".to_owned()
+            "tls is not supported here: the installed system does not trust the authority, and the test registry does not support TLS".to_owned()
         );
     }
     if machine.vlan.is_some() && run.boot != BootFrom::Direct {
-        return Err("neither iPXE nor an installed system knows of the vlan: boot direct".to_owned());
+        return Err("iPXE and the installed system do not support the vlan: use boot: direct".to_owned());
     }
     if run.fleet.is_some() && (machine.tls || run.boot != BootFrom::Direct || run.reinstall.is_some()) {
         return Err(
-            "a machine without a control plane boots direct, not over tls, and nobody presses a button".to_owned()
+            "a machine without a control plane requires boot: direct, and does not support tls or reinstall".to_owned()
         );
     }
     run.events.iter().try_for_each(|event| event_fits(machine, event))?;
@@ -86,16 +90,16 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
 
 fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
     if event.after > 0 && event.is_at_answer() {
-        return Err("what happens at an answer does not happen later: no `after` there".to_owned());
+        return Err("an event at a response cannot be delayed: remove `after`".to_owned());
     }
     if event.act == Act::Cancel && (!event.is_at_answer() || event.answer == Answer::Lost) {
-        return Err("an order is taken back when a request is answered, and the answer is not lost".to_owned());
+        return Err("cancel requires `at: request` and a response that is not lost".to_owned());
     }
     if event.act == Act::Cancel && machine.tls {
-        return Err("an order is taken back past the wire, and not over tls".to_owned());
+        return Err("cancel does not support tls".to_owned());
     }
     if (event.act == Act::Replug) == event.disks.is_empty() {
-        return Err("replug names its disks, and nothing else does".to_owned());
+        return Err("`disks` is required for replug, and only supported there".to_owned());
     }
     let can_go = |disk: &Disk| {
         let odd = disk.usb || disk.read_only || disk.path_of.is_some() || !disk.errors_at_mib.is_empty();
@@ -108,36 +112,37 @@ fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
     buses.dedup();
     match buses[..] {
         [] | [(true, _)] => Ok(()),
-        _ => Err("replug is for plain disks of one bus, virtio or scsi".to_owned()),
+        _ => Err("replug requires plain disks of one bus, virtio or scsi".to_owned()),
     }
 }
 
-/// Layers and what is packed are made of the whole image; what changes or describes its file says nothing about them.
+/// Checks the image. Layers and packed images are made from the complete image, so they cannot be combined with fields that change or
+/// describe its file.
 fn image_fits(image: &Image) -> Result<(), String> {
     let of_the_file =
         image.missing || image.compress.is_some() || matches!(image.digest, Digest::Original | Digest::Md5);
     let layers = !image.layers.is_empty();
     if layers && (image.packed || image.signed.is_some()) {
-        return Err("layers are neither packed nor signed".to_owned());
+        return Err("layers cannot be packed or signed".to_owned());
     }
     if of_the_file && (layers || image.packed) {
-        let text = "layers and a packed image are not missing, compressed anew, or known by a digest of the file";
+        let text = "layers and packed images do not support missing, compress and digest";
         return Err(text.to_owned());
     }
     if image.packed && !image.members.is_empty() {
-        return Err("a packed image is no tar that could get members".to_owned());
+        return Err("a packed image is not a tar: members are not supported".to_owned());
     }
     if let Some(member) = image.members.iter().find(|member| !members::fits(member)) {
         let kinds = "text, directory, symlink, hard_link, device";
-        return Err(format!("member {} is one of: {kinds}", member.path));
+        return Err(format!("member {} must be one of: {kinds}", member.path));
     }
     if image.cut_for_ever && image.cut_connection_at.is_empty() {
-        return Err("cut_for_ever is about the last number of cut_connection_at".to_owned());
+        return Err("cut_for_ever requires cut_connection_at".to_owned());
     }
     Ok(())
 }
 
-/// Each misfit with its words, and what is right beside it.
+/// Each violation with its message, next to valid scenarios.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\nlayout: x\n";
     let disks = "disks:\n- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: sdb, bus: scsi, path_of: sda}\n\
@@ -149,10 +154,10 @@ pub fn self_test() {
     parse(&format!("{disks}image: {{cut_connection_at: [7], cut_for_ever: true, lie: no_range}}\nexpect: {{}}\n"))
         .expect("one more");
     for (rest, words) in [
-        ("reinstall: true\nexpect: {}\n", "nothing to reinstall"),
+        ("reinstall: true\nexpect: {}\n", "cannot be a reinstall"),
         ("absent: [sdx]\nexpect: {}\n", "no disk sdx"),
         ("new_tpm: true\nexpect: {}\n", "has no TPM"),
-        ("replaced: [sdb]\nexpect: {}\n", "replace the disk"),
+        ("replaced: [sdb]\nexpect: {}\n", "replace its disk"),
         ("expect: {untouched_disks: [sdx]}\n", "no disk sdx"),
         ("expect: {unchanged: {since_run: 1}}\n", "an earlier run"),
         (
@@ -160,22 +165,25 @@ pub fn self_test() {
             "no disk x",
         ),
         ("runs:\n- expect: {}\n- {reinstall: true, expect: {outcome: installed_or_refused}}\n", "old_system"),
-        (&format!("{event}replug}}\n"), "names its disks"),
-        (&format!("{event}power_cut, disks: [vda]}}\n"), "nothing else does"),
+        (&format!("{event}replug}}\n"), "`disks` is required"),
+        (&format!("{event}power_cut, disks: [vda]}}\n"), "only supported there"),
         (&format!("{event}replug, disks: [vda, vdc]}}\n"), "plain disks"),
         (&format!("{event}replug, disks: [sda]}}\n"), "plain disks"),
-        ("expect: {}\nevents: [{at: {request: 'POST */report'}, do: power_cut, after: 1}]\n", "no `after`"),
-        (&format!("{event}cancel}}\n"), "taken back when a request"),
-        ("expect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel, answer: lost}]\n", "is not lost"),
-        ("vlan: 42\nexpect: {}\n", "knows of the vlan"),
-        ("tls: true\nimage: {layers: [{a: b}]}\nexpect: {}\n", "have no TLS"),
-        ("tls: true\nruns:\n- expect: {}\n- {reinstall: true, boot: kexec, expect: {}}\n", "know the authority"),
-        ("tls: true\nexpect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel}]\n", "not over tls"),
-        ("image: {layers: [{a: b}], signed: one}\nexpect: {}\n", "neither packed nor signed"),
-        ("image: {packed: true, digest: md5}\nexpect: {}\n", "a packed image"),
-        ("image: {packed: true, members: [{path: a, text: b}]}\nexpect: {}\n", "no tar"),
-        ("image: {members: [{path: a, text: b, symlink: c}]}\nexpect: {}\n", "member a is one of"),
-        ("image: {cut_for_ever: true}\nexpect: {}\n", "the last number"),
+        ("expect: {}\nevents: [{at: {request: 'POST */report'}, do: power_cut, after: 1}]\n", "remove `after`"),
+        (&format!("{event}cancel}}\n"), "requires `at: request`"),
+        ("expect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel, answer: lost}]\n", "that is not lost"),
+        ("vlan: 42\nexpect: {}\n", "do not support the vlan"),
+        ("tls: true\nimage: {layers: [{a: b}]}\nexpect: {}\n", "does not support TLS"),
+        ("tls: true\nruns:\n- expect: {}\n- {reinstall: true, boot: kexec, expect: {}}\n", "trust the authority"),
+        (
+            "tls: true\nexpect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel}]\n",
+            "cancel does not support tls",
+        ),
+        ("image: {layers: [{a: b}], signed: one}\nexpect: {}\n", "cannot be packed or signed"),
+        ("image: {packed: true, digest: md5}\nexpect: {}\n", "packed images do not support"),
+        ("image: {packed: true, members: [{path: a, text: b}]}\nexpect: {}\n", "not a tar"),
+        ("image: {members: [{path: a, text: b, symlink: c}]}\nexpect: {}\n", "member a must be one of"),
+        ("image: {cut_for_ever: true}\nexpect: {}\n", "requires cut_connection_at"),
     ] {
         let error = parse(&format!("{disks}{rest}")).expect_err(rest);
         assert!(error.starts_with("1:") && error.contains(words), "{rest}: {error}");
@@ -183,7 +191,7 @@ pub fn self_test() {
     for (disks, words) in [
         ("{name: sda, bus: sata}", "no size_mib"),
         ("{name: sda, bus: sata, size_mib: 1, read_only: true}", "virtio and scsi"),
-        ("{name: sda, bus: sata, size_mib: 1, usb: true}", "behind USB"),
+        ("{name: sda, bus: sata, size_mib: 1, usb: true}", "requires bus scsi"),
         ("{name: sda, bus: scsi, path_of: sdb}", "second path"),
         ("{name: sda, bus: scsi, size_mib: 1}, {name: sdb, bus: scsi, size_mib: 1, path_of: sda}", "size, serial"),
         (

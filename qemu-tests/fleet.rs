@@ -1,5 +1,5 @@
-//! A machine without a control plane. The wire hands its file out and takes its report. The file says what the server
-//! would say.
+//! Machine without a control plane. The proxy serves its machine file and accepts its report. The file has the contents that the server
+//! would respond with.
 
 use crate::host::{Context, Result, tool, write};
 use crate::server;
@@ -10,13 +10,13 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Below it lies what is answered here.
+/// Path below which the proxy responds itself.
 const FOLDER: &str = "/fleet/";
 
-/// The digest of an image is computed before the server speaks of it.
+/// The server only offers an image after it has computed its digest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether the machine's file is signed, with `testdata/trust/one.key`.
+/// Signature of the machine file, made with `testdata/trust/one.key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fleet {
@@ -24,19 +24,19 @@ pub enum Fleet {
     Unsigned,
 }
 
-/// What lies there.
+/// Files and reports of the machine.
 pub struct Files {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
-    /// Where the server's words are kept, and the reports with them.
+    /// Messages of the server, to which the reports are added.
     said: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Files {
-    /// The file of this machine, by the server on that port.
+    /// Creates the machine file from the response of the server on that port.
     ///
     /// # Errors
-    /// The server has no allocation for it; minisign fails.
+    /// The server has no allocation for the machine; minisign fails.
     pub fn make(fleet: Fleet, port: u16, state: &Path, id: &str, said: Arc<Mutex<Vec<Value>>>) -> Result<Files> {
         let path = state.join("fleet.json");
         write(&path, machine(port, state, id)?.to_string())?;
@@ -48,7 +48,7 @@ impl Files {
         Ok(Files { machine: read(&path)?, signature: (fleet == Fleet::Signed).then_some(signature), said })
     }
 
-    /// The whole answer, if it is asked for here.
+    /// Returns the complete HTTP response if the request is for one of these files.
     pub fn answer(&self, method: &str, path: &str, body: &[u8]) -> Option<Vec<u8>> {
         let name = path.strip_prefix(FOLDER)?;
         let found = match (method, name.rsplit_once('.')) {
@@ -67,7 +67,7 @@ impl Files {
     }
 }
 
-/// As `GET /v1/machine/{id}` would have it.
+/// Returns the machine as `GET /v1/machine/{id}` would.
 fn machine(port: u16, state: &Path, id: &str) -> Result<Value> {
     let began = Instant::now();
     loop {
@@ -80,7 +80,7 @@ fn machine(port: u16, state: &Path, id: &str) -> Result<Value> {
     }
 }
 
-/// The server's kernel command line, with the machine's file in charge.
+/// Returns the server's kernel command line, changed to use the machine file.
 pub fn cmdline(of_server: &str, port: u16) -> String {
     let theirs = ["drophammer.url=", "drophammer.token="];
     let rest = of_server.split(' ').filter(|word| !theirs.iter().any(|name| word.starts_with(name)));
@@ -89,7 +89,7 @@ pub fn cmdline(of_server: &str, port: u16) -> String {
     rest.map(str::to_owned).chain(ours).collect::<Vec<_>>().join(" ")
 }
 
-/// One is in charge; a signature is there or not, and reports are kept.
+/// The command line names one control plane; signatures are served if requested, and reports are stored.
 pub fn self_test() {
     let words = cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
     let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \

@@ -1,11 +1,11 @@
-//! Small things on the host: running a tool, writing a file, with errors that say what was tried.
+//! Helpers on the host: running tools and writing files, with errors that name the action.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Names the thing that an error is about.
+/// Adds the subject to an error.
 pub trait Context<T> {
     fn context(self, what: impl std::fmt::Display) -> Result<T>;
 }
@@ -20,21 +20,20 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, bytes).context(path.display())
 }
 
-/// A tool that is killed after some minutes, as damaged filesystems can keep one busy for ever; `timeout` ends with 137 then.
+/// Command that is killed after some minutes, because damaged filesystems can make a tool run forever; `timeout` then exits with 137.
 pub fn bounded(argv: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &(300 * patience()).to_string()]).args(argv);
     command
 }
 
-/// How many times slower this host may be than the hosts for which the deadlines were made: `DROPHAMMER_PATIENCE`, a
-/// whole number.
+/// Returns the factor by which this host may be slower than the deadlines assume: `DROPHAMMER_PATIENCE`, an integer.
 pub fn patience() -> u64 {
     let said = std::env::var("DROPHAMMER_PATIENCE").ok();
     said.and_then(|said| said.parse().ok()).unwrap_or(1)
 }
 
-/// Runs a tool with a file as its input; its output, or its words.
+/// Runs a tool with a file as its input, and returns its output, or its error message.
 pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
     let output = bounded(argv).stdin(stdin).output().context(argv[0])?;
     if output.status.success() {
@@ -44,7 +43,7 @@ pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
     Err(format!("`{}` ended with {}: {words}", argv.join(" "), output.status))
 }
 
-/// The process ends with the thread that starts it, so no VM or server outlives a harness that was killed.
+/// Creates a process that ends with the thread that starts it, so that no VM or server outlives a harness that was killed.
 pub fn child(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);

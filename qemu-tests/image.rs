@@ -1,4 +1,4 @@
-//! The image that a run offers: a file below the server's folder, as good or as damaged as the scenario wants it.
+//! Image that a run offers: a file below the server's folder, intact or damaged as the scenario specifies.
 
 use crate::host::{Context, Result, tool, write};
 use crate::members;
@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The image with that system, below what was built. Scenarios that name none install the tiny one. On SATA disks it needs
+/// Returns the path of the image with that system, below the artifacts. Scenarios without an image install the tiny one. SATA disks require
 /// another kernel, which starts more slowly.
 pub fn of(system: System, disks: &[Disk]) -> &'static str {
     let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
@@ -23,11 +23,11 @@ pub fn of(system: System, disks: &[Disk]) -> &'static str {
     }
 }
 
-/// Makes the image `id` and its description in the server's folder: a file there, or the registry that has it. `base` is the
-/// server as the machine sees it.
+/// Creates the image `id` and its description in the server's folder: a file, or a registry that has it. `base` is the URL of the server as
+/// seen by the machine.
 ///
 /// # Errors
-/// The original is not there or a tool fails.
+/// The original is missing, or a tool fails.
 pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str) -> Result<Option<Registry>> {
     let images = folder.join("images");
     fs::create_dir_all(&images).context(images.display())?;
@@ -68,7 +68,7 @@ pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str
     Ok(None)
 }
 
-/// The layers as registries have them: the lowest as it is, the others made for this.
+/// Creates the layers of a registry image: the lowest is the image, the others are made for the test.
 fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
     for files in &image.layers {
@@ -99,7 +99,7 @@ fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// A secret key of minisign without a password.
+/// Returns a secret key of minisign without a password.
 fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
     if signer == Signer::One {
         return Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key"));
@@ -110,7 +110,7 @@ fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
     Ok(key)
 }
 
-/// Writes the digest of an image and signs it, as an operator does with an image that is there already.
+/// Writes the digest of an image and signs it, as an operator does with an existing image.
 fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     let sum = format!("{}.sha256", image.display());
     let name = image.file_name().unwrap_or_default().display();
@@ -119,7 +119,7 @@ fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
 }
 
-/// Packs the disk of a virtual machine as an operator does. A file that lies there is replaced.
+/// Packs the disk of a virtual machine as an operator does. An existing file is replaced.
 fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
     tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
@@ -130,8 +130,8 @@ fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     fs::remove_file(&disk).context(disk)
 }
 
-/// The server adds a digest to each of its own images that it hands out, and serves no other files. So the file lies
-/// there under the name of another image, and the allocation names its image by URL.
+/// Moves the file to another image's name and refers to it by URL: the server adds a digest to each of its own images that it offers, and
+/// serves no other files.
 fn shelve(folder: &Path, name: &str) -> Result<()> {
     describe(folder, &format!("shelf-{name}"), ("file", name), None)
 }
@@ -144,7 +144,7 @@ fn describe(folder: &Path, id: &str, place: (&str, &str), sha256: Option<String>
     server::put(folder, "images", id, text)
 }
 
-/// The file as it is served, and as it was before it was damaged.
+/// Returns the file as it is served, and as it was before it was damaged.
 fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = fs::read(original).context(original.display())?;
     if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {
@@ -159,7 +159,7 @@ fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<
     let before = bytes.clone();
     bytes.truncate(image.truncate_at.map_or(usize::MAX, |length| length as usize));
     if let Some(place) = image.flip_byte_at {
-        let byte = bytes.get_mut(place as usize).ok_or("flip_byte_at is behind the end of the image")?;
+        let byte = bytes.get_mut(place as usize).ok_or("flip_byte_at is beyond the end of the image")?;
         *byte ^= 0xFF;
     }
     bytes.extend(image.append.iter().flat_map(|text| text.bytes()));

@@ -1,27 +1,27 @@
-//! Lies about an image, told on the wire. The file is as it should be, but the answer's head or body is not.
+//! Faulty responses with images, altered by the proxy. The file is intact, but the head or body of the response is not.
 
 use crate::proxy::read_head;
 use crate::served::Lie;
 use std::io::{BufReader, Read};
 
-/// An answer with an image as the machine gets it, in place of the one that the server gives.
+/// Response with an image that replaces the server's response.
 pub struct Told<R> {
     lie: Lie,
     from: BufReader<R>,
-    /// What was altered and is still to be read.
+    /// Altered bytes that have not been read yet.
     ready: Vec<u8>,
     begun: bool,
     has_body: bool,
-    /// How many answers were told before.
+    /// Number of altered responses before this one.
     number: u32,
-    /// Where in the image the next byte of the body is, and which one has a wrong bit.
+    /// Offset in the image of the next byte of the body, and offset of the byte with a flipped bit.
     place: u64,
     wrong: Option<u64>,
-    /// Bytes of the body that are still to come.
+    /// Remaining bytes of the body.
     left: u64,
 }
 
-/// The request as the server gets it: where it knows no ranges, it hears of none.
+/// Returns the request head for the server: the Range header is removed if ranges are not supported.
 pub fn heard(lie: Option<Lie>, head: &[String]) -> Vec<String> {
     let is_range = |line: &String| {
         let line = line.to_lowercase();
@@ -36,7 +36,7 @@ impl<R: Read> Told<R> {
         Told { lie, from, ready: vec![], begun: false, has_body, number, place: 0, wrong: None, left: 0 }
     }
 
-    /// The altered head; an error's stays as it is.
+    /// Returns the altered head; the head of an error response is unchanged.
     fn head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = read_head(&mut self.from)?;
         let status = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
@@ -70,7 +70,7 @@ impl<R: Read> Told<R> {
         Ok(head.iter().map(|line| format!("{line}\r\n")).chain(["\r\n".to_owned()]).collect::<String>().into_bytes())
     }
 
-    /// The next piece of the altered body; nothing at its end.
+    /// Returns the next block of the altered body; empty at its end.
     fn body(&mut self) -> std::io::Result<Vec<u8>> {
         let mut piece = vec![0; 16 * 1024];
         let count = self.from.read(&mut piece)?;
@@ -86,7 +86,7 @@ impl<R: Read> Told<R> {
             return Ok(piece);
         }
         Ok(match count {
-            // Only a whole body has an end.
+            // Only a complete body has an end.
             0 if was_whole => {
                 self.has_body = false;
                 b"0\r\n\r\n".to_vec()
@@ -110,7 +110,7 @@ impl<R: Read> Read for Told<R> {
     }
 }
 
-/// Each lie about a whole image, and about its rest.
+/// Each fault, for a complete image and for a partial response.
 pub fn self_test() {
     let whole = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"true\"\r\nAccept-Ranges: bytes\r\n\r\n0123456789";
     let rest = "HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n3456789";

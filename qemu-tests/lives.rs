@@ -1,5 +1,5 @@
-//! A machine that is switched on again and again from the same saved disks, over the network or from disk as the server says,
-//! until a system is up; and what must have become of it. Used by the power cuts and by the crash states.
+//! Machine that is switched on repeatedly with the same saved disks, over the network or from disk as the server decides, until a system is
+//! up; and the judgement of the result. Used by the power cuts and by the crash states.
 
 use crate::drama::GAVE_UP;
 use crate::facts::Facts;
@@ -18,38 +18,38 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A step may last a few milliseconds; to look at the machine's own words takes longer and is not urgent.
+/// A step may take only a few milliseconds; reading the console takes longer and is less urgent.
 const POLL: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(200);
-/// After a cut: attempts, and the boot from disk at the end.
+/// Maximum number of boots after a cut: attempts, and the boot from disk at the end.
 const LIVES: usize = 4;
 
-/// What is the same for all that begins from the saved disks.
+/// Common starting point: the saved disks.
 pub struct Start<'a> {
     pub artifacts: &'a Path,
     pub chassis: &'a Chassis<'a>,
-    /// The server's folder with the order in it.
+    /// Folder of the server, with the order in it.
     pub state: PathBuf,
     pub cmdline: String,
     pub promise: Promise,
 }
 
-/// Looks at what the server has heard in this life, and says where the power is to go when that moment has come.
+/// Inspects the messages of the server in this life, and returns a description when the power must be cut.
 pub type Cut<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
-/// How a life of the machine ended.
+/// End of a life of the machine.
 enum End {
-    /// At the cut, and where that was.
+    /// By the cut, with a description of the moment.
     Cut(String),
     Up(Facts),
-    /// By itself: a reboot.
+    /// By a reboot of the machine.
     Off,
-    /// The agent has ended and waits for a person, who switches the machine off and on.
+    /// The agent has ended and waits for the operator, who power cycles the machine.
     GaveUp,
 }
 
 impl<'a> Start<'a> {
-    /// The first installation, what `prepare` puts on the disks when it is given the script, and the button.
+    /// Runs the first installation, prepares the disks with `prepare`, and orders the reinstall.
     ///
     /// # Errors
     /// The installation fails, or the order is refused.
@@ -59,7 +59,7 @@ impl<'a> Start<'a> {
         chassis: &'a Chassis<'a>,
         prepare: impl FnOnce(&str) -> Result<String>,
     ) -> Result<Start<'a>> {
-        let [install, order] = &scenario.runs[..] else { return Err("two runs are wanted".to_owned()) };
+        let [install, order] = &scenario.runs[..] else { return Err("two runs are required".to_owned()) };
         let allocation = Uuid::new_v4().to_string();
         let stage = |run, label: &str| Stage {
             scenario,
@@ -87,10 +87,11 @@ impl<'a> Start<'a> {
         Ok(Start { artifacts, chassis, state, cmdline, promise })
     }
 
-    /// Lives on overlays in this folder until a system is up, the first one until the cut at most, and judges what came up.
+    /// Runs the machine on overlays in this folder until a system is up, the first life until the cut at most, and judges the system that
+    /// came up.
     ///
     /// # Errors
-    /// No system comes up, or the witness has something against a life.
+    /// No system comes up, or the witness finds violations.
     pub fn lives(&self, folder: &Path, cut: Cut, verdict: &mut Verdict) -> Result<()> {
         let chassis = self.overlays(folder)?;
         let (state, server, proxy) = self.serve(folder)?;
@@ -120,17 +121,17 @@ impl<'a> Start<'a> {
         let touched = self.promise.touched(&chassis)?;
         let Some(facts) = facts else {
             verdict.words.extend(touched);
-            return Err(format!("no system came up in {} lives", 1 + LIVES));
+            return Err(format!("no system came up in {} boots", 1 + LIVES));
         };
         let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
         self.promise.judge(&facts, touched, order_is_open, verdict);
         Ok(())
     }
 
-    /// A server on a copy of the saved folder, and the wire to it.
+    /// Starts a server on a copy of the saved folder, and a proxy for it.
     ///
     /// # Errors
-    /// It does not start.
+    /// The server does not start.
     pub fn serve(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
         let state = folder.join("serve");
         copy(&self.state, &state)?;
@@ -140,12 +141,12 @@ impl<'a> Start<'a> {
         Ok((state, server, proxy))
     }
 
-    /// A machine on the saved disks. What it writes goes elsewhere.
+    /// Returns a machine with overlays on the saved disks.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// A file cannot be created.
     pub fn overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
-        // What an earlier cut of that number left.
+        // Leftovers of an earlier cut with that number.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).context(folder.display())?;
         let chassis = Chassis {
@@ -163,7 +164,7 @@ impl<'a> Start<'a> {
         Ok(chassis)
     }
 
-    /// Switches the machine on: the agent if there is a command line for it, else the disk.
+    /// Switches the machine on: with the agent if there is a command line for it, else from disk.
     ///
     /// # Errors
     /// QEMU does not start.
@@ -176,7 +177,7 @@ impl<'a> Start<'a> {
         Vm::start(chassis, label, &boot)
     }
 
-    /// One life, and what the witness has against it.
+    /// Runs one life, and returns its end and the violations that the witness found.
     fn live(
         &self,
         chassis: &Chassis,
@@ -195,7 +196,7 @@ impl<'a> Start<'a> {
     }
 }
 
-/// A folder with all that is in it.
+/// Copies a folder recursively.
 ///
 /// # Errors
 /// `cp` fails.
@@ -203,7 +204,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
-/// Waits for the cut, a system, or the machine's own end. `heard` is how much the server had said before.
+/// Waits for the cut, a running system, or the end of the machine. `heard` is the number of earlier messages of the server.
 fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Cut) -> Result<End> {
     let mut looked = Instant::now();
     loop {

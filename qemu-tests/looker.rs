@@ -1,4 +1,4 @@
-//! The neutral ramdisk: prepares the disks for a scenario with other people's tools, and looks at them afterwards.
+//! Neutral ramdisk: prepares the disks of a scenario with standard tools, and inspects them afterwards.
 
 use crate::expect::Inspect;
 use crate::facts::Facts;
@@ -7,17 +7,17 @@ use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
 use crate::ramdisk::{lines, with_files};
 use std::path::Path;
 
-/// What the ramdisk says after the script, with its exit code.
+/// Message of the ramdisk after the script, followed by the exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
 
 fn cmdline() -> String {
     format!("console=ttyS0 panic=-1 {SPARED}")
 }
 
-/// What the disks hold. The machine that tells this has only a copy of them, because even looking replays journals.
+/// Returns the contents of the disks. The machine works on a copy, because even an inspection replays journals.
 ///
 /// # Errors
-/// The ramdisk does not come to an end.
+/// The ramdisk does not finish.
 pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect) -> Result<Facts> {
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
     write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &questions(inspect))?)?;
@@ -26,7 +26,8 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
     until(&mut vm, |vm| vm.facts("inspect"))
 }
 
-/// The requests, one on each line. They are no kernel parameters, because paths may have blanks and commas.
+/// Returns the inspection requests as files with one request per line. They are not kernel parameters, because paths may contain blanks and
+/// commas.
 fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
     let files = inspect.files.keys().map(String::as_str);
     [
@@ -36,10 +37,10 @@ fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Runs the script of a scenario as root, with all disks; what the console showed.
+/// Runs the script of a scenario as root, with all disks, and returns its console output.
 ///
 /// # Errors
-/// The script fails, with what it said.
+/// The script fails; its output is included.
 pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     let files = [("prepare", script.to_owned())];
@@ -48,7 +49,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -
     let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
-    // The disks belong to the machine until it is off.
+    // The disks are in use by the machine until it is off.
     while vm.check_alive().is_ok() {
         std::thread::sleep(POLL);
     }
@@ -64,7 +65,7 @@ fn status(console: &str) -> Option<String> {
     rest.split_once('\n').map(|(code, _)| code.to_owned())
 }
 
-/// The machine powers off when it has said everything. So its words are read once more after it is gone.
+/// Waits for output. The machine powers off after its last output, so the output is read once more after it is off.
 fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     loop {
         let alive = vm.check_alive();
@@ -76,7 +77,7 @@ fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     }
 }
 
-/// Paths reach the ramdisk as they are.
+/// Paths reach the ramdisk unchanged.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";

@@ -1,4 +1,4 @@
-//! One QEMU process: its command line, its consoles, its end.
+//! QEMU process: its command line, consoles and end.
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, patience, write};
@@ -18,49 +18,48 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The pause between two looks at a machine. A scenario has about ten waits, and each costs half of this.
+/// Interval at which a machine is checked. A scenario has about ten waits, each of which takes half of this on average.
 pub const POLL: Duration = Duration::from_millis(50);
 
-/// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (it
-/// would panic), does not test its ciphers, does not walk all page tables, does not defend itself against processors
-/// that are not there, and gives readers (RCU) no time. This saves half of the time until `/init`.
+/// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (which would panic), does
+/// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
+/// until `/init`.
 pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
-/// Debian's `ovmf`: the 4M build is the one that is kept current.
+/// Debian's `ovmf`: the 4M build is the maintained one.
 const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// The kernel names disks in the order in which it finds them, also if it is slow.
 const PLUG_PAUSE: Duration = Duration::from_secs(2);
 
-/// What does not change while the machine exists.
+/// Properties that do not change while the machine exists.
 pub struct Chassis<'a> {
     pub machine: &'a Machine,
-    /// As the server's file has them.
+    /// UUID and MAC as in the server's file.
     pub uuid: String,
     pub mac: String,
-    /// The UUID that the firmware tells instead, and the MACs of the network cards in their order, once a run has
-    /// changed them.
+    /// UUID that the firmware reports instead, and the MACs of the NICs in their order, after a run has changed them.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
-    /// Holds the disks, the firmware's variables and all logs.
+    /// Folder of the disks, the firmware's variables and all logs.
     pub folder: &'a Path,
-    /// In the order in which they are plugged in; see [`in_order`].
+    /// Disks in the order in which they are plugged in; see [`in_order`].
     pub disks: Vec<&'a Disk>,
-    /// Places without a disk, by its name.
+    /// Names of disks that are not plugged in.
     pub absent: Vec<String>,
-    /// How often the disk of that name was replaced.
+    /// Number of replacements of a disk, by its name.
     pub replaced: BTreeMap<String, u32>,
-    /// The disks are overlays in qcow2 over saved ones.
+    /// True if the disks are qcow2 overlays on saved ones.
     pub overlays: bool,
-    /// Disks can be pulled while the machine runs.
+    /// True if disks can be removed while the machine runs.
     pub hotplug: bool,
-    /// What a person types at the console.
+    /// Lines that are typed at the console.
     pub types: Vec<Typed>,
 }
 
 impl<'a> Chassis<'a> {
-    /// A machine with all its disks, and without a name.
+    /// Creates a machine with all its disks, and without an identity.
     pub fn new(machine: &'a Machine, folder: &'a Path) -> Chassis<'a> {
         Chassis {
             machine,
@@ -78,56 +77,55 @@ impl<'a> Chassis<'a> {
         }
     }
 
-    /// Does the kernel give the disks the names that the machine lists?
+    /// Returns whether the kernel gives the disks the names that the machine lists.
     pub fn is_as_listed(&self) -> bool {
         let listed = self.machine.disks.iter().map(|disk| &disk.name);
         self.disks.iter().map(|disk| &disk.name).eq(listed) && self.absent.is_empty() && !self.hotplug
     }
 
-    /// The file behind a disk; a second path leads to the same one.
+    /// Returns the file of a disk; a second path has the same file.
     pub fn file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
     }
 }
 
-/// The disks as `names` orders them; those that it does not name follow.
+/// Returns the disks in the order of `names`, followed by the others.
 pub fn in_order<'a>(disks: &'a [Disk], names: &[String]) -> Vec<&'a Disk> {
     let mut ordered: Vec<&Disk> = disks.iter().collect();
     ordered.sort_by_key(|disk| names.iter().position(|name| *name == disk.name).unwrap_or(names.len()));
     ordered
 }
 
-/// Where this boot comes from.
+/// Boot source.
 pub enum Boot<'a> {
     /// PXE from this TFTP folder.
     Network(&'a Path),
-    /// The disks; there is no network card at all.
+    /// The disks, without any NIC.
     Disk,
-    /// The disks, with network cards; the installed system runs this script when it is up.
+    /// The disks, with NICs; the installed system runs this script when it is up.
     DiskThen(&'a Path),
-    /// The same with this disk pulled, and on a copy: what such a boot writes would otherwise be missing later on the
-    /// pulled disk.
+    /// The disks without this one, on a copy: otherwise the writes of such a boot would be missing on the removed disk later.
     DiskWithout(&'a str),
-    /// Kernel and ramdisk given to QEMU. `on_copy`: nothing that is written reaches the disks.
+    /// Kernel and ramdisk passed to QEMU. With `on_copy`, no writes reach the disks.
     Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
 }
 
-/// A running machine. Dropping it ends it.
+/// Running machine. Dropping it ends it.
 pub struct Vm {
     process: Child,
     monitor: Monitor,
     console: PathBuf,
-    /// What the console has shown, and how long its file was then: it is asked five times a second, and only grows.
+    /// Console output, and the length of the file at that time: it is read five times a second and only grows.
     shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
     seconds: u64,
-    /// Where the agent runs.
+    /// Witness of the writes, in boots with the agent.
     witness: Option<Witness>,
     tpm: Option<Tpm>,
     _typist: Option<Typist>,
-    /// Only where somebody measures.
+    /// Watch of the console, if times are measured.
     _watch: Option<times::Watch>,
 }
 
@@ -135,7 +133,7 @@ impl Vm {
     /// Switches the machine on. `label` names the logs of this boot.
     ///
     /// # Errors
-    /// QEMU or the firmware is not there.
+    /// QEMU or the firmware is missing.
     pub fn start(chassis: &Chassis, label: &str, boot: &Boot) -> Result<Vm> {
         let console = chassis.folder.join(format!("{label}.console.log"));
         let facts = chassis.folder.join(format!("{label}.facts.log"));
@@ -153,13 +151,13 @@ impl Vm {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        // The neutral look needs only the disks, so the quicker firmware will do.
+        // The neutral ramdisk only needs the disks, so the faster firmware is sufficient.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
         let witness = Witness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
-        // Whoever looks at disks alone starts the kernel that finds no tables of ACPI beside a TPM, and could not switch the machine off.
+        // Boots without the agent use the kernel that, with a TPM, does not find the ACPI tables and could not power off the machine.
         let has_tpm = chassis.machine.tpm && !matches!(boot, Boot::Direct { network: false, .. });
         let tpm = has_tpm.then(|| Tpm::start(chassis.folder)).transpose()?;
         if let Some(tpm) = &tpm {
@@ -213,12 +211,12 @@ impl Vm {
         shown.1.clone()
     }
 
-    /// What `source` has told, once it is complete and its writer has said on the console that all is on the disks.
+    /// Returns the facts of `source` once they are complete and the console shows that all data are on the disks.
     pub fn facts(&self, source: &str) -> Option<Facts> {
         self.facts_after(0, source)
     }
 
-    /// As [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
+    /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
@@ -226,41 +224,41 @@ impl Vm {
         if told > others { Facts::read(&text[place..], source) } else { None }
     }
 
-    /// Has the machine gone off by itself? A reboot ends QEMU too (`-no-reboot`).
+    /// Returns whether the machine went off by itself. A reboot ends QEMU too (`-no-reboot`).
     ///
     /// # Errors
-    /// QEMU cannot be asked.
+    /// The state of QEMU cannot be determined.
     pub fn is_off(&mut self) -> Result<bool> {
         Ok(self.process.try_wait().context("QEMU")?.is_some())
     }
 
-    /// Says no when the machine has ended by itself (a panic, a reboot: `-no-reboot`) or takes too long.
+    /// Checks that the machine is running and within its deadline.
     ///
     /// # Errors
-    /// That, with the end of the console.
+    /// The machine went off by itself (a panic, a reboot: `-no-reboot`) or takes too long; the error includes the end of the console.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait().context("QEMU")? {
             return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));
         }
         if Instant::now() > self.deadline {
-            return Err(format!("nothing after {} s{}", self.seconds, self.last_lines()));
+            return Err(format!("no result after {} s{}", self.seconds, self.last_lines()));
         }
         Ok(())
     }
 
-    /// Plugs the cable of the first network card in or out.
+    /// Connects or disconnects the cable of the first NIC.
     ///
     /// # Errors
-    /// QEMU is gone.
+    /// QEMU has ended.
     pub fn link(&mut self, up: bool) -> Result<()> {
         self.monitor.order(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
 
-    /// Pulls these disks, and plugs them in again in the places of each other: the last in the first one's, and so on. The
-    /// kernel gives the first name to what comes back first.
+    /// Removes these disks, and plugs them in again in each other's slots: the last one in the slot of the first, and so on. The kernel
+    /// gives the first name to the disk that returns first.
     ///
     /// # Errors
-    /// The machine does not let them go.
+    /// The machine does not release the disks.
     pub fn replug(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
         let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
         let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
@@ -279,8 +277,8 @@ impl Vm {
         Ok(())
     }
 
-    /// What was written so far and should not have been, by the extents that the agent has announced; it has `acted` if it did
-    /// that or reported anything.
+    /// Returns the writes so far that violate the extents that the agent has announced; `acted` is set if it has announced or reported
+    /// anything.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -288,7 +286,7 @@ impl Vm {
         self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents, acted))
     }
 
-    /// Takes the power away, but lets QEMU finish its files: an overlay then shows all that was written to it.
+    /// Cuts the power, but lets QEMU finish its files, so that an overlay contains all writes.
     ///
     /// # Errors
     /// QEMU does not end.
@@ -304,7 +302,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Takes the power away.
+    /// Cuts the power.
     pub fn end(&mut self) {
         // Both fail only if QEMU has ended already.
         let _ = self.process.kill();
@@ -312,7 +310,7 @@ impl Vm {
         self.tpm = None;
     }
 
-    /// The last 40 lines that the console showed, and what QEMU itself complained about.
+    /// Returns the last 40 lines of the console, and QEMU's own error messages.
     pub fn last_lines(&self) -> String {
         let console = self.console();
         let lines: Vec<&str> = console.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -322,8 +320,8 @@ impl Vm {
     }
 }
 
-/// Kernel and agent's ramdisk that start quickest under emulation, where firmware and iPXE are left out. OVMF takes no kernel
-/// without its EFI stub; one without its decompressor does not find ACPI's tables, which say that there is a TPM.
+/// Returns the kernel and ramdisk that start fastest under emulation, without firmware and iPXE. OVMF does not accept a kernel without EFI
+/// stub; a kernel without its decompressor does not find the ACPI tables, which announce the TPM.
 pub fn quick_ramdisk(folder: &Path, machine: &Machine) -> (PathBuf, PathBuf) {
     let kernel = if machine.firmware == Firmware::Uefi || machine.tpm { "vmlinuz" } else { "vmlinux" };
     (folder.join(kernel), folder.join("quick"))
@@ -340,8 +338,8 @@ pub fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }
 
-/// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works. Its plain
-/// processor has no RDRAND, which every server has, and without it the kernel may need minutes for its first random byte.
+/// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
+/// works. Its default CPU lacks RDRAND, which every server has, and without which the kernel may need minutes for its first random byte.
 fn accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
@@ -353,10 +351,10 @@ fn accelerators() -> &'static [&'static str] {
     }
 }
 
-/// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
+/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. `-no-reboot` turns a panic into an end.
 ///
-/// A machine that can have one processor only is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads
-/// read what the processor writes: an NVMe disk then misses a doorbell now and then, and the machine waits for ever.
+/// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
+/// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.
 fn base(command: &mut Command, machine: &Machine) {
     command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
     command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
@@ -373,7 +371,7 @@ fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// With a folder for TFTP the machine boots from the first card.
+/// Adds the NICs. With a TFTP folder, the machine boots from the first one.
 fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
     for (index, model) in chassis.machine.nics.iter().enumerate() {
         // The stock option ROMs are iPXE, so the boot file is the script itself.
@@ -396,7 +394,7 @@ fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Re
     Ok(())
 }
 
-/// Which disk is plugged in where, and which is not plugged in.
+/// Assignment of disks to slots, and disks that are not plugged in.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\

@@ -1,8 +1,9 @@
-//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case; `powercut` and `witness` are two more.
+//! Integration tests that install complete machines in QEMU: each file of `qemu-tests/scenarios` is a test case; `powercut` and `witness`
+//! are two more.
 //!
-//! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need root's packages, a ramdisk and the
-//! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
-//! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
+//! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need packages that root installs, a ramdisk and the tiny OS,
+//! so they are ignored unless they are enabled by `scripts/test` (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the long ones), `--ignored`
+//! or `--scenarios`. The harness's own tests run in every `cargo test`.
 
 mod budget;
 mod bystanders;
@@ -60,9 +61,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The machine has a core for each of them; a third would only wait.
+/// Number of concurrent VMs. The host has two cores; a third VM would only wait.
 const VMS_AT_ONCE: usize = 2;
-/// A sample of power cuts takes as long as so many runs of a scenario.
+/// Duration of a sample of power cuts, in runs of a scenario.
 const RUNS_OF_A_SAMPLE: usize = 9;
 
 fn main() -> ExitCode {
@@ -114,9 +115,9 @@ fn main() -> ExitCode {
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     let budget = Arc::new(Budget::from_env());
-    // First, for it takes the longest.
+    // First, because it takes longest.
     if own_only {
-        // Alone it has both cores for itself.
+        // Alone, so that it has both cores.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
         let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
@@ -137,7 +138,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// `--scenarios DIR` is ours, the rest is the test harness's.
+/// Separates `--scenarios DIR` from the arguments of the test harness.
 fn split_arguments(arguments: impl Iterator<Item = String>) -> (Option<PathBuf>, Vec<String>) {
     let (mut folder, mut rest) = (None, Vec::new());
     let mut arguments = arguments;
@@ -173,20 +174,20 @@ fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
         .collect();
     files.sort();
     if files.is_empty() {
-        return Err(format!("{}: there is no scenario (*.yaml)", folder.display()));
+        return Err(format!("{}: no scenarios (*.yaml) found", folder.display()));
     }
     Ok(files)
 }
 
-/// With the longest at the end, one machine would stand idle while the other finishes it. Runs tell best how long it takes.
+/// Sorts the longest scenarios first: at the end, one VM would be idle while the other finishes. The number of runs is the best estimate.
 fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     let runs = |file: &PathBuf| reader::read(file).map_or(0, |scenario| scenario.runs.len());
     files.sort_by_cached_key(|file| std::cmp::Reverse(runs(file)));
     files
 }
 
-/// A file that cannot be read as a scenario fails every `cargo test`, not only those that run VMs. A long scenario runs
-/// if the filter is its name.
+/// Creates the test case of a file. A file that cannot be parsed fails every `cargo test`, not only those that run VMs. A long scenario
+/// runs if the filter is its name.
 fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match reader::read(file) {
@@ -200,7 +201,7 @@ fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) 
     }
 }
 
-/// A case of so many runs, where there is time for it.
+/// Runs a case with this number of runs, if there is enough time.
 fn timed(
     name: &str,
     runs: usize,
@@ -220,7 +221,7 @@ fn timed(
     })
 }
 
-/// Where the scripts put ramdisk and images.
+/// Returns the folder in which the scripts put ramdisk and images.
 fn artifacts() -> PathBuf {
     let folder = std::env::var_os("DROPHAMMER_ARTIFACTS").map(PathBuf::from);
     folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))

@@ -1,4 +1,4 @@
-//! Members that are put into a tar as the scenario says them, however bad: no library of ours makes such ones.
+//! Additional members of a tar, written exactly as the scenario specifies: libraries refuse to create some of them.
 
 use crate::host::{Context, Result};
 use crate::served::Member;
@@ -6,7 +6,7 @@ use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
-/// The tar with more members behind its own.
+/// Appends members to the tar.
 ///
 /// # Errors
 /// The tar cannot be read, or a member does not fit into a header.
@@ -21,7 +21,7 @@ pub fn append(mut tar: Vec<u8>, members: &[Member]) -> Result<Vec<u8>> {
     Ok(tar)
 }
 
-/// Where the last member ends.
+/// Returns the end of the last member.
 fn end(tar: &[u8]) -> Result<usize> {
     let mut archive = tar::Archive::new(tar);
     let mut end = 0;
@@ -41,7 +41,7 @@ fn header(member: &Member) -> Result<Header> {
     header.set_gid(member.gid.into());
     header.set_mtime(0);
     header.set_size(member.text.as_ref().map_or(0, |text| text.len() as u64));
-    // `set_path` refuses what hostile members are made of.
+    // `set_path` refuses the paths of hostile members.
     put(&mut header.as_old_mut().name, &member.path)?;
     let link = member.symlink.as_ref().or(member.hard_link.as_ref());
     if let Some(link) = link {
@@ -60,14 +60,14 @@ fn header(member: &Member) -> Result<Header> {
 }
 
 fn put(field: &mut [u8], text: &str) -> Result<()> {
-    let place = field.get_mut(..text.len()).ok_or(format!("{text}: longer than a tar's header has room for"))?;
+    let place = field.get_mut(..text.len()).ok_or(format!("{text}: too long for a tar header"))?;
     place.copy_from_slice(text.as_bytes());
     Ok(())
 }
 
-/// `b MAJOR MINOR` or `c MAJOR MINOR`.
+/// Parses `b MAJOR MINOR` or `c MAJOR MINOR`.
 fn device_node(header: &mut Header, device: &str) -> Result<EntryType> {
-    let wrong = || format!("{device}: a device is `b MAJOR MINOR` or `c MAJOR MINOR`");
+    let wrong = || format!("{device}: a device must be `b MAJOR MINOR` or `c MAJOR MINOR`");
     let [kind, major, minor] = device.split(' ').collect::<Vec<_>>()[..] else { return Err(wrong()) };
     let number = |text: &str| text.parse().map_err(|_| wrong());
     header.set_device_major(number(major)?).context(device)?;
@@ -79,13 +79,13 @@ fn device_node(header: &mut Header, device: &str) -> Result<EntryType> {
     }
 }
 
-/// A member is one of the kinds, and nothing else.
+/// Returns whether the member has exactly one type.
 pub fn fits(member: &Member) -> bool {
     let told = [&member.text, &member.symlink, &member.hard_link, &member.device];
     told.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
 }
 
-/// Every kind arrives as it was said, behind what was there, zeros at its end included.
+/// Every type is written as specified, after the existing members, including zeros at the end.
 pub fn self_test() {
     let mut tar = tar::Builder::new(Vec::new());
     let zeros = vec![0; 1500];

@@ -1,4 +1,4 @@
-//! QEMU's monitor (QMP): orders that need no answer, and orders that must have been carried out.
+//! QEMU monitor (QMP): commands without a response, and commands that are confirmed.
 
 use crate::host::{Context, Result};
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The machine must agree before a disk of its PCI bus is gone, and an emulated one is slow.
+/// The guest must agree before a disk of its PCI bus is removed, and an emulated guest is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Monitor {
     orders: Box<dyn Write + Send>,
-    /// All that QEMU has said, in order.
+    /// All messages of QEMU, in order.
     heard: Arc<Mutex<Vec<Value>>>,
     asked: u64,
 }
@@ -31,20 +31,20 @@ impl Monitor {
         Monitor { orders: Box::new(orders), heard, asked: 0 }
     }
 
-    /// Gives an order and does not wait.
+    /// Sends a command without waiting.
     ///
     /// # Errors
-    /// QEMU is gone.
+    /// QEMU has ended.
     pub fn order(&mut self, order: &Value) -> Result<()> {
-        // Given a second time, this order is an error that hurts nobody.
+        // A repeated capabilities negotiation fails without consequences.
         let hello = json!({"execute": "qmp_capabilities"});
         writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
     }
 
-    /// Gives an order and waits until QEMU says that it is done.
+    /// Sends a command and waits until QEMU confirms it.
     ///
     /// # Errors
-    /// QEMU refuses, with its words, or does not answer.
+    /// QEMU refuses, with its error message, or does not respond.
     pub fn ask(&mut self, command: &str, arguments: &Value) -> Result<()> {
         self.asked += 1;
         let id = json!(format!("ask-{}", self.asked));
@@ -56,13 +56,13 @@ impl Monitor {
         }
     }
 
-    /// Waits until it says that a device has gone.
+    /// Waits until QEMU reports that a device was removed.
     ///
     /// # Errors
-    /// The device stays.
+    /// The device is not removed.
     pub fn wait_until_gone(&self, device: &str) -> Result<()> {
         let gone = |said: &Value| said["event"] == "DEVICE_DELETED" && said["data"]["device"] == device;
-        self.wait_for(&format!("the end of {device}"), gone).map(drop)
+        self.wait_for(&format!("the removal of {device}"), gone).map(drop)
     }
 
     fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
@@ -75,11 +75,11 @@ impl Monitor {
             drop(heard);
             std::thread::sleep(POLL);
         }
-        Err(format!("QEMU does not tell of {what}"))
+        Err(format!("QEMU did not report {what}"))
     }
 }
 
-/// An order that is carried out, one that is refused, and a device that goes.
+/// A command that succeeds, one that is refused, and a device that is removed.
 pub fn self_test() {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
     let mut monitor = Monitor::new(here.try_clone().expect("a socket"), here);
@@ -103,6 +103,6 @@ pub fn self_test() {
     monitor.wait_until_gone("disk-vdb").expect("gone");
     let refused = monitor.ask("dance", &json!({})).expect_err("refused");
     assert!(refused.contains("dance") && refused.contains("no such command"), "{refused}");
-    // The thread that listens holds the socket open too.
+    // The thread that reads also holds the socket open.
     drop((monitor, qemu));
 }

@@ -1,4 +1,4 @@
-//! What a run offers to the machine: layout, image, the machine's file, the ramdisk, and the server with all of it.
+//! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
 
 use crate::fleet::Files;
 use crate::host::{Context, Result, write};
@@ -16,8 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 impl Stage<'_> {
-    /// Fills the server's folder, and the registry if the image is in one. The server's database stays there from run to run.
-    /// A reinstall leaves the machine's file alone: its image is in the order.
+    /// Fills the server's folder, and the registry if the image is in one. The server's database is preserved between runs. A reinstall
+    /// does not change the machine file: its image is in the order.
     fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
         let layout = self.layout()?;
         let id = layout_id(&layout);
@@ -39,7 +39,7 @@ impl Stage<'_> {
         Ok(registry)
     }
 
-    /// Each wraps the run's image, unless it says or makes something else.
+    /// Writes the OS definitions. Each wraps the run's image, unless it specifies or creates another one.
     fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
         for (name, files) in &self.run.os {
             let folder = state.join("os").join(name);
@@ -87,11 +87,11 @@ impl Stage<'_> {
         for (key, value) in &self.run.machine_file {
             machine[key] = value.clone();
         }
-        // JSON is YAML too.
+        // JSON is also YAML.
         server::put(state, "machines", "machine", format!("{machine:#}\n"))
     }
 
-    /// What the operator changes in the machine's file beside an order: nothing but what the run says.
+    /// Changes the machine file in addition to an order, as the run specifies.
     fn change_machine_file(&self, state: &Path) -> Result<()> {
         if self.run.machine_file.is_empty() && self.run.allocation.is_empty() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Stage<'_> {
         server::put(state, "machines", "machine", format!("{machine:#}\n"))
     }
 
-    /// Where kernel and ramdisk lie that this run boots.
+    /// Returns the folder with the kernel and ramdisk of this run.
     pub fn boot_files(&self) -> PathBuf {
         match self.run.before_agent.is_some() || self.scenario.machine.tls {
             false => self.artifacts.join("ramdisk"),
@@ -116,7 +116,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The same, made where the ramdisk has something of this scenario in it: a script, or whose certificates it takes.
+    /// Returns that folder; it is created if the ramdisk contains something of this scenario: a script, or trusted certificates.
     fn boot_folder(&self) -> Result<PathBuf> {
         let folder = self.boot_files();
         let mut files: Vec<(&str, String)> = Vec::new();
@@ -139,7 +139,7 @@ impl Stage<'_> {
             let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
             write(&folder.join(name), whole)?;
         }
-        // As scripts/build-ramdisk makes it.
+        // As scripts/build-ramdisk does.
         let part = built.join("luks");
         let mut whole = fs::read(folder.join("initrd")).context("initrd")?;
         whole.extend(fs::read(&part).context(part.display())?);
@@ -147,16 +147,16 @@ impl Stage<'_> {
         Ok(folder)
     }
 
-    /// The path of a file: beside the scenario if it is there, else in `or`.
+    /// Returns the path of a file: next to the scenario if it exists, else in `or`.
     fn find(&self, file: &Path, or: &Path) -> PathBuf {
         let beside = self.scenario.folder.join(file);
         if beside.exists() { beside } else { or.join(file) }
     }
 
-    /// The server with all that this run gives it, and the wire to it.
+    /// Starts the server with everything that this run offers, and a proxy for it.
     ///
     /// # Errors
-    /// It does not start.
+    /// The server does not start.
     pub fn serve(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
         proxy.set_lie(self.run.image.lie, self.run.image.cut_for_ever);
@@ -179,7 +179,7 @@ impl Stage<'_> {
     }
 }
 
-/// The id of a layout, even of one that the server cannot read: the text after `id:` on a line of its own.
+/// Returns the id of a layout, even of one that the server cannot parse: the text after `id:` on a separate line.
 fn layout_id(layout: &str) -> &str {
     let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
     id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\''])

@@ -1,5 +1,4 @@
-//! How the disks of a machine are plugged into QEMU: buses and serial numbers, second paths, bad places, and disks that are
-//! plugged anew while the machine runs.
+//! Disks of a machine as QEMU devices: buses and serial numbers, second paths, bad blocks, and hotplug.
 
 use crate::machine::{Boot, Chassis};
 use crate::scenario::{Bus, Disk};
@@ -9,8 +8,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All disks of this boot, those that the witness watches with a log. The neutral ramdisk gets plain ones, each once: whoever
-/// prepares them or looks must be able to read and write everything.
+/// Adds all disks of this boot; those that the witness watches have a log. The neutral ramdisk gets each disk once and without special
+/// properties, because it must be able to read and write everything.
 pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness: Option<&Witness>) {
     let plain = matches!(boot, Boot::Direct { network: false, .. });
     let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
@@ -38,8 +37,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         if chassis.absent.contains(&disk.name) || is_pulled(disk, boot) || (plain && disk.path_of.is_some()) {
             continue;
         }
-        // What the machine has flushed must outlive QEMU; a raw file keeps all that was written, an overlay's tables lie
-        // in QEMU's memory until a flush comes.
+        // Data that the machine has flushed must survive QEMU. A raw file keeps all writes; the tables of an overlay are in QEMU's memory
+        // until a flush.
         let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
         let log = witness.and_then(|witness| witness.log(&disk.name));
         let kind = log.map_or_else(|| format!("format={format}"), |log| witness_log::blklogwrites(log, format));
@@ -56,14 +55,13 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         if chassis.hotplug {
             device += &format!(",id={}", device_id(disk));
         }
-        // QEMU before 9.0 spoils the log where a write of zeros meets another write (its "Fix a bug in handling zero
-        // writes"). So the guest writes zeros itself. Merged requests may have 1024 pieces (IOV_MAX). With the log's own
-        // piece they fail.
+        // QEMU before 9.0 corrupts the log if a write of zeros meets another write ("Fix a bug in handling zero writes"), so the guest
+        // writes zeros itself. Merged requests may have 1024 segments (IOV_MAX); with the segment of the log they fail.
         if log.is_some() && model.starts_with("virtio-blk") {
             device += ",write-zeroes=off,request-merging=off";
         }
-        // OVMF drops the whole boot order and tries the network first if it does not understand one entry. It
-        // understands none for these.
+        // OVMF drops the whole boot order and tries the network first if it does not support one entry. It does not support any for these
+        // devices.
         if !model.starts_with("nvme-ns") {
             let boot_place = if index == first { 1 } else { index + 2 };
             device += &format!(",bootindex={boot_place}");
@@ -72,13 +70,13 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
     }
 }
 
-/// A disk that is pulled takes all its paths with it.
+/// Returns whether the disk is removed. All its paths are removed with it.
 fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
     matches!(boot, Boot::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
 }
 
-/// The file that QEMU reads and writes. Bad places need a filter in between. A disk with two paths needs the file
-/// without QEMU's lock. `child` is QEMU's name for the file in the drive's options.
+/// Returns QEMU's name of the file. Bad blocks require a filter in between. A disk with two paths requires the file without QEMU's lock.
+/// `child` is the name of the file in the drive's options.
 fn file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
     let file = chassis.file(disk).display().to_string();
     let lock = |child: &str| match has_two_paths(chassis, disk) {
@@ -96,13 +94,13 @@ fn file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
     format!("{child}.driver=file{},{child}.filename={file}", lock(child))
 }
 
-/// Where the rules of QEMU's filter lie.
+/// Returns the path of the rules for QEMU's filter.
 pub fn errors_file(folder: &Path, disk: &Disk) -> PathBuf {
     folder.join(format!("{}.errors", disk.name))
 }
 
-/// Reads and writes that touch one of these MiB fail. A discard does not fail, as on real bad disks. A rule names one
-/// sector. One rule for each 4 KiB is enough, because a page cache asks for no less.
+/// Returns rules by which reads and writes of one of these MiB fail. A discard does not fail, as on real disks with bad blocks. A rule
+/// names one sector; one rule per 4 KiB is sufficient, because the page cache requests at least that.
 pub fn error_rules(disk: &Disk) -> String {
     const SECTORS_OF_MIB: u64 = 2048;
     let sectors =
@@ -113,7 +111,7 @@ pub fn error_rules(disk: &Disk) -> String {
     sectors.flat_map(|sector| ["read", "write", "write-zeroes"].map(|what| rule(sector, what))).collect()
 }
 
-/// The disk behind a path; a disk itself.
+/// Returns the disk of a path; a disk itself is returned unchanged.
 pub fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
     let named = |name: &String| chassis.machine.disks.iter().find(|other| other.name == *name);
     disk.path_of.as_ref().and_then(named).unwrap_or(disk)
@@ -124,7 +122,7 @@ fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
     disk.path_of.is_some() || chassis.machine.disks.iter().any(of)
 }
 
-/// A new disk in an old one's place has another number, unless disks there have none.
+/// Returns the serial number. A new disk in the same slot has another number, unless the disks have none.
 fn serial(chassis: &Chassis, disk: &Disk) -> String {
     let disk = real(chassis, disk);
     let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
@@ -134,15 +132,15 @@ fn serial(chassis: &Chassis, disk: &Disk) -> String {
     }
 }
 
-/// The serial number that the machine sees. A second namespace has the number of its controller.
+/// Returns the serial number that the machine sees. A second namespace has the number of its controller.
 pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
     let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
     let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
     serial(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
-/// The property for the serial number. Without it QEMU invents a number for some kinds, and a SCSI disk shows the name
-/// of QEMU's drive.
+/// Returns the property for the serial number. Without it, QEMU generates a number for some devices, and a SCSI disk shows the name of
+/// QEMU's drive.
 fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
     let serial = serial(chassis, disk);
     match (serial.is_empty(), disk.bus) {
@@ -158,7 +156,7 @@ fn model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: &mut st
     match disk.bus {
         Bus::Virtio => format!("virtio-blk-pci,{bus}{sectors}{serial}"),
         Bus::Nvme => match disk.name.rsplit_once('n') {
-            // A further namespace has its controller's serial number.
+            // An additional namespace has its controller's serial number.
             Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
             Some((controller, _)) => format!("nvme,id={controller},{sectors}{serial}"),
             None => format!("nvme,{sectors}{serial}"),
@@ -173,7 +171,7 @@ fn sectors(disk: &Disk) -> String {
     format!("logical_block_size={0},physical_block_size={0}", disk.sector)
 }
 
-/// Two paths show the same number and the same name for the whole world; a new disk has another one.
+/// Returns the SCSI options. Two paths show the same serial number and world wide name; a new disk has different ones.
 fn scsi(chassis: &Chassis, disk: &Disk) -> String {
     let mut paths = String::new();
     if has_two_paths(chassis, disk) {
@@ -193,7 +191,7 @@ pub fn device_id(disk: &Disk) -> String {
     format!("disk-{}", disk.name)
 }
 
-/// The orders that plug `disk` in, in the place of `place`. Its log goes on.
+/// Returns the commands that plug `disk` into the slot of `place`. Its log is continued.
 pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>) -> [(&'static str, Value); 2] {
     let node = format!("again-{}", disk.name);
     let kind = if chassis.overlays { "qcow2" } else { "raw" };
@@ -207,7 +205,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     drive["node-name"] = json!(node);
     drive["discard"] = json!("unmap");
     drive["cache"] = json!({"no-flush": true});
-    // SATA ports cannot do this, so no SATA disk is among them.
+    // SATA ports do not support this, so SATA disks are excluded.
     let model = model(chassis, disk, Some(&port(place)), &mut (0..0));
     let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
     let mut device: serde_json::Map<String, Value> = properties
@@ -219,7 +217,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     [("blockdev-add", drive), ("device_add", device.into())]
 }
 
-/// Each path with a log of its own, and neither with QEMU's lock.
+/// Each path has a log of its own, and neither has QEMU's lock.
 fn two_paths_have_two_logs() {
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");
@@ -245,7 +243,7 @@ fn two_paths_have_two_logs() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// The arguments of a machine with these disks, line by line; `change` is done to it before.
+/// Returns the arguments of a machine with these disks, one per line, after `change` was applied.
 fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
@@ -256,7 +254,7 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
     command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Each kind of disk as QEMU gets it, and as plain as the neutral ramdisk gets it.
+/// Each type of disk as QEMU gets it, and without special properties for the neutral ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
     let neutral =

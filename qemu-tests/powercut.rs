@@ -1,7 +1,7 @@
-//! Cuts the power in a reinstall, again and again from the same saved state, and looks after each cut whether the kept
-//! data are as they were, and whether the lives that follow end in the old system or the new one.
+//! Power cuts during a reinstall, repeated from the same saved state. After each cut, the preserved data are compared, and the following
+//! boots must end in the old or the new system.
 //!
-//! Every test run takes a sample; all of it with `DROPHAMMER_FULL=1`. `DROPHAMMER_SEED` chooses another sample.
+//! Every test run takes a sample; `DROPHAMMER_FULL=1` runs all cuts. `DROPHAMMER_SEED` selects another sample.
 
 use crate::host::{Context, Result};
 use crate::lives::Start;
@@ -17,39 +17,39 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 4;
-/// In a sample, and in all of it.
+/// Numbers of cuts in a sample, and in a full run.
 const STEPS_IN_SAMPLE: usize = 2;
 const MOMENTS_IN_SAMPLE: usize = 2;
 const MOMENTS: usize = 20;
-/// More steps than any plan has: a cut that never comes has to end.
+/// Upper bound of the number of steps, so that the search for the last cut ends.
 const MOST_STEPS: usize = 60;
 
-/// How much is wanted.
+/// Size of the test run.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
     pub full: bool,
     pub machines: usize,
 }
 
-/// When the power goes.
+/// Moment of a power cut.
 #[derive(Debug, Clone, PartialEq)]
 enum Cut {
-    /// The server has heard so many steps end.
+    /// After this number of steps, as reported to the server.
     AfterSteps(usize),
-    /// This step has been running for so long.
+    /// After this step has run for this time.
     Within(String, Duration),
 }
 
-/// Installs, saves, cuts; prints a line a cut and the tally.
+/// Installs, saves, and cuts; prints a line per cut and the tally.
 ///
 /// # Errors
-/// The cuts after which something was not as promised.
+/// The cuts after which a guarantee was violated.
 pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
     run::need(artifacts)?;
     let text = include_str!("powercut.yaml");
     let scenario = crate::reader::parse(text, "powercut".to_owned(), work.to_owned())?;
     let folder = work.join("powercut");
-    // What an earlier failure left; usually there is nothing.
+    // Leftovers of an earlier failure; usually there are none.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
     let result = all_cuts(&scenario, artifacts, &folder, extent);
@@ -67,7 +67,7 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
     let timings = timings(&start.state.join("serve.log"))?;
-    // The first installation makes the group that the reinstall keeps.
+    // The first installation creates the group that the reinstall preserves.
     let timings: Vec<_> = timings.into_iter().filter(|(step, _)| step != "storage.lvm").collect();
     let mut cuts = if extent.full { moments(&timings, MOMENTS, &mut random) } else { sample(&timings, &mut random) };
     if extent.full {
@@ -81,16 +81,16 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
-/// The cuts of one saved state.
+/// Cuts of one saved state.
 struct Cuts<'a>(Start<'a>);
 
 impl Cuts<'_> {
-    /// All cuts, on so many machines at once. Cuts after more steps than there are come to nothing and do not count.
+    /// Runs all cuts, on this number of concurrent machines. Cuts after more steps than there are have no effect and do not count.
     fn all(&self, cuts: Vec<Cut>, machines: usize) -> Vec<Verdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
         let verdicts = Mutex::new(Vec::new());
         let worker = || {
-            // Taken before the cut, not while it goes on: the queue is for all.
+            // Taken before the cut, because the queue is shared.
             let next = || lock(&queue).pop_front();
             while let Some((cut, number)) = next() {
                 let verdict = self.cut(number, &cut);
@@ -105,13 +105,13 @@ impl Cuts<'_> {
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cut was meant for a step after the last one: the installation came to its end before.
+    /// Returns whether the cut was planned for a step after the last one, so that the installation finished before.
     fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
         let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
         matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
-    /// One cut and all that follows, with its line printed.
+    /// Runs one cut and everything that follows, and prints its line.
     fn cut(&self, number: usize, cut: &Cut) -> Verdict {
         let folder = self.0.chassis.folder.join(format!("cut{number}"));
         let began = Instant::now();
@@ -122,20 +122,20 @@ impl Cuts<'_> {
         }
         if !verdict.was_cut && verdict.is_good() && !self.is_past_the_end(cut, &verdict) {
             verdict.converged = false;
-            let words = "the installation ended by itself before the power was to go: its console says why";
+            let words = "the installation ended before the power cut: see its console";
             verdict.words.push(words.to_owned());
         }
         verdict.seconds = began.elapsed().as_secs();
         println!("{}", verdict.line());
         if verdict.is_good() {
-            // What stays behind is only in the way.
+            // Leftovers do no harm.
             let _ = fs::remove_dir_all(&folder);
         }
         verdict
     }
 }
 
-/// The place of the cut in words, when its moment has come. `since` is when the step was heard to begin.
+/// Returns a description of the cut when its moment has come. `since` is the time at which the start of the step was reported.
 fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<String> {
     let ended = |line: &&Value| line["step"].is_string() && line["seconds"].is_number();
     match cut {
@@ -155,7 +155,7 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
     }
 }
 
-/// Chooses what is random, in the crash states too.
+/// Returns the seed of all random choices, also of the crash states.
 pub fn seed() -> u64 {
     std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
@@ -164,7 +164,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Seconds by step of the last installation in a server's log.
+/// Returns the duration of each step of the last installation in a server's log, in seconds.
 fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -173,11 +173,11 @@ fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
     Ok(steps.iter().filter_map(|step| Some((step["step"].as_str()?.to_owned(), step["seconds"].as_f64()?))).collect())
 }
 
-/// Steps that can be cut in the middle, the longer ones more often.
+/// Selects moments within steps, proportional to the duration of the steps.
 fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<Cut> {
     let is_long = |name: &str| name.starts_with("storage.") || name == "image.burn" || name == "target.installer";
     let long: Vec<&(String, f64)> = timings.iter().filter(|(name, _)| is_long(name)).collect();
-    // The burn is nearly all of the time; a root is taken so that the others get their share of the cuts.
+    // The image transfer takes most of the time; the square root gives the other steps a share of the cuts.
     let weight = |seconds: f64| seconds.max(0.01).sqrt();
     let whole: f64 = long.iter().map(|(_, seconds)| weight(*seconds)).sum();
     let moment = |_| {
@@ -192,7 +192,7 @@ fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) 
     (0..count).filter_map(moment).collect()
 }
 
-/// A few of all: steps, and moments in different steps.
+/// Selects a sample: cuts after steps, and moments in different steps.
 fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut> {
     let mut steps: Vec<usize> = (1..=timings.len().max(STEPS_IN_SAMPLE)).collect();
     random.shuffle(&mut steps);
@@ -208,7 +208,7 @@ fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut> {
     cuts
 }
 
-/// Moments are chosen from the steps there are, the same ones for the same seed; a cut comes when it is due, not before.
+/// Moments are selected from the existing steps, equal for equal seeds; a cut happens when it is due, not before.
 pub fn self_test() {
     survivors::self_test();
     let scenario = crate::reader::parse(include_str!("powercut.yaml"), "x".into(), ".".into()).expect("a scenario");

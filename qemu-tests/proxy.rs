@@ -1,4 +1,4 @@
-//! The wire between machine and server: passes everything on, and breaks what the scenario wants broken.
+//! Proxy between machine and server: it forwards everything, and injects the faults of the scenario.
 
 mod faults;
 
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a connection may be silent: longer than any long poll.
+/// Maximum time without data on a connection: longer than any long poll.
 const SILENCE: Duration = Duration::from_secs(300);
 
 pub struct Proxy {
@@ -26,32 +26,32 @@ pub struct Proxy {
     wire: Arc<Wire>,
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Default)]
 struct Wire {
     server: AtomicU16,
-    /// The server's port for TLS, for everything that is not for firmware; 0 if everything goes in plain text.
+    /// TLS port of the server, for everything that firmware does not load; 0 if everything is plain text.
     over_tls: AtomicU16,
     process: AtomicI32,
-    /// The server was killed by a trap or must not be asked, until its place is told again.
+    /// True if the server was killed by a trap or must not be contacted until its port is set again.
     away: AtomicBool,
     closed: AtomicBool,
-    /// How many lies were told, and how often the machine has lost its power.
+    /// Number of altered responses, and number of power cuts.
     lies: AtomicU32,
     blackouts: AtomicU32,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
-    /// What agents have said at their points of no return.
+    /// Announcements of agents at their points of no return.
     announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
     fleet: OnceLock<Files>,
 }
 
 impl Proxy {
-    /// Listens on a port of its own. Answers with an image break after `cuts` bytes, one after the other.
+    /// Listens on a port of its own. Responses with an image break off after `cuts` bytes, one after the other.
     ///
     /// # Errors
-    /// No port can be had.
+    /// No port is available.
     pub fn start(cuts: &[u64]) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
         let port = listener.local_addr().context("127.0.0.1")?.port();
@@ -70,47 +70,47 @@ impl Proxy {
         Ok(Proxy { port, wire })
     }
 
-    /// Where the server is now, and which process it is.
+    /// Sets the port and the process of the server.
     pub fn set_server(&self, port: u16, process: i32) {
         self.wire.process.store(process, Ordering::Relaxed);
         self.wire.server.store(port, Ordering::Relaxed);
         self.wire.away.store(false, Ordering::Release);
     }
 
-    /// What is not for firmware goes to the server over TLS from here on.
+    /// Forwards everything that firmware does not load to the server over TLS from now on.
     pub fn set_over_tls(&self, port: u16) {
         self.wire.over_tls.store(port, Ordering::Relaxed);
     }
 
-    /// From now on this registry answers all requests for a registry.
+    /// Lets this registry respond to all registry requests from now on.
     pub fn set_registry(&self, registry: Registry) {
-        // There is one image in a run.
+        // A run has one image.
         let _ = self.wire.registry.set(registry);
     }
 
-    /// What lies on the wire for a machine without a control plane.
+    /// Sets the files of a machine without a control plane.
     pub fn set_fleet(&self, files: Files) {
-        // There is one machine in a run.
+        // A run has one machine.
         let _ = self.wire.fleet.set(files);
     }
 
-    /// Sets traps; each springs once.
+    /// Sets traps; each is triggered once.
     pub fn set_traps(&self, traps: Vec<Trap>) {
         lock(&self.wire.broken).traps = traps;
     }
 
-    /// Holds an answer with an image back after so many bytes, until it is let go.
+    /// Holds back a response with an image after this number of bytes, until it is released.
     pub fn set_holds(&self, holds: Vec<u64>) {
         lock(&self.wire.broken).holds = holds;
     }
 
-    /// What every answer with an image has wrong from now on; and whether the last cut never ends.
+    /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
     pub fn set_lie(&self, lie: Option<Lie>, cut_for_ever: bool) {
         let mut broken = lock(&self.wire.broken);
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
 
-    /// The machine has lost its power. Connections that have waited for that can end.
+    /// Notifies the proxy that the machine has lost its power: connections that wait for that can end.
     pub fn blackout(&self) {
         self.wire.blackouts.fetch_add(1, Ordering::Release);
     }
@@ -123,22 +123,22 @@ impl Proxy {
         lock(&self.wire.broken).holds.retain(|hold| *hold != bytes);
     }
 
-    /// The traps that have sprung since this was asked last.
+    /// Returns the traps that were triggered since the last call.
     pub fn sprung(&self) -> Vec<Trap> {
         std::mem::take(&mut lock(&self.wire.broken).sprung)
     }
 
-    /// Answers 500 to everything for so long.
+    /// Responds 500 to everything for this time.
     pub fn break_for(&self, time: Duration) {
         lock(&self.wire.broken).errors_until = Some(Instant::now() + time);
     }
 
-    /// `METHOD PATH RANGE` of all requests so far; no query, so no token.
+    /// Returns `METHOD PATH RANGE` of all requests so far, without query and so without tokens.
     pub fn requests(&self) -> Vec<String> {
         lock(&self.wire.requests).clone()
     }
 
-    /// What each agent has said right before it began to destroy, also if the server has not heard it.
+    /// Returns the announcement of each agent before its first destructive write, including those that the server has not received.
     pub fn announced(&self) -> Vec<Value> {
         lock(&self.wire.announced).clone()
     }
@@ -147,14 +147,14 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.wire.closed.store(true, Ordering::Relaxed);
-        // Wakes the listener up, so that it sees the flag.
+        // Wakes up the listener, so that it sees the flag.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
 impl Wire {
-    /// One request a connection: `Connection: close` makes the next one come through here too. An error on either side
-    /// is the end of the connection, which is what the other side then sees.
+    /// Handles one request per connection: `Connection: close` makes the next one pass through here too. An error on either side ends the
+    /// connection, which the other side then sees.
     fn serve(&self, client: TcpStream) {
         let _ = self.pass(client);
     }
@@ -218,8 +218,8 @@ impl Wire {
         }
     }
 
-    /// A host that has just crashed does not refuse a connection, it says nothing. So the connection waits: iPXE asks
-    /// only once, and gets its answer when the server is back.
+    /// Waits for the server. A host that has just crashed does not refuse a connection but does not respond; iPXE requests only once and
+    /// gets its response when the server is back.
     fn wait_for_server(&self) {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.away.load(Ordering::Acquire) && Instant::now() < patience {
@@ -228,7 +228,7 @@ impl Wire {
     }
 }
 
-/// The lines up to the empty one, without their ends.
+/// Returns the lines up to the empty one, without line endings.
 pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
@@ -253,8 +253,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server with one answer: an answer that is cut, one that is whole, one that is held back, one that is
-/// swallowed, one after which nobody asks, an error.
+/// Requests through the proxy: a response that is cut, a complete one, one that is held back, one that is swallowed, one after which the
+/// client disconnects, and an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
@@ -334,7 +334,7 @@ pub fn self_test() {
     ports();
 }
 
-/// What firmware loads stays in plain text.
+/// Files that firmware loads are transferred in plain text.
 fn ports() {
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(1, 0);
@@ -344,7 +344,7 @@ fn ports() {
     assert_eq!(all.map(|path| proxy.wire.port_of(path)), [1, 1, 1, 2, 2, 2]);
 }
 
-/// What an agent announces is kept, and the server gets it all the same.
+/// Announcements are recorded and still forwarded to the server.
 fn announcement() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[]).expect("a port");
@@ -362,7 +362,7 @@ fn announcement() {
     assert_eq!(proxy.announced(), [serde_json::json!({"extents": []})]);
 }
 
-/// Two cuts, and the second holds for all that follow, to the byte.
+/// Two cuts; the second applies to all following responses, to the byte.
 fn cut_for_ever() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[100, 60_000]).expect("a port");

@@ -1,14 +1,14 @@
-//! Files that the tests add to a ramdisk: the kernel unpacks one archive after the other.
+//! Files that the tests add to a ramdisk: the kernel unpacks consecutive archives.
 
 use crate::host::{Context, Result, tool, write};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
-/// The ramdisk with more files, path and content. Folders of the path are there already.
+/// Returns the ramdisk with additional files, by path and content. The directories must exist in the ramdisk.
 ///
 /// # Errors
-/// The ramdisk is not there or `cpio` fails.
+/// The ramdisk is missing, or `cpio` fails.
 pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> Result<Vec<u8>> {
     let folder = scratch.join("ramdisk-files");
     fs::create_dir_all(&folder).context(folder.display())?;
@@ -23,18 +23,18 @@ pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> R
     let stdin = Stdio::from(File::open(&list).context(list.display())?);
     let archive = tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &folder.to_string_lossy()], stdin)?;
     let mut whole = fs::read(ramdisk).context(ramdisk.display())?;
-    // The kernel wants an archive that is not compressed to begin at a multiple of four (init/initramfs.c).
+    // An uncompressed archive must begin at a multiple of four (init/initramfs.c).
     whole.resize(whole.len().next_multiple_of(4), 0);
     whole.extend(archive);
     Ok(whole)
 }
 
-/// Lines of a file, each ended.
+/// Joins lines, each with a line ending.
 pub fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// What was there comes first and as it was; what is added can be unpacked again.
+/// The original content comes first and unchanged; the added archive can be unpacked.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-ramdisk-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

@@ -1,4 +1,4 @@
-//! Reads a scenario file, with the line in every complaint.
+//! Parser for scenario files, with a line in every error.
 
 use crate::fits::fits;
 use crate::scenario::{MACHINE_FIELDS, Reinstall, Run, Scenario};
@@ -6,10 +6,10 @@ use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Reads one scenario file.
+/// Parses a scenario file.
 ///
 /// # Errors
-/// What is wrong and where: `file:line: …`.
+/// The problem and its location: `file:line: …`.
 pub fn read(path: &Path) -> Result<Scenario, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -20,16 +20,16 @@ pub fn read(path: &Path) -> Result<Scenario, String> {
 pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, String> {
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let node = parse_yaml_with_options(0, text, options).map_err(|e| format!(" {e}"))?;
-    let top = node.as_mapping().ok_or("1: a scenario is a mapping")?;
+    let top = node.as_mapping().ok_or("1: a scenario must be a mapping")?;
     let (mut machine, mut common) = (empty(top), empty(top));
     let mut runs = vec![empty(top)];
     for (key, value) in top.iter() {
         match key.as_str() {
             "runs" => {
-                let list = value.as_sequence().ok_or(at(value, "runs is a list"))?;
+                let list = value.as_sequence().ok_or(at(value, "runs must be a list"))?;
                 runs = list
                     .iter()
-                    .map(|run| run.as_mapping().cloned().ok_or(at(run, "a run is a mapping")))
+                    .map(|run| run.as_mapping().cloned().ok_or(at(run, "a run must be a mapping")))
                     .collect::<Result<_, _>>()?;
             }
             field if MACHINE_FIELDS.contains(&field) => drop(machine.insert(key.clone(), value.clone())),
@@ -42,7 +42,7 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
     Ok(Scenario { name, folder, machine, runs })
 }
 
-/// A field at the top of the file holds for every run that does not say otherwise.
+/// Parses a run. Fields at the top level of the file are defaults for every run.
 fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, String> {
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -52,18 +52,18 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
     let mut typed: Run = typed(&Node::Mapping(whole))?;
     typed.reinstall = button;
     if let Some(node) = allocation {
-        typed.allocation = json(&node).as_object().cloned().ok_or(at(&node, "allocation is a mapping"))?;
+        typed.allocation = json(&node).as_object().cloned().ok_or(at(&node, "allocation must be a mapping"))?;
     }
     if let Some(node) = machine_file {
-        typed.machine_file = json(&node).as_object().cloned().ok_or(at(&node, "machine_file is a mapping"))?;
+        typed.machine_file = json(&node).as_object().cloned().ok_or(at(&node, "machine_file must be a mapping"))?;
     }
     if typed.layout.is_some() == typed.layout_file.is_some() {
-        return Err("1: a run has either layout or layout_file".to_owned());
+        return Err("1: a run must have either layout or layout_file".to_owned());
     }
     Ok(typed)
 }
 
-/// `true`, or what the operator says beside it.
+/// Parses `reinstall`: `true`, or the options of the operator.
 fn button(node: &Node) -> Result<Option<Reinstall>, String> {
     match json(node) {
         serde_json::Value::Bool(pressed) => Ok(pressed.then(Reinstall::default)),
@@ -86,7 +86,7 @@ fn at(node: &Node, what: &str) -> String {
     format!("{}: {what}", node.span().start().map_or(1, |mark| mark.line()))
 }
 
-/// Quoted scalars stay strings, plain ones get the type that YAML gives them.
+/// Converts a node to JSON: quoted scalars are strings, plain ones have the type that YAML gives them.
 fn json(node: &Node) -> serde_json::Value {
     match node {
         Node::Mapping(map) => map.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
@@ -98,7 +98,7 @@ fn json(node: &Node) -> serde_json::Value {
     }
 }
 
-/// The documentation's example is a scenario; what is wrong in one is told with its line.
+/// The documentation's example is valid, and errors have a line.
 pub fn self_test() {
     use crate::expect::Outcome;
     let documentation = include_str!("../docs/scenarios.md");
@@ -148,7 +148,7 @@ pub fn self_test() {
 
     for (rest, line, words) in [
         ("runs:\n- expect: {}\n- {reinstall: {marker: 1}, expect: {}}\n", "7:", "marker"),
-        ("machine_file: 7\nexpect: {}\n", "5:", "machine_file is a mapping"),
+        ("machine_file: 7\nexpect: {}\n", "5:", "machine_file must be a mapping"),
         ("image: {lie: always}\nexpect: {}\n", "5:", "always"),
         ("image: {signed: nobody}\nexpect: {}\n", "5:", "nobody"),
         ("expect: {outcom: failed}\n", "5:", "outcom"),
@@ -156,8 +156,8 @@ pub fn self_test() {
         ("expect:\n  outcome: splendid\n", "6:", "splendid"),
         ("expect: {}\nevents:\n- {at: {step: image.burn}, do: dance}\n", "7:", "dance"),
         ("expect: {}\nexpect: {}\n", "", "expect"),
-        ("expect: {}\nlayout_file: y\n", "", "either layout or layout_file"),
-        ("runs: [1]\n", "5:", "a run is a mapping"),
+        ("expect: {}\nlayout_file: y\n", "", "must have either layout or layout_file"),
+        ("runs: [1]\n", "5:", "a run must be a mapping"),
         ("", "", "expect"),
     ] {
         let error = parse(&format!("{head}{rest}"), "x".into(), ".".into()).expect_err(rest);

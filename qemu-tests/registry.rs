@@ -1,5 +1,5 @@
-//! A registry that has one image, on the wire between machine and server: its manifest, its layers, and tokens for anybody.
-//! It answers as public registries do: nothing without a token, ranges of a layer, its digest as its ETag.
+//! Registry with one image, served by the proxy: manifest, layers, and anonymous tokens. It behaves like public registries: every request
+//! requires a token, layers support ranges, and the digest is the ETag.
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -12,12 +12,12 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub struct Registry {
     token: String,
     manifest: Vec<u8>,
-    /// Everything below `/v2/REPOSITORY/`, by path; media type and bytes.
+    /// Everything below `/v2/REPOSITORY/`, by path: media type and bytes.
     contents: BTreeMap<String, (&'static str, Vec<u8>)>,
 }
 
 impl Registry {
-    /// With an image of these layers, media type and bytes, from the lowest to the highest.
+    /// Creates an image of these layers, given as media type and bytes, from the lowest to the highest.
     pub fn new(tag: &str, layers: Vec<(&'static str, Vec<u8>)>) -> Registry {
         let mut contents = BTreeMap::new();
         let mut blob = |kind: &'static str, bytes: Vec<u8>| {
@@ -39,7 +39,7 @@ impl Registry {
         &self.manifest
     }
 
-    /// The whole answer to a request with these lines, if it is one for a registry.
+    /// Returns the complete response to a request with these lines, if it is a registry request.
     pub fn answer(&self, head: &[String]) -> Option<Vec<u8>> {
         let mut words = head.first()?.split(' ');
         let (method, target) = (words.next()?, words.next()?);
@@ -93,7 +93,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// A request gets a token, with the token the manifest, and with the manifest the layers, whole or their rest.
+/// A request gets a token, with the token the manifest, and with the manifest the layers, completely or in part.
 pub fn self_test() {
     let registry = Registry::new("1.0", vec![("application/vnd.oci.image.layer.v1.tar", b"0123456789".to_vec())]);
     let ask = |method: &str, target: &str, more: &[&str]| {

@@ -1,4 +1,4 @@
-//! Reinstalls as the harness sees them: the button, the script of a machine that reinstalls itself, and what must be true.
+//! Reinstalls in the harness: the order, the script of a machine that reinstalls itself, and the expectations.
 
 use crate::check::Seen;
 use crate::expect::{Expect, Order, Outcome};
@@ -12,16 +12,15 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A big image's digest is computed before it can be ordered.
+/// The digest of a large image must be computed before the reinstall can be ordered.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps that change a disk.
 const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.format", "image.burn"];
 
-/// Presses the button as an operator does, through the same wire as the machine, and once more when the server was
-/// killed over it.
+/// Orders the reinstall as an operator does, through the same proxy as the machine, and once more if the server was killed meanwhile.
 ///
 /// # Errors
-/// The order is refused, with the command's words.
+/// The order is refused, with the message of the command.
 pub fn press(
     server: &mut Server,
     proxy: &Proxy,
@@ -57,18 +56,18 @@ fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall
     operate(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 
-/// Takes the order back, as an operator does.
+/// Cancels the order, as an operator does.
 ///
 /// # Errors
-/// The server refuses, with the command's words.
+/// The server refuses, with the message of the command.
 pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
     operate(port, state, machine, &["--cancel"])
 }
 
-/// Adopts the machine, as an operator does whose server has forgotten that it is installed.
+/// Adopts the machine, as an operator does if the server has lost the record of the installation.
 ///
 /// # Errors
-/// The server refuses, with the command's words.
+/// The server refuses, with the message of the command.
 pub fn adopt(port: u16, state: &Path, machine: &str) -> Result<()> {
     command(port, state, &["adopt", machine])
 }
@@ -86,7 +85,8 @@ fn command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
     tool(&argv, Stdio::null()).map(drop)
 }
 
-/// What the installed system runs to reinstall itself. Its argument tells how it came up: the new one has nothing to do.
+/// Returns the script that the installed system runs to reinstall itself. Its argument is the boot source; the new system has nothing to
+/// do.
 pub fn script(port: u16) -> String {
     let server = format!("http://10.0.2.2:{port}");
     format!(
@@ -95,7 +95,7 @@ pub fn script(port: u16) -> String {
     )
 }
 
-/// Whether the server is to be asked what is left of the order.
+/// Returns whether the server must be asked for the state of the order.
 pub fn asks_for_order(run: &Run) -> bool {
     run.expect.order.is_some() || is_cleared(run.expect.outcome, run.reinstall.is_some())
 }
@@ -104,7 +104,7 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
     outcome == Outcome::OldSystem || (outcome == Outcome::Installed && reinstall)
 }
 
-/// The image whose system must come up: this run's, or that of the last run that installed one.
+/// Returns the image of the system that must come up: this run's, or that of the last run that installed one.
 pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
@@ -113,7 +113,7 @@ pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<S
     }
 }
 
-/// What is not as it should be, of all that is about a reinstall.
+/// Returns all violated expectations of a reinstall.
 pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
     let mut failures = Vec::new();
     if let Some(words) = &seen.denied {
@@ -124,7 +124,7 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
     for (path, files) in &expect.hidden {
         let found = report["hidden"].as_array().into_iter().flatten().find(|hidden| hidden["path"] == path.as_str());
         if found.and_then(|hidden| hidden["files"].as_u64()) != Some(*files) {
-            failures.push(format!("files of the image beneath {path}: {found:?}, expected {files}"));
+            failures.push(format!("hidden files of the image below {path}: {found:?}, expected {files}"));
         }
     }
     let wanted = expect.order.unwrap_or(Order::None) == Order::Open;
@@ -133,7 +133,7 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
         failures.push(format!("the order is {}, expected {}", word(found), word(wanted)));
     }
     if expect.outcome == Outcome::OldSystem && report["untouched"] != true {
-        failures.push(format!("the report does not say that all disks are untouched: {}", report["message"]));
+        failures.push(format!("the report does not contain that all disks are untouched: {}", report["message"]));
     }
     if expect.outcome == Outcome::Already {
         let steps = report["timings"].as_array().into_iter().flatten().filter_map(|time| time["step"].as_str());
@@ -154,7 +154,7 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
 
 fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
     if words.is_empty() {
-        failures.push("the reinstall was ordered, although the server should have refused".to_owned());
+        failures.push("the reinstall was accepted, although the server should have refused it".to_owned());
     }
     for text in &expect.report_contains {
         if !matches(&format!("*{text}*"), words) {
@@ -163,11 +163,11 @@ fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
     }
 }
 
-/// Every kept object in the report is the same before and after, and those that are expected are there.
+/// Checks that every preserved object in the report is unchanged, and that the expected ones are listed.
 fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
     let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
-    // What is told of it, one by one, after its name.
+    // Attributes of the object, after its name.
     let told = |proof: &Value, pattern: &str| {
         let after = proof["after"].as_object().into_iter().flatten();
         let mut said =
@@ -177,7 +177,7 @@ fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
     for pattern in &expect.kept {
         if !proofs.iter().any(|proof| matches(pattern, &name(proof)) || told(proof, pattern)) {
             let all: Vec<String> = proofs.iter().map(name).collect();
-            failures.push(format!("the report does not prove {pattern:?} to be kept, only {all:?}"));
+            failures.push(format!("the report does not prove {pattern:?} to be preserved, only {all:?}"));
         }
     }
     for proof in proofs {
@@ -188,13 +188,13 @@ fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
     }
 }
 
-/// The image of the system that tells this, by its marker.
+/// Returns the image of the system, from its marker.
 pub fn image_of(facts: &Facts) -> Option<String> {
     let marker: Value = serde_json::from_str(&facts.section("marker")?.join("\n")).ok()?;
     marker["image"].as_str().map(str::to_owned)
 }
 
-/// Each expectation once met and once not.
+/// Each expectation, both met and violated.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
     let with = |expect: &str| {

@@ -1,5 +1,5 @@
-//! What happens in a scenario, top to bottom: disks, server, PXE boot, power cycle, neutral look, verdict. What a run offers to
-//! the machine is in `offer.rs`, how it is switched on in `switch_on.rs`.
+//! Sequence of a scenario: disks, server, PXE boot, power cycle, inspection by the neutral ramdisk, verdict. `offer.rs` contains what a run
+//! offers to the machine, `switch_on.rs` how the machine is switched on.
 
 use crate::check::{self, Seen};
 use crate::disks;
@@ -18,10 +18,10 @@ use std::fs;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Runs a scenario below `work` with what was built in `artifacts`.
+/// Runs a scenario below `work` with the files of `artifacts`.
 ///
 /// # Errors
-/// Everything that is not as expected, and where the logs are.
+/// All failures, and the location of the logs.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
     need(artifacts)?;
     let folder = work.join(&scenario.name);
@@ -37,10 +37,10 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
     result.map_err(|failures| format!("{about}\n{failures}\ndisks and logs are kept in {}", folder.display()))
 }
 
-/// What the scripts have built is there.
+/// Checks that the artifacts exist.
 ///
 /// # Errors
-/// Which script is to be run.
+/// The script that must be run.
 pub fn need(artifacts: &Path) -> Result<()> {
     let needed = [
         ("ramdisk/vmlinuz", "build-ramdisk"),
@@ -60,10 +60,10 @@ pub fn need(artifacts: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A new machine of the scenario, with its disks as they are before the first run.
+/// Creates a new machine of the scenario, with the initial contents of its disks.
 ///
 /// # Errors
-/// A disk cannot be made.
+/// A disk cannot be created.
 pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
     for disk in &scenario.machine.disks {
         disks::make(folder, disk).context(format!("disk {}", disk.name))?;
@@ -71,7 +71,7 @@ pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) 
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
     let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
-    // The server's file describes the machine as it is at first.
+    // The server's file describes the initial machine.
     let first = scenario.runs.first();
     let chassis = Chassis {
         uuid: first.and_then(|run| run.uuid.clone()).unwrap_or(uuid.to_string()),
@@ -124,12 +124,12 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// What a script wants to be seen by people.
+/// Returns the text of a line that a script prints for the log.
 fn quoted(line: &str) -> Option<&str> {
     line.trim_end().strip_prefix("say: ")
 }
 
-/// The disks of this run: who is there, where, and who is new.
+/// Plugs in the disks of this run, with absent, reordered and replaced ones.
 fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
@@ -151,7 +151,7 @@ fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// One run and all that it needs.
+/// A run with everything that it needs.
 pub struct Stage<'a> {
     pub scenario: &'a Scenario,
     pub run: &'a Run,
@@ -159,17 +159,17 @@ pub struct Stage<'a> {
     pub chassis: &'a Chassis<'a>,
     pub allocation: &'a str,
     pub label: String,
-    /// The image of the last run that installed one.
+    /// Image of the last run that installed one.
     pub installed: &'a Option<String>,
-    /// What the runs before have left, the first one first.
+    /// States that the earlier runs left, in order.
     pub earlier: &'a [Memory],
 }
 
-/// How a run went.
+/// Result of a run.
 pub struct Played {
-    /// One of the two, where the scenario leaves it open.
+    /// Outcome, if the scenario allows two.
     pub outcome: Outcome,
-    /// What is not as expected.
+    /// Violated expectations.
     pub failures: Vec<String>,
     pub memory: Memory,
 }
@@ -181,10 +181,10 @@ impl Played {
 }
 
 impl Stage<'_> {
-    /// The whole run.
+    /// Runs the whole run.
     ///
     /// # Errors
-    /// It cannot go on.
+    /// The run cannot continue.
     pub fn play(&self) -> Result<Played> {
         let before = self.fingerprints()?;
         let mut seen = self.network_boot()?;
@@ -231,12 +231,12 @@ impl Stage<'_> {
         })
     }
 
-    /// Id of the image that this run offers.
+    /// Returns the id of the image that this run offers.
     pub fn image(&self) -> String {
         format!("tiny-1.0.{}", self.label)
     }
 
-    /// What it installs: that image, or what the `create` of a definition makes.
+    /// Returns the id of the installed system: that image, or the result of the `create` program of a definition.
     pub fn system(&self) -> String {
         let os = self.run.allocation.get("os").and_then(Value::as_str);
         let files = |os: &str| self.run.os.get(os.split('+').next().unwrap_or_default());
@@ -244,7 +244,7 @@ impl Stage<'_> {
         os.filter(makes_it).map_or_else(|| self.image(), str::to_owned)
     }
 
-    /// What the server calls the machine.
+    /// Returns the id of the machine at the server.
     pub fn machine_id(&self) -> &str {
         self.run.machine_file.get("id").and_then(Value::as_str).unwrap_or(&self.chassis.uuid)
     }

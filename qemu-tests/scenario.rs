@@ -1,4 +1,4 @@
-//! A scenario as it is written. `docs/scenarios.md` explains each field; `reader.rs` reads it.
+//! Types of a scenario file. `docs/scenarios.md` describes each field; `reader.rs` parses it.
 
 use crate::expect::Expect;
 use crate::fleet::Fleet;
@@ -8,17 +8,17 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// One file: a machine and what is done with it, run after run.
+/// Scenario: a machine and its runs.
 #[derive(Debug)]
 pub struct Scenario {
     pub name: String,
-    /// Where it was read from; files that it names are looked for here first.
+    /// Folder of the file; files that it names are looked up here first.
     pub folder: PathBuf,
     pub machine: Machine,
     pub runs: Vec<Run>,
 }
 
-/// The machine, the same in all runs.
+/// Machine, the same in all runs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -28,31 +28,31 @@ pub struct Machine {
     pub memory_mib: u32,
     #[serde(default = "default_processors")]
     pub processors: u32,
-    /// For each time that the machine is switched on.
+    /// Deadline of each boot.
     #[serde(default = "default_deadline_seconds")]
     pub deadline_seconds: u64,
-    /// Too long for every change.
+    /// True if the scenario takes too long to run for every change.
     #[serde(default)]
     pub full: bool,
     pub disks: Vec<Disk>,
-    /// QEMU models; the machine boots from the first.
+    /// QEMU models of the NICs; the machine boots from the first.
     #[serde(default = "default_nics")]
     pub nics: Vec<String>,
-    /// The first card's port of the switch lets this VLAN through, with its tag, and nothing else.
+    /// VLAN of the switch port of the first NIC: only tagged frames of this VLAN pass.
     pub vlan: Option<u16>,
     #[serde(default)]
     pub kernel_arguments: String,
-    /// Machine and server speak TLS, except for what firmware loads.
+    /// True if machine and server use TLS, except for files that firmware loads.
     #[serde(default)]
     pub tls: bool,
-    /// The machine has a TPM 2.
+    /// True if the machine has a TPM 2.
     #[serde(default)]
     pub tpm: bool,
-    /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
+    /// Shell script that the neutral ramdisk runs before the first run, with all disks writable.
     pub prepare: Option<String>,
 }
 
-/// Fields of [`Machine`]; every other field on top belongs to the runs.
+/// Fields of [`Machine`]; all other fields at the top level belong to the runs.
 pub const MACHINE_FIELDS: [&str; 13] = [
     "about",
     "firmware",
@@ -79,31 +79,31 @@ pub enum Firmware {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// As the kernel of the machine will name it.
+    /// Kernel name of the disk in the machine.
     pub name: String,
     pub bus: Bus,
-    /// None for a second path, which has its disk's.
+    /// Size; absent for a second path, which has the size of its disk.
     #[serde(default)]
     pub size_mib: u64,
     #[serde(default = "default_sector")]
     pub sector: u32,
-    /// An empty one: the disk has none.
+    /// Serial number; empty for a disk without one.
     pub serial: Option<String>,
-    /// Write-protected.
+    /// True if the disk is write-protected.
     #[serde(default)]
     pub read_only: bool,
-    /// This is no disk of its own, but a second path to the disk of this name.
+    /// Name of the disk to which this is a second path.
     pub path_of: Option<String>,
-    /// The SCSI disk is a stick behind USB.
+    /// True if the SCSI disk is a USB stick.
     #[serde(default)]
     pub usb: bool,
-    /// Nothing in these MiB can be read or written.
+    /// Bad blocks: MiB that cannot be read or written.
     #[serde(default)]
     pub errors_at_mib: Vec<u64>,
-    /// The firmware boots from this one; without any, from the first.
+    /// True if the firmware boots from this disk; by default, from the first.
     #[serde(default)]
     pub boot: bool,
-    /// Reads and writes at most so many MiB a second.
+    /// Maximum throughput in MiB per second.
     pub throttle_mib: Option<u64>,
     #[serde(default)]
     pub before: Vec<Before>,
@@ -118,7 +118,7 @@ pub enum Bus {
     Scsi,
 }
 
-/// What is on a disk before the first run, applied in order.
+/// Initial content of a disk; applied in order.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Before {
@@ -149,7 +149,7 @@ pub struct Pattern {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mkfs {
-    /// `swap`, or anything that has a `mkfs.FORMAT` on this host.
+    /// `swap`, or any format for which the host has a `mkfs.FORMAT`.
     pub format: String,
     #[serde(default)]
     pub at_mib: u64,
@@ -158,7 +158,7 @@ pub struct Mkfs {
     pub options: Vec<String>,
 }
 
-/// A partition, both as `before` writes it and as `expect` wants it: what is not said is not looked at.
+/// Partition, in `before` and in `expect`: unspecified fields are not compared.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
@@ -169,59 +169,59 @@ pub struct Partition {
     pub kind: Option<String>,
     pub start_mib: Option<u64>,
     pub size_mib: Option<u64>,
-    /// Ends within the last 2 MiB of the disk.
+    /// True if the partition ends within the last 2 MiB of the disk.
     #[serde(default)]
     pub to_end: bool,
 }
 
-/// One life of the machine, from switching on to what is found on its disks.
+/// Run of the machine, from switching on to the inspection of its disks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The layout itself, given to the server letter by letter.
+    /// Layout, passed to the server verbatim.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
-    /// A deploy template, given to the server in the same way. One that makes the layout of its arrays goes with a layout that nobody
-    /// names: `allocation: {filesystemlayout: null}`.
+    /// Deploy template, passed to the server verbatim. A template that creates a layout from its arrays is used with an allocation without
+    /// a layout: `allocation: {filesystemlayout: null}`.
     pub template: Option<String>,
     #[serde(default)]
     pub image: Image,
-    /// OS definitions, by name the text of each file. What begins with `#!` is executable.
+    /// OS definitions: text of each file, by definition and file name. Files that begin with `#!` are executable.
     #[serde(default)]
     pub os: BTreeMap<String, BTreeMap<String, String>>,
-    /// The allocation of the run before once more, not a new one.
+    /// True if the allocation of the previous run is used again.
     #[serde(default)]
     pub same_allocation: bool,
-    /// The operator presses the button first: the same allocation, this run's image.
+    /// Reinstall that the operator orders first: the same allocation, with this run's image.
     #[serde(skip)]
     pub reinstall: Option<Reinstall>,
-    /// The server comes back without its database.
+    /// True if the server restarts without its database.
     #[serde(default)]
     pub forget: bool,
-    /// No control plane is asked: the machine's file is on the wire.
+    /// Machine file without a control plane; the proxy serves it.
     pub fleet: Option<Fleet>,
-    /// Where the machine starts from when it is switched on.
+    /// Boot source when the machine is switched on.
     #[serde(default)]
     pub boot: BootFrom,
-    /// As the machine's `prepare`, before this run.
+    /// Like the machine's `prepare`, before this run.
     pub prepare: Option<String>,
-    /// A shell script that the agent's ramdisk runs before the agent.
+    /// Shell script that the agent's ramdisk runs before the agent.
     pub before_agent: Option<String>,
-    /// What the firmware says from this run on; the server's file keeps what it has.
+    /// UUID that the firmware reports from this run on; the server's file is not changed.
     pub uuid: Option<String>,
-    /// The MACs of the network cards, in their order, from this run on.
+    /// MACs of the NICs, in their order, from this run on.
     #[serde(default)]
     pub macs: Vec<String>,
     /// Disks that are not plugged in during this run.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Disks in whose places there are new and empty ones from this run on.
+    /// Disks that are replaced by new, empty ones from this run on.
     #[serde(default)]
     pub replaced: Vec<String>,
-    /// The machine has another TPM from this run on.
+    /// True if the machine has another TPM from this run on.
     #[serde(default)]
     pub new_tpm: bool,
-    /// The disks in the order in which they are plugged in for this run; without it, as the machine lists them.
+    /// Order in which the disks are plugged in during this run; by default, the order of the machine.
     #[serde(default)]
     pub disks_order: Vec<String>,
     #[serde(default)]
@@ -229,22 +229,22 @@ pub struct Run {
     #[serde(default)]
     pub types: Vec<Typed>,
     pub expect: Expect,
-    /// Anything that the server's machine file takes; read apart because its types are not ours to know.
+    /// Fields for the allocation in the server's machine file; parsed separately because their types are not defined here.
     #[serde(skip)]
     pub allocation: serde_json::Map<String, serde_json::Value>,
-    /// The same of what is around the allocation in that file.
+    /// Fields for the machine file outside of the allocation.
     #[serde(skip)]
     pub machine_file: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The button, as the operator presses it.
+/// Reinstall order with its options.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reinstall {
-    /// "I know that the disk with the marker was replaced."
+    /// Confirms that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Serial numbers of disks whose data nobody needs.
+    /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
     #[serde(default)]
@@ -252,7 +252,7 @@ pub struct Reinstall {
 }
 
 impl Reinstall {
-    /// What the operator types.
+    /// Returns the command line options.
     pub fn options(&self) -> Vec<&str> {
         let flags = [("--without-marker", self.without_marker), ("--change-promise", self.change_promise)];
         let flags = flags.into_iter().filter_map(|(option, is_set)| is_set.then_some(option));
@@ -265,9 +265,10 @@ impl Reinstall {
 pub enum BootFrom {
     #[default]
     Pxe,
-    /// The harness asks the server in iPXE's place, and hands kernel and ramdisk to QEMU: the same without the minutes of the firmware.
+    /// The harness asks the server instead of iPXE, and passes kernel and ramdisk to QEMU: the same without the minutes that firmware
+    /// takes.
     Direct,
-    /// The installed system is started from disk, fetches `drophammer` and runs `drophammer reinstall`.
+    /// The installed system boots from disk, downloads `drophammer` and runs `drophammer reinstall`.
     Kexec,
 }
 
@@ -279,25 +280,25 @@ pub struct Event {
     pub act: Act,
     #[serde(default)]
     pub seconds: u64,
-    /// So many seconds later.
+    /// Delay in seconds.
     #[serde(default)]
     pub after: u64,
-    /// Does the answer still reach the machine? Only for what happens at a request.
+    /// True if the response still reaches the machine; only for events at a request.
     #[serde(default)]
     pub answer: Answer,
-    /// The disks that are plugged anew.
+    /// Disks that are replugged.
     #[serde(default)]
     pub disks: Vec<String>,
 }
 
 impl Event {
-    /// It waits on the wire for the answer to a request.
+    /// Returns whether the event waits in the proxy for the response to a request.
     pub fn is_at_answer(&self) -> bool {
         matches!(self.at, Moment::Request(_)) && matches!(self.act, Act::ServerKill | Act::PowerCut | Act::Cancel)
     }
 }
 
-/// What becomes of the answer to such a request; the server has done what was asked.
+/// Fate of the response to the request, which the server has processed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -309,36 +310,36 @@ pub enum Answer {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// The server hears of this step for the first time.
+    /// The server receives this step for the first time.
     Step(String),
-    /// The server hears of this event for the first time.
+    /// The server receives this event for the first time.
     Event(String),
     Console(String),
-    /// So many bytes of an image have gone over the wire, which holds back the rest until the event has happened.
+    /// This number of bytes of an image has passed the proxy, which holds back the rest until the event has happened.
     ImageBytes(u64),
-    /// `METHOD PATH`, as it goes over the wire for the first time.
+    /// `METHOD PATH`, when it passes the proxy for the first time.
     Request(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
-    /// The machine loses power and is switched on again.
+    /// The machine is power cycled.
     PowerCut,
     LinkDown,
-    /// The server stands still, connections stay open.
+    /// The server is stopped (SIGSTOP), connections stay open.
     ServerStop,
-    /// The server is killed and started again.
+    /// The server is killed and restarted.
     ServerKill,
-    /// The server answers 500 to everything.
+    /// The server responds 500 to everything.
     ServerErrors,
-    /// Disks are pulled while the machine runs, and plugged in again in each other's places.
+    /// Disks are removed while the machine runs, and plugged in again in each other's slots.
     Replug,
-    /// The operator takes the order back, before the machine can ask for anything else.
+    /// The operator cancels the order before the machine can send another request.
     Cancel,
 }
 
-/// Two machines run at once, on the two cores that the host may have.
+/// Two machines run concurrently on the two cores that the host may have.
 fn default_processors() -> u32 {
     1
 }

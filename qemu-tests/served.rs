@@ -1,47 +1,47 @@
-//! The image of a run as it is written. `docs/scenarios.md` explains each field; `image.rs` makes it.
+//! Image of a run in a scenario file. `docs/scenarios.md` describes each field; `image.rs` creates it.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The image that is offered: a file, what was done to it, and how it is handed out.
+/// Offered image: a file, its modifications, and how it is served.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
-    /// What it brings, and who tells the facts when it is up.
+    /// System of the image, which prints the facts when it is up.
     #[serde(default)]
     pub system: System,
-    /// The image's file, beside the scenario or among the built artifacts. Without it the tiny OS is served.
+    /// File of the image, next to the scenario or among the artifacts. By default, the tiny OS is served.
     pub file: Option<PathBuf>,
-    /// The tar is cut after so many bytes, then compressed as if nothing had happened.
+    /// Length at which the tar is cut before it is compressed.
     pub cut_tar_at: Option<u64>,
-    /// `zstd`, `lz4`, `gzip` or `bzip2`: compress the tar anew.
+    /// `zstd`, `lz4`, `gzip` or `bzip2`: compression that replaces the original one.
     pub compress: Option<String>,
     pub truncate_at: Option<u64>,
     pub flip_byte_at: Option<u64>,
     pub append: Option<String>,
-    /// The allocation names it, the server has no such file.
+    /// True if the server lacks the file that the allocation names.
     #[serde(default)]
     pub missing: bool,
     #[serde(default)]
     pub digest: Digest,
-    /// The first answer with the image breaks after so many bytes, the next one after the second number, …
+    /// Lengths at which responses with the image break off: the first response at the first length, and so on.
     #[serde(default)]
     pub cut_connection_at: Vec<u64>,
-    /// The last of these numbers holds for every answer that follows.
+    /// True if the last length applies to all following responses.
     #[serde(default)]
     pub cut_for_ever: bool,
-    /// What is wrong with every answer that brings or describes the image, while the file is as it should be.
+    /// Fault of every response that contains or describes the image; the file itself is intact.
     pub lie: Option<Lie>,
-    /// More members at the end of the tar, in this order.
+    /// Additional members at the end of the tar, in this order.
     #[serde(default)]
     pub members: Vec<Member>,
-    /// `drophammer image pack` makes it anew of the raw disk image in `file`, with its manifest.
+    /// True if `drophammer image pack` creates the image from the raw disk image in `file`, with its manifest.
     #[serde(default)]
     pub packed: bool,
-    /// Who has signed the files beside the image.
+    /// Signer of the files next to the image.
     pub signed: Option<Signer>,
-    /// It is in a registry: the tar is its lowest layer, and these lie on it, by path what a file has in it.
+    /// Layers of a registry image on top of the tar, which is the lowest layer: file contents by path.
     #[serde(default)]
     pub layers: Vec<BTreeMap<String, String>>,
 }
@@ -52,12 +52,12 @@ pub enum System {
     /// busybox: up in seconds.
     #[default]
     Tiny,
-    /// Debian with systemd and udev: what they do to arrays and groups at the first boot is seen with it alone.
+    /// Debian with systemd and udev: required to test their effect on arrays and groups at the first boot.
     Debian,
 }
 
 impl System {
-    /// Its name in the facts, and where it is among what was built.
+    /// Name in the facts, and path among the artifacts.
     pub fn name(self) -> &'static str {
         match self {
             System::Tiny => "tiny",
@@ -71,43 +71,43 @@ impl System {
 pub enum Signer {
     /// `testdata/trust/one.key`.
     One,
-    /// A key that is made for this run.
+    /// A key that is generated for this run.
     Stranger,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
-    /// The digest of the file as it is served.
+    /// Digest of the file as it is served.
     #[default]
     Right,
-    /// The digest of the file before it was damaged.
+    /// Digest of the file before it was damaged.
     Original,
     Wrong,
     None,
-    /// No digest in the allocation, a metal-stack `.md5` beside the image.
+    /// No digest in the allocation, but a metal-stack `.md5` next to the image.
     Md5,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lie {
-    /// The answer does not say how long it is.
+    /// The response has no length.
     Chunked,
-    /// One bit in the middle of the image arrives changed, each time.
+    /// One bit in the middle of the image is flipped in every response.
     OneBit,
-    /// Each answer has another ETag.
+    /// Every response has another ETag.
     ChangingEtag,
-    /// Every answer is the whole image, whatever was asked for.
+    /// Every response contains the whole image, even if a range was requested.
     NoRange,
 }
 
-/// A member of a tar. It is written exactly as the scenario says, however bad that is. It is one of the kinds below.
+/// Member of a tar, written exactly as specified. It has exactly one of the following types.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
     pub path: String,
-    /// A file with this in it.
+    /// Contents of a regular file.
     pub text: Option<String>,
     #[serde(default)]
     pub directory: bool,
@@ -115,7 +115,7 @@ pub struct Member {
     pub hard_link: Option<String>,
     /// `b MAJOR MINOR` or `c MAJOR MINOR`.
     pub device: Option<String>,
-    /// Octal; `0644` if not said.
+    /// Octal mode; default `0644`.
     pub mode: Option<String>,
     #[serde(default)]
     pub uid: u32,

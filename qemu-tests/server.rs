@@ -1,4 +1,4 @@
-//! `drophammer serve` as a child process, the folder that it reads, and what it says.
+//! `drophammer serve` as a child process, its folder, and its messages.
 
 use crate::host::{Context, Result, child, write};
 use crate::proxy::Proxy;
@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A debug build of the server on a busy host needs a moment.
+/// Start deadline: a debug build of the server on a busy host is slow.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 pub struct Server {
@@ -22,16 +22,16 @@ pub struct Server {
     folder: PathBuf,
     boot: PathBuf,
     cmdline: String,
-    /// Where it speaks TLS, what is between it and the machine.
+    /// TLS endpoints between server and machine, if TLS is used.
     ends: Option<Ends>,
     said: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Server {
-    /// Starts the server on a port of its own choice; read it from [`Server::port`].
+    /// Starts the server on a port that it chooses; see [`Server::port`].
     ///
     /// # Errors
-    /// It does not say where it listens, with its own words.
+    /// The server does not print its port; its error message is included.
     pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<Ends>) -> Result<Server> {
         let said = Arc::default();
         let process = spawn(folder, boot, cmdline, ends.as_ref(), &said)?;
@@ -41,12 +41,12 @@ impl Server {
         Ok(server)
     }
 
-    /// All that it has said so far, in order, over all its lives.
+    /// Returns all messages so far, in order, including those of earlier processes.
     pub fn said(&self) -> Vec<Value> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where that is kept.
+    /// Returns the shared list of messages.
     pub fn ear(&self) -> Arc<Mutex<Vec<Value>>> {
         Arc::clone(&self.said)
     }
@@ -55,40 +55,42 @@ impl Server {
         self.listening().last().copied()
     }
 
-    /// Tells the wire where it is now.
+    /// Passes the current port to the proxy.
     ///
     /// # Errors
-    /// It does not say its port.
+    /// The server does not print its port.
     pub fn connect(&self, proxy: &Proxy) -> Result<()> {
-        let port = self.port().ok_or("drophammer serve does not say its port")?;
+        let port = self.port().ok_or("drophammer serve did not print its port")?;
         if let Some(ends) = &self.ends {
             let port = over_tls(&self.said()).last().copied();
-            ends.set_server(port.ok_or("drophammer serve does not say where it speaks TLS")?);
+            ends.set_server(port.ok_or("drophammer serve did not print its TLS port")?);
             proxy.set_over_tls(ends.to_server);
         }
         proxy.set_server(port, self.process.id() as i32);
         Ok(())
     }
 
-    /// Kills it; [`Server::restart`] makes it come back.
+    /// Kills the server; [`Server::restart`] starts it again.
     pub fn kill(&mut self) {
         // Both fail only if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
+    /// Starts the server again.
+    ///
     /// # Errors
-    /// As [`Server::start`].
+    /// See [`Server::start`].
     pub fn restart(&mut self) -> Result<()> {
         let lives = self.listening().len();
         self.process = spawn(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.said)?;
         self.wait_until_listening(lives)
     }
 
-    /// Makes it stand still, or go on.
+    /// Stops or continues the process.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn freeze(&self, still: bool) -> Result<()> {
         let signal = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(self.process.id() as i32), signal).context("drophammer serve")
@@ -125,7 +127,7 @@ impl Drop for Server {
     }
 }
 
-/// Where it has spoken TLS, in all its lives.
+/// Returns the TLS ports of all processes so far.
 fn over_tls(said: &[Value]) -> Vec<u16> {
     let notes = said.iter().filter_map(|line| line["note"].as_str());
     let places = notes.filter_map(|note| note.strip_prefix("API and images are served at https://127.0.0.1:"));
@@ -148,7 +150,7 @@ fn spawn(
         .context(folder.join("serve.log").display())?;
     let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
-    // QEMU's user network does not pass on the source ports of machines.
+    // QEMU's user network does not preserve the source ports of machines.
     command.arg("--any-source-port");
     if !cmdline.is_empty() {
         command.args(["--cmdline", cmdline]);
@@ -163,7 +165,7 @@ fn spawn(
     let said = Arc::clone(said);
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
-            // The log is for people; what counts is kept below.
+            // The log is for reading; relevant messages are stored below.
             let _ = writeln!(log, "{line}");
             if let Ok(value) = serde_json::from_str(&line) {
                 said.lock().unwrap_or_else(PoisonError::into_inner).push(value);
@@ -173,8 +175,7 @@ fn spawn(
     Ok(process)
 }
 
-/// Makes the next server in this folder know nothing of what has happened. The token is removed too, because a server
-/// without a database does not start beside it.
+/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to start with one.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -189,7 +190,7 @@ pub fn forget(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `start.ipxe` as the server makes it for a machine that knows this host as 10.0.2.2.
+/// Returns `start.ipxe` of the server for a machine that reaches this host as 10.0.2.2.
 ///
 /// # Errors
 /// The server does not have it.
@@ -200,11 +201,11 @@ pub fn start_script(port: u16) -> Result<String> {
     }
 }
 
-/// The kernel command line with which the machine carries out its order; none without an order. The server counts this
-/// as an attempt.
+/// Returns the kernel command line with which the machine carries out its order; `None` without an order. The server counts this as an
+/// attempt.
 ///
 /// # Errors
-/// The server has neither.
+/// The server returns neither.
 pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     let (status, body) = get(port, &format!("/boot.json?uuid={uuid}&mac={mac}"))?;
     let cmdline = serde_json::from_str::<Value>(&body).ok().and_then(|it| it["cmdline"].as_str().map(str::to_owned));
@@ -215,17 +216,17 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     }
 }
 
-/// What iPXE is told to start.
+/// Boot script of iPXE.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Of the kernel.
+    /// Kernel command line.
     pub cmdline: String,
-    /// With the part of the ramdisk that opens encrypted filesystems.
+    /// True if the part of the ramdisk for encrypted filesystems is loaded.
     pub with_luks: bool,
 }
 
-/// What iPXE is told to start; none if the machine is to boot its own disk. If a reinstall is
-/// ordered, the server counts this as an attempt.
+/// Returns the boot script of iPXE; `None` if the machine must boot its own disk. If a reinstall is ordered, the server counts this as an
+/// attempt.
 ///
 /// # Errors
 /// The server refuses.
@@ -244,11 +245,11 @@ fn read_script(script: &str) -> Result<Option<Script>> {
             Ok(Some(Script { cmdline: arguments.to_owned(), with_luks }))
         }
         None if script.contains("sanboot") => Ok(None),
-        None => Err(format!("neither kernel nor disk in the boot script: {script}")),
+        None => Err(format!("the boot script has neither kernel nor disk: {script}")),
     }
 }
 
-/// A boot script is understood as iPXE does, and what the server says of TLS.
+/// Boot scripts are parsed as iPXE does, and so are the server's messages about TLS.
 pub fn self_test() {
     let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
@@ -261,8 +262,8 @@ pub fn self_test() {
     assert!(read_script("#!ipxe\nshell\n").is_err());
 }
 
-/// Does the server in this folder have an order left? The database is read, because asking the server for the next boot
-/// would count as an attempt.
+/// Returns whether the server in this folder still has an order. It reads the database, because asking the server for the next boot would
+/// count as an attempt.
 ///
 /// # Errors
 /// The database cannot be read.
@@ -275,7 +276,7 @@ pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
     Ok(orders > 0)
 }
 
-/// The last report that the server has kept: one that was killed may not have come to print it.
+/// Returns the last report that the server stored: a killed server may not have printed it.
 ///
 /// # Errors
 /// The database cannot be read.
@@ -291,7 +292,7 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     serde_json::from_str(&text).map(Some).context(path.display())
 }
 
-/// What the operator is told of a machine: the machine's own document, and why it has no allocation.
+/// Returns the operator's view of a machine: its document, and the reason why it has no allocation.
 ///
 /// # Errors
 /// The server refuses.
@@ -305,20 +306,20 @@ pub fn preview(port: u16, folder: &Path, id: &str) -> Result<Value> {
     }
 }
 
-/// Status and body, as a machine behind QEMU's network gets them.
+/// Returns status and body of a request, as a machine behind QEMU's network would.
 fn get(port: u16, path: &str) -> Result<(u16, String)> {
     get_with(port, path, "")
 }
 
-/// The same with more header lines.
+/// The same with additional header lines.
 fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
     ask(port, &format!("GET {path}"), headers, "")
 }
 
-/// A call with JSON, as the agent with this token makes it.
+/// Sends a JSON request, as the agent with this token does.
 ///
 /// # Errors
-/// There is no answer.
+/// There is no response.
 pub fn call(port: u16, token: &str, method: &str, path: &str, body: &Value) -> Result<(u16, String)> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
@@ -334,7 +335,7 @@ fn ask(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16, String)
     stream.write_all(request.as_bytes()).context("drophammer serve")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context(what)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{what}: no answer: {answer:?}"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{what}: no response: {answer:?}"))?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     Ok((status.ok_or(format!("{what}: no status: {head}"))?, body.to_owned()))
 }

@@ -1,15 +1,15 @@
-//! Compares what lies between partitions and filesystems: arrays, groups, volumes, and signatures that must not be there.
+//! Comparison of arrays, volume groups, logical volumes, and signatures.
 
 use crate::check::has_lines;
 use crate::expect::Tiny;
 use crate::facts::{Facts, fields_match, matches};
 use std::collections::BTreeSet;
 
-/// The section has these lines and no others.
+/// Checks that the section consists of matching lines, in any order.
 pub fn all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let Some(lines) = facts.section(section) else {
-        return failures.push(format!("there is no section {section}"));
+        return failures.push(format!("section {section} is missing"));
     };
     has_lines(facts, section, patterns, failures);
     for line in lines {
@@ -22,7 +22,7 @@ pub fn all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, fail
     }
 }
 
-/// The section is these lines in this order, with all their fields. Comments do not count.
+/// Checks that the section consists of these lines in this order, with all their fields. Comments are ignored.
 pub fn these_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let lines: Vec<&String> =
@@ -35,10 +35,10 @@ pub fn these_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, fa
     }
 }
 
-/// All kinds of signatures on a device, each once: a GPT has three places, a vfat up to three.
+/// Checks the types of all signatures on a device, each counted once: a GPT has three signatures, a vfat up to three.
 pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut Vec<String>) {
     let Some(lines) = facts.section("signatures") else {
-        return failures.push("there is no section signatures".to_owned());
+        return failures.push("section signatures is missing".to_owned());
     };
     let kinds = lines.iter().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
         [name, _, kind] if name == device => Some(kind),
@@ -51,7 +51,7 @@ pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut
     }
 }
 
-/// With a disk pulled, everything is mounted in its place, but the devices may have other names.
+/// Checks a system with a disk removed: everything must be mounted, but devices may have other names.
 pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("mounts").unwrap_or_default();
     for mount in &expect.mounts {
@@ -66,7 +66,7 @@ pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
     }
 }
 
-/// Every comparison once met and once not.
+/// Each comparison, both met and violated.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- boot\ndisk\n--- mounts\n# all\n/dev/md127 / ext4 rw 0 0\n--- arrays\n\
                 root raid1 1.2 2 sda2,sdb2 -\n--- groups\n--- signatures\nsda 0x1 gpt\nsda 0x2 gpt\nsda 0x3 PMBR\n\
@@ -84,7 +84,7 @@ pub fn self_test() {
     assert!(lines("arrays", Some(&[])).contains("is not expected"));
     assert!(lines("arrays", Some(&["root raid5"])).contains("no line fits"));
     assert!(lines("arrays", Some(&["root", "root"])).contains("1 lines, expected 2"));
-    assert!(lines("volumes", Some(&[])).contains("no section"));
+    assert!(lines("volumes", Some(&[])).contains("is missing"));
 
     let exactly = |patterns: &[&str]| {
         let patterns: Vec<String> = patterns.iter().map(|text| (*text).to_owned()).collect();

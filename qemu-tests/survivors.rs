@@ -1,4 +1,4 @@
-//! What must have survived a power cut: files by their digests, and places on the disks that nobody writes to.
+//! Guarantees after a power cut: files by their digests, and ranges of the disks that must not be written.
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, tool};
@@ -7,16 +7,16 @@ use crate::reinstall;
 use serde_json::Value;
 use std::process::Stdio;
 
-/// What was there before the first cut, and the two images that may be there after each.
+/// State before the first cut, and the two images that may run after each cut.
 pub struct Promise {
-    /// `PATH SHA256`, sorted, as the tiny OS tells it.
+    /// Lines `PATH SHA256`, sorted, as the tiny OS prints them.
     proofs: Vec<String>,
     regions: Vec<Region>,
     old: String,
     new: String,
 }
 
-/// Bytes of a disk that no life may write to.
+/// Bytes of a disk that must not be written.
 #[derive(Debug, PartialEq)]
 struct Region {
     disk: String,
@@ -25,7 +25,7 @@ struct Region {
     about: String,
 }
 
-/// How it went after one cut.
+/// Result of one cut.
 #[derive(Default)]
 pub struct Verdict {
     pub number: usize,
@@ -53,27 +53,27 @@ impl Verdict {
 }
 
 impl Promise {
-    /// From what the script that prepares the disks said: `proof: PATH SHA256` and `region: DISK START LENGTH WHAT`.
+    /// Parses the output of the script that prepares the disks: `proof: PATH SHA256` and `region: DISK START LENGTH WHAT`.
     ///
     /// # Errors
-    /// It did not say any of it.
+    /// The output contains neither.
     pub fn read(console: &str, old: String, new: String) -> Result<Promise> {
         let lines = |word: &'static str| console.lines().filter_map(move |line| line.trim().strip_prefix(word));
         let mut proofs: Vec<String> = lines("proof: ").map(str::to_owned).collect();
         proofs.sort();
         let regions: Vec<Region> = lines("region: ").map(region).collect::<Result<_>>()?;
         if proofs.is_empty() || regions.is_empty() {
-            return Err(format!("nothing to prove was prepared:\n{console}"));
+            return Err(format!("the prepare script printed neither proofs nor regions:\n{console}"));
         }
         Ok(Promise { proofs, regions, old, new })
     }
 
-    /// The images that may be there: the installed one, and the one that was ordered.
+    /// Returns the images that may run: the installed one, and the ordered one.
     pub fn images(&self) -> [String; 2] {
         [self.old.clone(), self.new.clone()]
     }
 
-    /// The places that were written to.
+    /// Returns the regions that were written to.
     ///
     /// # Errors
     /// An overlay cannot be read.
@@ -95,13 +95,13 @@ impl Promise {
         Ok(touched)
     }
 
-    /// Compares the system that came up, and the server, with what was promised.
+    /// Compares the system that came up, and the server, with the guarantees.
     pub fn judge(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut Verdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
         data.sort();
         if data != self.proofs {
-            words.push(format!("the kept files are {data:?}, they were {:?}", self.proofs));
+            words.push(format!("the preserved files are {data:?}, but were {:?}", self.proofs));
         }
         verdict.intact = words.is_empty();
         let image = reinstall::image_of(facts).unwrap_or_else(|| "without a marker".to_owned());
@@ -128,14 +128,14 @@ fn region(line: &str) -> Result<Region> {
     Ok(Region { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
 }
 
-/// The ranges that the overlay itself has, from `qemu-img map --output=json`. Zeros and holes are writes too.
+/// Returns the ranges that the overlay itself contains, from `qemu-img map --output=json`. Zeros and holes are writes too.
 fn written(map: &Value) -> Vec<(u64, u64)> {
     let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
     let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));
     entries.filter_map(bounds).collect()
 }
 
-/// Regions, what counts as a write, and each way in which a promise is broken.
+/// Regions, detection of writes, and each violation of a guarantee.
 pub fn self_test() {
     let console = "noise\n+ echo proof: no\nproof: /srv/b 2\nproof: /srv/a 1\r\nregion: vdb 100 50 the table\n";
     let promise = Promise::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");

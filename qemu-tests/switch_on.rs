@@ -1,4 +1,4 @@
-//! Each time that a run switches the machine on: over the network, from disk, and where nothing must boot.
+//! Boots of a run: over the network, from disk, and the check that nothing boots.
 
 use crate::check::Seen;
 use crate::disks;
@@ -16,14 +16,14 @@ use crate::times;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What OVMF says when no disk can be booted, without and with its shell.
+/// Messages of OVMF if no disk is bootable, without and with its shell.
 const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
 
 impl Stage<'_> {
-    /// The button if it is to be pressed, power on, and what happens until the outcome shows.
+    /// Orders the reinstall if requested, switches the machine on, and handles events until the outcome is known.
     ///
     /// # Errors
-    /// It comes to no outcome, or to another one.
+    /// There is no outcome, or an unexpected one.
     pub fn network_boot(&self) -> Result<Seen> {
         let state = self.state();
         let (mut server, proxy) = times::timed("harness: image, server", || self.serve(&state))?;
@@ -67,12 +67,12 @@ impl Stage<'_> {
         Ok(seen)
     }
 
-    /// Takes the order back, as the operator, and not through the wire. The machine asks nothing meanwhile.
+    /// Cancels the order as the operator, bypassing the proxy. The machine sends no requests meanwhile.
     ///
     /// # Errors
     /// The server refuses.
     pub fn take_back(&self, server: &Server) -> Result<()> {
-        let port = server.port().ok_or("drophammer serve does not say its port")?;
+        let port = server.port().ok_or("drophammer serve did not print its port")?;
         reinstall::take_back(port, &self.state(), self.machine_id())
     }
 
@@ -80,15 +80,15 @@ impl Stage<'_> {
         self.chassis.folder.join("serve")
     }
 
-    /// Switches the machine on, to boot over the network: through firmware and iPXE, or with the harness in their place.
+    /// Switches the machine on to boot over the network: through firmware and iPXE, or with the harness in their place.
     ///
     /// # Errors
-    /// QEMU does not start; the server has no boot script.
+    /// QEMU does not start, or the server has no boot script.
     pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
         if self.run.boot != BootFrom::Direct {
             return Vm::start(self.chassis, label, &Boot::Network(tftp));
         }
-        // The firmware says what the machine shows, whatever the server's file has.
+        // The firmware reports the changed identity, whatever the server's file contains.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
         let script = server::boot_script(port, uuid, mac)?;
@@ -107,7 +107,7 @@ impl Stage<'_> {
         Vm::start(self.chassis, label, &boot)
     }
 
-    /// The ramdisk with what opens encrypted filesystems behind it.
+    /// Returns the ramdisk with the archive for encrypted filesystems appended.
     fn with_luks(&self, ramdisk: &Path) -> Result<PathBuf> {
         let (part, whole) = (self.artifacts.join("ramdisk/luks"), self.chassis.folder.join("with-luks.initrd"));
         let mut bytes = fs::read(ramdisk).context(ramdisk.display())?;
@@ -116,10 +116,10 @@ impl Stage<'_> {
         Ok(whole)
     }
 
-    /// After a power cut, without any network card: the installed system must come up by itself. What it tells, and the console.
+    /// Boots from disk after a power cut, without any NIC: the installed system must come up by itself. Returns its facts and the console.
     ///
     /// # Errors
-    /// It does not.
+    /// The system does not come up.
     pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
@@ -131,8 +131,8 @@ impl Stage<'_> {
         }
     }
 
-    /// After a failure the firmware must not find half a system. A BIOS does not say so: it runs whatever is in a disk's
-    /// first sector, so nothing may be there.
+    /// Checks after a failure that the firmware finds no incomplete system. A BIOS does not report that: it runs the first sector of a
+    /// disk, so that must be empty.
     ///
     /// # Errors
     /// Something boots.

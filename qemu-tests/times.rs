@@ -1,5 +1,5 @@
-//! Where the seconds of the scenarios go: when each machine has reached what, by its console, and how long the harness
-//! itself takes. `DROPHAMMER_TIMES=1` prints the table when all is over.
+//! Time measurements of the scenarios: the phases of each machine according to its console, and the time of the harness itself.
+//! `DROPHAMMER_TIMES=1` prints the table at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,11 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Console files are read so often while somebody measures.
+/// Interval at which console files are read while times are measured.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What ends each part of a boot, in the order in which it comes. A part that does not come is left out, and its seconds
-/// count for the next one.
+/// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time counts for the next one.
 pub const NETWORK: &[(&str, &str)] = &[
     ("firmware", "iPXE"),
     ("iPXE, loading kernel and ramdisk", "Linux version"),
@@ -37,14 +36,14 @@ pub const DIRECT: &[(&str, &str)] = &[
     ("neutral look: ramdisk", "drophammer-facts: inspect"),
 ];
 
-/// Seconds and how often, by part.
+/// Seconds and number of occurrences, by phase.
 static PARTS: Mutex<BTreeMap<String, (f64, u32)>> = Mutex::new(BTreeMap::new());
 
 fn is_wanted() -> bool {
     std::env::var_os("DROPHAMMER_TIMES").is_some()
 }
 
-/// Notes that a part took so long.
+/// Records the duration of a phase.
 pub fn add(part: &str, seconds: f64) {
     if is_wanted() {
         let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +53,7 @@ pub fn add(part: &str, seconds: f64) {
     }
 }
 
-/// Runs it, and notes how long that took.
+/// Runs a function and records its duration.
 pub fn timed<T>(part: &str, work: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = work();
@@ -62,7 +61,7 @@ pub fn timed<T>(part: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Notes the stages of an installation, as its report has them.
+/// Records the stages of an installation from its report.
 pub fn stages(report: &serde_json::Value) {
     for time in report["timings"].as_array().into_iter().flatten() {
         if let (Some(step), Some(seconds)) = (time["step"].as_str(), time["seconds"].as_f64()) {
@@ -71,7 +70,7 @@ pub fn stages(report: &serde_json::Value) {
     }
 }
 
-/// Prints all parts, the longest first.
+/// Prints all phases, longest first.
 pub fn print() {
     if !is_wanted() {
         return;
@@ -85,13 +84,13 @@ pub fn print() {
     }
 }
 
-/// Watches a console until it is dropped.
+/// Watch of a console, until it is dropped.
 pub struct Watch {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Notes when the console shows what ends each part; none where nobody measures.
+/// Records when the console shows the end of each phase; `None` if times are not measured.
 pub fn watch(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<Watch> {
     if !is_wanted() {
         return None;
@@ -132,13 +131,13 @@ fn follow(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
     }
 }
 
-/// The part whose end is the first to be seen, and where that is.
+/// Returns the first phase whose end is found, and its offset.
 fn reached(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
     let seen = parts.iter().enumerate().filter_map(|(index, (_, end))| Some((text.find(end)? + end.len(), index)));
     seen.min().map(|(end, index)| (index, end))
 }
 
-/// Parts are told apart in their order, and one that does not come is passed over.
+/// Phases are recognized in order, and a missing one is skipped.
 pub fn self_test() {
     let parts = [("a", "one"), ("b", "two"), ("c", "one")];
     assert_eq!(reached(&parts, "x one two"), Some((0, 5)));

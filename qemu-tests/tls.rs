@@ -1,5 +1,5 @@
-//! TLS at both ends of the wire: the machine speaks it to one end, the server to the other, and what is broken on the wire lies between
-//! them. The certificate is that of `testdata/tls`, and the machine's ramdisk knows its authority and no other.
+//! TLS endpoints on both sides of the proxy: one accepts TLS from the machine, the other uses TLS to the server, so that the proxy sees
+//! plain text. The certificate is that of `testdata/tls`; the machine's ramdisk trusts its authority and no other.
 
 use crate::host::{Context, Result};
 use rustls::pki_types::pem::PemObject;
@@ -14,33 +14,33 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Whom the ramdisk believes, where a build with `CA=` puts it.
+/// Trusted authorities of the ramdisk, at the path where a build with `CA=` puts them.
 pub const RAMDISK_AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// This host, as machines in QEMU and as the tests know it: the certificate names both.
+/// Address of this host for machines in QEMU; the certificate contains it and the address for the tests.
 const OF_MACHINES: &str = "10.0.2.2";
 const OF_TESTS: &str = "127.0.0.1";
 
-/// They end when this is dropped.
+/// TLS endpoints; they end when this is dropped.
 pub struct Ends {
-    /// What the machine connects to.
+    /// Port that the machine connects to.
     port: u16,
-    /// What is to go to the server over TLS comes here in plain text.
+    /// Port for plain text that is forwarded to the server over TLS.
     pub to_server: u16,
     server: Arc<AtomicU16>,
     _runtime: Runtime,
 }
 
-/// A file of `testdata/tls`.
+/// Returns the path of a file in `testdata/tls`.
 pub fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name)
 }
 
 impl Ends {
-    /// What the machine says goes to the wire at that port.
+    /// Starts the endpoints. Data from the machine are forwarded to the proxy at that port.
     ///
     /// # Errors
-    /// No port can be had, or the certificate cannot be used.
+    /// No port is available, or the certificate cannot be used.
     pub fn start(wire: u16) -> Result<Ends> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
         let runtime = runtime.context("the ends of the wire")?;
@@ -71,12 +71,12 @@ impl Ends {
         Ok(Ends { port, to_server, server, _runtime: runtime })
     }
 
-    /// Where the server speaks TLS now.
+    /// Sets the TLS port of the server.
     pub fn set_server(&self, port: u16) {
         self.server.store(port, Ordering::Relaxed);
     }
 
-    /// The server, as the machine is told.
+    /// Returns the URL of the server for the machine.
     pub fn url(&self) -> String {
         format!("https://{OF_MACHINES}:{}", self.port)
     }
@@ -90,7 +90,7 @@ fn listen(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
     Ok((tokio::net::TcpListener::from_std(listener).context(OF_TESTS)?, port))
 }
 
-/// An error on either side is the end of both, which is what the other side then sees.
+/// An error on either side ends both connections, which the other side then sees.
 async fn join(
     mut one: impl AsyncRead + AsyncWrite + Unpin,
     mut other: impl AsyncRead + AsyncWrite + Unpin,
@@ -116,8 +116,7 @@ fn connector() -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(authorities).with_no_client_auth())))
 }
 
-/// Bytes go in at the plain side, over TLS to another pair of ends, and come out in plain text again. A client without
-/// TLS gets nothing.
+/// Data enter at the plain side, go over TLS to another pair of endpoints, and leave as plain text. A client without TLS gets no data.
 pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A TPM 2 beside a machine: swtpm, whose state stays in the machine's folder when the power goes.
+//! TPM 2 of a machine: swtpm, whose state is preserved in the machine's folder across power cuts.
 
 use crate::host::{Context, Result, child, patience};
 use std::fs::{self, File};
@@ -8,23 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// swtpm is there within milliseconds; the one of the machine's last life may still be at its end, and has the lock on the state.
+/// Start deadline: swtpm starts within milliseconds, but the previous process may still hold the lock on the state.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// TPM2_DictionaryAttackParameters: 32 tries, as boards have them. A TPM takes each power cut after it was asked for a wrong guess, and
-/// swtpm's own three are over after three boots that the harness ends.
+/// TPM2_DictionaryAttackParameters with 32 tries, as on real boards. A TPM counts each power cut after use as a failed try, and swtpm's
+/// default of three is used up after three boots that the harness ends.
 const TRIES: &[u8] =
     b"\x80\x02\0\0\0\x27\0\0\x01\x3a\x40\0\0\x0a\0\0\0\x09\x40\0\0\x09\0\0\0\0\0\0\0\0\x20\0\0\0\xa0\0\0\0\xa0";
 /// TPM2_Shutdown.
 const SHUTDOWN: &[u8] = b"\x80\x01\0\0\0\x0c\0\0\x01\x45\0\0";
 
-/// One process for each time that the machine is switched on. Dropping it ends it.
+/// One process per boot of the machine. Dropping it ends it.
 pub struct Tpm {
     process: Child,
     socket: PathBuf,
 }
 
 impl Tpm {
+    /// Starts swtpm.
+    ///
     /// # Errors
     /// swtpm is not installed, or does not start.
     pub fn start(folder: &Path) -> Result<Tpm> {
@@ -38,7 +40,7 @@ impl Tpm {
         Tpm::spawn(folder, &[])
     }
 
-    /// A new one is told how many tries it gives.
+    /// Sets the number of tries of a new TPM.
     fn told(self, commands: &Path) -> Result<Tpm> {
         let mut stream = UnixStream::connect(commands).context(commands.display())?;
         stream.set_read_timeout(Some(START_DEADLINE)).context("swtpm")?;
@@ -58,7 +60,7 @@ impl Tpm {
         let log = folder.join("swtpm.log");
         let deadline = Instant::now() + START_DEADLINE * patience() as u32;
         loop {
-            // What an earlier one has left.
+            // Leftovers of an earlier process.
             let _ = fs::remove_file(&socket);
             let words = File::create(&log).context(log.display())?;
             let mut process = child("swtpm")
@@ -88,7 +90,7 @@ impl Tpm {
         }
     }
 
-    /// Plugs it in.
+    /// Adds the TPM to the QEMU command line.
     pub fn add(&self, command: &mut Command) {
         command.arg("-chardev").arg(format!("socket,id=tpm,path={}", self.socket.display()));
         command.args(["-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"]);
@@ -107,10 +109,10 @@ fn state(folder: &Path) -> PathBuf {
     folder.join("tpm")
 }
 
-/// Another board: what the TPM knew is gone.
+/// Replaces the board: the TPM loses its state.
 ///
 /// # Errors
-/// Its state cannot be removed.
+/// The state cannot be removed.
 pub fn renew(folder: &Path) -> Result<()> {
     let state = state(folder);
     match fs::remove_dir_all(&state) {

@@ -1,5 +1,4 @@
-//! The port of a switch that a machine's first card is plugged into, where frames of one VLAN go through and nothing else: on the
-//! machine's side with that tag, on the network's side without one.
+//! Switch port of a machine's first NIC that passes frames of one VLAN only: tagged on the machine's side, untagged on the network's side.
 
 use crate::host::{Context, Result};
 use std::io::{Read, Write};
@@ -7,18 +6,18 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-/// Two MAC addresses come before a tag.
+/// Offset of the tag: it follows two MAC addresses.
 const ADDRESSES: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
-/// The number without the priority.
+/// Mask of the VLAN id, without the priority.
 const NUMBER: u16 = 0x0FFF;
-/// QEMU's frames are not larger.
+/// Maximum size of QEMU's frames.
 const MOST_BYTES: u32 = 68 * 1024;
 
-/// Adds the network `id` to a machine: QEMU's own one, behind such a port. It ends with QEMU.
+/// Adds the network `id` to a machine: QEMU's user network behind such a port. It ends with QEMU.
 ///
 /// # Errors
-/// No port of this host can be listened on.
+/// No port is available on this host.
 pub fn add(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
     let listen = || TcpListener::bind("127.0.0.1:0").context("a port of the switch");
     let (tagged, plain) = (listen()?, listen()?);
@@ -37,7 +36,7 @@ pub fn add(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
     Ok(())
 }
 
-/// Until one side is gone.
+/// Forwards frames until one side disconnects.
 fn switch(tagged: &TcpListener, plain: &TcpListener, vlan: u16) -> std::io::Result<()> {
     let ((tagged, _), (plain, _)) = (tagged.accept()?, plain.accept()?);
     let (from_machine, to_network) = (tagged.try_clone()?, plain.try_clone()?);
@@ -45,7 +44,7 @@ fn switch(tagged: &TcpListener, plain: &TcpListener, vlan: u16) -> std::io::Resu
     pass(plain, tagged, |frame| with_tag(frame, vlan))
 }
 
-/// Frames as QEMU writes them, each behind its length.
+/// Forwards frames in QEMU's format, each preceded by its length.
 fn pass(mut from: TcpStream, mut to: TcpStream, through: impl Fn(&[u8]) -> Option<Vec<u8>>) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];
@@ -72,14 +71,14 @@ fn with_tag(frame: &[u8], vlan: u16) -> Option<Vec<u8>> {
     Some([addresses, &TAG, &vlan.to_be_bytes(), rest].concat())
 }
 
-/// What goes through.
+/// Forwarded and dropped frames.
 pub fn self_test() {
     let plain = [&[7; ADDRESSES][..], &[8, 0, 1, 2, 3]].concat();
     let tagged = with_tag(&plain, 42).expect("a frame");
     assert_eq!(tagged[ADDRESSES..], [0x81, 0, 0, 42, 8, 0, 1, 2, 3]);
     assert_eq!(without_tag(&tagged, 42), Some(plain.clone()));
     assert_eq!((without_tag(&tagged, 43), without_tag(&plain, 42)), (None, None));
-    // With a priority it is the same one.
+    // A tag with a priority is also accepted.
     let urgent: Vec<u8> = [&tagged[..ADDRESSES], &[0x81, 0, 0xE0, 42], &tagged[16..]].concat();
     assert_eq!(without_tag(&urgent, 42), Some(plain));
     assert_eq!((with_tag(&[1, 2], 42), without_tag(&[0; 13], 42)), (None, None));

@@ -1,4 +1,4 @@
-//! A person at the machine's console: what is typed when it shows a question.
+//! Operator at the machine's console: types a line when the console shows a question.
 
 use crate::machine::{POLL, read};
 use serde::Deserialize;
@@ -10,26 +10,26 @@ use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A question that comes again and again is not answered for ever.
+/// Maximum number of responses to a repeated question.
 const MOST: usize = 4;
 
-/// A person is slower than a program that has asked and still shows what is typed.
+/// Delay before typing: a person is slower than a program that has asked and still echoes its input.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A line that is typed whenever the console shows `at` once more, in each boot of the run.
+/// Line that is typed whenever the console shows `at` again, in each boot of the run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Typed {
     pub at: String,
-    /// Without its end.
+    /// Text without the line ending.
     pub line: String,
 }
 
-/// Sits at the console until it is dropped.
+/// Operator that types until it is dropped.
 pub struct Typist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
 
 impl Typist {
-    /// Gives QEMU a serial port whose output goes to `console`, and which somebody can type into.
+    /// Gives QEMU a serial port whose output goes to `console`, and into which the operator types.
     pub fn sit(command: &mut Command, console: &Path, lines: &[Typed]) -> Typist {
         let name = format!("drophammer-{}", uuid::Uuid::new_v4());
         let socket = format!("socket,id=console,path={name},abstract=on,server=on,wait=off,logappend=on");
@@ -43,7 +43,7 @@ impl Typist {
         let (console, lines, sits) = (console.to_owned(), lines.to_vec(), Arc::downgrade(&there));
         std::thread::spawn(move || {
             if let Err(error) = type_lines(&console, &lines, &connect, &sits) {
-                eprintln!("nobody types any more: {error}");
+                eprintln!("console input ended: {error}");
             }
         });
         Typist(there)
@@ -77,7 +77,7 @@ fn type_lines(
     Ok(())
 }
 
-/// What comes the other way is in the console's file already, and must not fill the socket.
+/// Reads and discards the output on this socket, so that it does not fill up; the console file already contains it.
 fn drained(keyboard: UnixStream) -> Result<UnixStream> {
     let mut other = keyboard.try_clone()?;
     std::thread::spawn(move || {
@@ -87,7 +87,7 @@ fn drained(keyboard: UnixStream) -> Result<UnixStream> {
     Ok(keyboard)
 }
 
-/// Each showing of a question is answered once, whatever comes between.
+/// Each occurrence of a question is answered once, whatever is printed in between.
 pub fn self_test() {
     let folder = tempfile::tempdir().expect("a folder");
     let console = folder.path().join("console");

@@ -1,4 +1,4 @@
-//! `drophammer volume`, the program as an operator runs it, against `drophammer serve`: what it prints, and how it ends.
+//! End-to-end tests of `drophammer volume` against `drophammer serve`: its output and exit code.
 
 use crate::host::{Result, child, write};
 use crate::server::{Server, boot_script, call, put};
@@ -10,7 +10,7 @@ const MAC: &str = "52:54:00:00:00:b1";
 const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7401";
 const OTHER: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7402";
 
-/// As `kubectl get volumes,storageclasses -o yaml` prints it.
+/// Returns a list as `kubectl get volumes,storageclasses -o yaml` prints it.
 fn listed(names: &[(&str, &str)]) -> String {
     let volume = |(name, uid): &(&str, &str)| {
         format!(
@@ -50,7 +50,7 @@ fn folder() -> tempfile::TempDir {
     dir
 }
 
-/// How it ends, what it prints, and what it complains of.
+/// Returns exit code, output and error output.
 fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     let server = format!("http://127.0.0.1:{port}");
     let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
@@ -60,11 +60,11 @@ fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, Stri
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The machine is installed, and its agent reports these volumes.
+/// Simulates an installation whose agent reports these volumes.
 fn installed(port: u16, volumes: &Value) -> Result<()> {
-    let script = boot_script(port, MACHINE, MAC)?.ok_or("it is not to be installed")?;
+    let script = boot_script(port, MACHINE, MAC)?.ok_or("the server does not install the machine")?;
     let token = script.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
-    let token = token.ok_or("the agent gets no token")?;
+    let token = token.ok_or("the agent receives no token")?;
     let registered = json!({"uuid": MACHINE, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},
         "bios": {"vendor": "", "version": "", "date": ""}});
     let report = json!({"success": true, "message": "m", "allocationuuid": "a1", "volumes": volumes,
@@ -86,7 +86,7 @@ fn installed(port: u16, volumes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// From a list in a file to a volume that is taken out, and all that is refused on the way.
+/// From a list in a file to the removal of a volume, with all refusals on the way.
 pub fn self_test() {
     let dir = folder();
     let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");
@@ -98,7 +98,7 @@ pub fn self_test() {
         write(&path, text).expect(name);
         path.display().to_string()
     };
-    // Lines without the head of the table, their columns with one blank between.
+    // Lines without the table heading, with one blank between columns.
     let lines = |text: &str| -> Vec<String> {
         text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
@@ -114,7 +114,7 @@ pub fn self_test() {
     };
     assert_eq!(lines(&good(&["list"])), [""; 0]);
 
-    // Nothing of what is wrong reaches the machine's file.
+    // A refused command does not change the machine file.
     let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine's file");
     let list = file("list.yaml", &listed(&[("db-1", UID)]));
     refused(&["add", "node", "/nowhere/list.yaml"], "read /nowhere/list.yaml");
@@ -142,12 +142,12 @@ pub fn self_test() {
     assert_eq!((&made["items"][0]["kind"], &spec["local"]["path"]), (&json!("PersistentVolume"), &json!(path)));
     assert!(spec["nodeAffinity"].to_string().contains("kubernetes.io/hostname"), "{spec}");
 
-    // One more comes too late for this installation.
+    // This volume is added too late for the current installation.
     let more = file("more.yaml", &listed(&[("db-1", UID), ("db-2", OTHER)]));
     let two = lines(&good(&["add", "node", &more]));
     assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - will be prepared by the next reinstall"), "{two:?}");
 
-    // As MetalK8s' deletion tree has it.
+    // As MetalK8s' deletion sequence does.
     refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");
     refused(&["rm", "node", "db-9", "--persistent-volume", "none"], "db-9");
     refused(&["rm", "node", "db-1", "--persistent-volume", "lost"], "persistent_volume");
@@ -161,13 +161,13 @@ pub fn self_test() {
     assert_eq!(manifests(&good(&["list", "--manifests"]))["items"], json!([]));
     let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine's file");
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
-    // Nobody else gets at them.
+    // The file is only accessible to its owner.
     let other = file("other.token", &"0".repeat(64));
     let (code, printed, said) = volume(port, Path::new(&other), &["list"]);
     assert!(code != Some(0) && printed.is_empty(), "{printed} {said}");
 }
 
-/// JSON behind a comment, as `kubectl apply` reads it.
+/// Parses JSON after a comment, as `kubectl apply` does.
 fn manifests(text: &str) -> Value {
     let (comment, list) = text.split_once('\n').expect("two lines");
     assert!(comment.starts_with('#'), "{text}");

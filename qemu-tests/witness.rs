@@ -1,7 +1,7 @@
-//! The witness: every write of a machine's disks while the agent runs, held against what the plan lets each step write.
+//! Witness: all writes to a machine's disks while the agent runs, compared with the extents that the plan allows for each step.
 //!
-//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step, and in the end each is
-//! judged by the steps that ran when it came (`witness_judge`).
+//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step; in the end, each write is judged by
+//! the steps that ran when it occurred (`witness_judge`).
 
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis};
@@ -18,33 +18,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The console is read so often.
+/// Interval at which the console is read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Watches a machine from the moment it is switched on.
+/// Witness of a machine from the moment it is switched on.
 pub struct Witness {
     logs: Vec<Logged>,
     all: Vec<Known>,
     named_as_listed: bool,
-    /// Nobody but the agent's ramdisk may have written.
+    /// True if only the agent's ramdisk may have written.
     from_the_start: bool,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Vec<Sample>>>>,
 }
 
-/// What is written over one path of a disk.
+/// Log of the writes over one path of a disk.
 struct Logged {
-    /// The name of the path; the disk's own where it has no other.
+    /// Name of the path; the name of the disk if there is no other path.
     path: String,
     disk: Known,
     log: PathBuf,
 }
 
 impl Witness {
-    /// Makes the logs, which QEMU opens next, and starts to watch. None where the agent does not run.
+    /// Creates the logs, which QEMU opens next, and starts to watch. `None` for boots without the agent.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// A file cannot be created.
     pub fn start(chassis: &Chassis, label: &str, boot: &Boot, console: &Path) -> Result<Option<Witness>> {
         let from_the_start = match boot {
             Boot::Network(_) | Boot::Direct { network: true, .. } => true,
@@ -52,7 +52,7 @@ impl Witness {
             Boot::Disk | Boot::DiskWithout(_) | Boot::Direct { .. } => return Ok(None),
         };
         let plugged = chassis.disks.iter().filter(|disk| !chassis.absent.contains(&disk.name));
-        // Nobody can write a write-protected disk.
+        // A write-protected disk cannot be written.
         let writable = plugged.clone().filter(|disk| !disk.read_only);
         let logged = writable.map(|disk| Logged {
             path: disk.name.clone(),
@@ -88,14 +88,13 @@ impl Witness {
         }))
     }
 
-    /// Where the writes over that path are logged; a disk is a path to itself.
+    /// Returns the write log of that path; a disk is its own path.
     pub fn log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
 
-    /// Ends the watch, and returns what was written so far and should not have been. `extents` are those that the agent
-    /// has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are
-    /// removed.
+    /// Ends the watch, and returns the writes so far that violate the plan. `extents` are those that the agent has announced, if any;
+    /// `acted` is set if it has announced or reported anything. Logs without violations are removed.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -124,13 +123,13 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread only reads, and nobody wants what it has seen any more.
+            // The thread only reads, and its result is no longer needed.
             let _ = thread.join();
         }
     }
 }
 
-/// The disk behind a path: whatever is written over any of its paths is held against what the plan lets be written to it.
+/// Returns the disk of a path: writes over any of its paths are compared with the extents of the disk.
 fn known(chassis: &Chassis, disk: &Disk) -> Known {
     let real = plugs::real(chassis, disk);
     let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
@@ -141,10 +140,10 @@ fn known(chassis: &Chassis, disk: &Disk) -> Known {
     }
 }
 
-/// The end of the console, as it grows.
+/// Growing console file.
 struct Console {
     file: File,
-    /// A line that has not ended yet.
+    /// Incomplete last line.
     rest: Vec<u8>,
     state: State,
 }
@@ -160,7 +159,7 @@ impl Console {
     }
 }
 
-/// A sample each time the console shows something new, and one at the end.
+/// Takes a sample whenever the console shows new output, and one at the end.
 fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<Sample>> {
     let mut samples: Vec<Sample> = Vec::new();
     loop {
@@ -179,7 +178,7 @@ fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<
     }
 }
 
-/// A console that grows and a log that grows with it.
+/// A growing console and a growing log.
 pub fn self_test() {
     let folder = witness_log::test_folder("witness");
     let (console, log) = (folder.join("console"), folder.join("disk.writes"));
@@ -209,7 +208,7 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// The plan names one of the paths, by whose name and by whose number does not matter.
+/// The plan names one of the paths; which name and serial number it uses does not matter.
 fn two_paths_are_one_disk(folder: &Path) {
     let console = folder.join("two.console");
     for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {

@@ -1,28 +1,27 @@
-//! Which step a write belongs to, by what the machine's console showed before and after it, and whether that step may write
-//! there.
+//! Assignment of writes to steps, by the console output before and after them, and check whether that step may write there.
 
 use crate::witness_log::Entry;
 use serde_json::Value;
 
-/// What the agent has said so far.
+/// State of the agent according to its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// It runs.
+    /// True if the agent runs.
     pub started: bool,
-    /// A script ran before it, which may write.
+    /// True if a script that may write ran before the agent.
     pub prepared: bool,
-    /// The step that began last.
+    /// Step that began last.
     pub step: Option<String>,
-    /// That step has failed: no other one begins.
+    /// True if that step has failed, so that no other step begins.
     pub failed: bool,
-    /// It hands over to another kernel.
+    /// True if the agent starts another kernel.
     pub leaves: bool,
-    /// Another kernel runs.
+    /// True if another kernel runs.
     pub gone: bool,
 }
 
 impl State {
-    /// Takes in a line of the console. The kernel may have said something on the same line before.
+    /// Processes a line of the console. A kernel message may precede the agent's output on the same line.
     pub fn hear(&mut self, line: &str) {
         let said = |event: &str| {
             let (_, rest) = line.split_once(&format!("{event:<18}  "))?;
@@ -46,7 +45,7 @@ impl State {
     }
 }
 
-/// The console before and after the logs of all disks were counted.
+/// Console state before and after the logs of all disks were counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     pub before: State,
@@ -54,7 +53,7 @@ pub struct Sample {
     pub after: State,
 }
 
-/// A disk of the machine as a plan may name it.
+/// Disk of the machine, with all identifiers that a plan may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     pub name: String,
@@ -70,17 +69,17 @@ impl Known {
     }
 }
 
-/// What the plan says about the steps: `extents` of `drophammer plan --json`.
+/// Extents of the plan by step: `extents` of `drophammer plan --json`.
 pub struct Law<'a> {
-    /// Names in their order, and the disks that they may write.
+    /// Names of the steps in order, and the disks that they may write.
     steps: Vec<(&'a str, &'a [Value])>,
     disks: &'a [Known],
-    /// The kernel has named the disks as they are listed.
+    /// True if the kernel has named the disks as they are listed.
     named_as_listed: bool,
 }
 
 impl<'a> Law<'a> {
-    /// Without extents no step may write.
+    /// Without extents, no step may write.
     pub fn new(extents: Option<&'a Value>, disks: &'a [Known], named_as_listed: bool) -> Law<'a> {
         let groups = extents.and_then(Value::as_array).into_iter().flatten();
         let steps = groups.flat_map(|group| {
@@ -91,7 +90,7 @@ impl<'a> Law<'a> {
         Law { steps: steps.collect(), disks, named_as_listed }
     }
 
-    /// The steps that ran between two samples, one more than was seen: the console is a little late.
+    /// Returns the steps that ran between two samples, plus one, because the console lags behind.
     fn between(&self, earlier: &State, later: &State) -> &[(&'a str, &'a [Value])] {
         let place = |state: &State| {
             let step = state.step.as_deref()?;
@@ -106,7 +105,7 @@ impl<'a> Law<'a> {
         self.steps.get(first..last.min(self.steps.len())).unwrap_or_default()
     }
 
-    /// Whether the plan means this disk. Its serial number tells, and where there are several of the same or none its name.
+    /// Returns whether the plan refers to this disk: by its serial number, or by its name if there is no unique serial number.
     fn means(&self, planned: &Value, disk: &Known) -> bool {
         let (device, serial) = (&planned["device"], planned["serial"].as_str().unwrap_or_default());
         let with_serial: Vec<&Known> = self.disks.iter().filter(|known| known.serial == serial).collect();
@@ -118,7 +117,7 @@ impl<'a> Law<'a> {
         }
     }
 
-    /// Parts of the disk that these steps may write.
+    /// Returns the ranges of the disk that these steps may write.
     fn ranges(&self, steps: &[(&str, &[Value])], disk: &Known) -> Vec<(u64, u64)> {
         let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.means(planned, disk));
         let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
@@ -132,12 +131,12 @@ impl<'a> Law<'a> {
         ranges
     }
 
-    /// Why the witness has seen too little to judge, in words: the agent has `acted`, but no step of it was seen; or
-    /// all logs are empty although a whole installation has written.
+    /// Returns the reason why the observations are insufficient: the agent has `acted`, but none of its steps was seen; or all logs are
+    /// empty after a complete installation.
     pub fn is_blind(&self, acted: bool, samples: &[Sample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
-                "the witness: the agent has acted, and the console does not show that it began: nothing was judged"
+                "the witness: the agent has acted, but the console does not show its start: nothing was judged"
                     .to_owned(),
             );
         }
@@ -145,12 +144,12 @@ impl<'a> Law<'a> {
         let wrote = may_write && samples.iter().any(|sample| sample.after.leaves);
         let counted = samples.iter().flat_map(|sample| &sample.counts).any(|count| *count > 0);
         (wrote && !counted).then(|| {
-            "the witness: the agent has installed, and no log has a single write: nothing was judged".to_owned()
+            "the witness: the agent has installed, but the logs contain no writes: nothing was judged".to_owned()
         })
     }
 
-    /// The writes of a disk that no step may have done, in words. `number` is its place in the counts of the samples; writes
-    /// before the agent count only `from_the_start`.
+    /// Returns the writes of a disk that no step may have done, as messages. `number` is the index of the disk in the counts of the
+    /// samples; writes before the agent count only if `from_the_start` is set.
     pub fn broken_by(
         &self,
         number: usize,
@@ -180,7 +179,7 @@ impl<'a> Law<'a> {
     }
 }
 
-/// The first of these writes and how many there are.
+/// Describes the first of these writes and their number.
 fn in_words(disk: &Known, outside: &[&Entry], earlier: &State, later: &State) -> Option<String> {
     let first = outside.first()?;
     let (sector, length) = (first.start / 512, first.length);
@@ -189,14 +188,14 @@ fn in_words(disk: &Known, outside: &[&Entry], earlier: &State, later: &State) ->
         (_, None) => "before the plan's first step".to_owned(),
         (None, Some(step)) => format!("before or in step {step}"),
         (Some(one), Some(other)) if one == other => format!("in step {one}"),
-        (Some(one), Some(other)) => format!("between the beginning of {one} and that of {other}"),
+        (Some(one), Some(other)) => format!("between the start of {one} and the start of {other}"),
     };
     let more = match outside.len() - 1 {
         0 => String::new(),
-        more => format!(", and {more} more like it"),
+        more => format!(", and {more} more"),
     };
     Some(format!(
-        "the witness: {length} bytes of disk {} were {what} at sector {sector} {when}, where the plan lets nobody write{more}",
+        "the witness: {length} bytes of disk {} were {what} at sector {sector} {when}, outside of the extents of the plan{more}",
         disk.name
     ))
 }
@@ -209,7 +208,7 @@ fn state(lines: &[&str]) -> State {
 
 const START: &str = "Preparing           drophammer 0.1.0";
 
-/// Marks are read, writes are given to their steps, and disks are told apart.
+/// Console output is parsed, writes are assigned to steps, and disks are distinguished.
 pub fn self_test() {
     marks_are_read();
     writes_are_judged();
@@ -239,7 +238,7 @@ fn marks_are_read() {
     assert!(!state(&["[    0.0] Linux version 6.1", START]).gone);
 }
 
-/// Extents of a plan whose wipe and burn may write the first MiB of sda.
+/// Returns the extents of a plan whose wipe and burn may write the first MiB of sda.
 fn extents() -> Value {
     let wiped = serde_json::json!({"device": "/dev/sda", "serial": "A", "ranges": [{"start": 0, "length": 1 << 20}]});
     serde_json::json!([
@@ -267,16 +266,16 @@ fn writes_are_judged() {
     let more = [at("report.final", 6), at("boot.kexec", 7)];
     let samples: Vec<Sample> = samples.into_iter().chain(more).collect();
     let broken = |entry: &[Entry], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
-    // The step that was seen, the one before it and the one that follows.
+    // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
-        // What comes later than the last sample is not judged.
+        // Writes after the last sample are not judged.
         assert_eq!(broken(&write(number, 0), 1).is_empty(), number == 7, "{number}");
     }
     let words = broken(&write(3, (1 << 20) - 512), 0);
-    let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the beginning of report.begin and that of storage.wipe, where the plan lets nobody write";
+    let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the start of report.begin and the start of storage.wipe, outside of the extents of the plan";
     assert_eq!(words, [expected]);
-    // A refusal has no plan; the agent is told apart from what ran before it and comes after it.
+    // A refusal has no plan; the agent is distinguished from programs before and after it.
     let refused = Law::new(None, &disks, true);
     let judged = |samples: &[Sample], from_the_start| {
         refused.broken_by(0, &disks[0], &write(0, 0), samples, from_the_start).len()
@@ -291,7 +290,7 @@ fn writes_are_judged() {
     assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
     let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
     assert_eq!(judged(&[silent], true), 0);
-    // An agent that has failed begins no further step.
+    // An agent that has failed does not begin another step.
     let mut failed = at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
@@ -303,11 +302,11 @@ fn blindness_is_told() {
     let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
     let words =
         |law: &Law, acted, sample: &Sample| law.is_blind(acted, std::slice::from_ref(sample)).unwrap_or_default();
-    // A machine that died before its agent began.
+    // A machine that went off before its agent began.
     assert_eq!(words(&law, false, &silent), "");
-    assert!(words(&law, true, &silent).contains("does not show that it began"));
+    assert!(words(&law, true, &silent).contains("does not show its start"));
     assert_eq!(words(&law, true, &at("storage.lock", 0)), "");
-    assert!(words(&law, true, &at("boot.kexec", 0)).contains("no log has a single write"));
+    assert!(words(&law, true, &at("boot.kexec", 0)).contains("the logs contain no writes"));
     assert_eq!(words(&law, true, &at("boot.kexec", 1)), "");
     assert_eq!(words(&refused, true, &at("boot.kexec", 0)), "");
 }

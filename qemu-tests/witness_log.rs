@@ -1,5 +1,5 @@
-//! The log of a disk's writes as QEMU's `blklogwrites` makes it, in the format of the kernel's dm-log-writes: a first sector
-//! that counts, then for each write its head in a sector of its own, and behind that what was written.
+//! Write log of a disk, made by QEMU's `blklogwrites` in the format of the kernel's dm-log-writes: a first sector with the number of
+//! entries, then for each write an entry in a sector of its own, followed by the data.
 
 use crate::host::{Context, Result};
 use std::fs::File;
@@ -8,63 +8,63 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
-/// Force unit access: on the medium when it is answered.
+/// Force unit access: the data are on the medium when the write is completed.
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
-/// Writes that were under way when the power was cut: their heads may not be in the file.
+/// Maximum number of writes in flight at a power cut, whose entries may be missing in the file.
 const UNDER_WAY: u64 = 1024;
 
-/// A write or a discard.
+/// Write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in the log, flushes counted, from 0.
+    /// Index in the log, including flushes, from 0.
     pub number: u64,
-    /// Of the disk, in bytes.
+    /// Offset on the disk, in bytes.
     pub start: u64,
     pub length: u64,
     pub discard: bool,
 }
 
-/// How many entries the log has now. One that was just made is empty and has none.
+/// Returns the current number of entries. A log that was just created is empty and has none.
 ///
 /// # Errors
-/// The file cannot be read, or is no log.
+/// The file cannot be read, or is not a log.
 pub fn count(path: &Path) -> Result<u64> {
     Ok(open(path)?.map_or(0, |log| log.count))
 }
 
-/// An entry with everything that the log tells of it.
+/// Entry with all details of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// As [`Entry::number`].
+    /// See [`Entry::number`].
     pub number: u64,
-    /// Of the disk, in bytes. A flush alone has no length.
+    /// Offset on the disk, in bytes. A flush has no length.
     pub start: u64,
     pub length: u64,
-    /// Where in the log the bytes are that were written; a discard has none.
+    /// Offset of the data in the log; `None` for a discard.
     pub data: Option<u64>,
-    /// All that came before is on the medium.
+    /// True if all previous entries are on the medium.
     pub is_flush: bool,
-    /// It is on the medium itself.
+    /// True if the entry itself is on the medium.
     pub is_forced: bool,
 }
 
-/// All writes and discards, in the order in which they came; flushes are left out.
+/// Returns all writes and discards, in order, without flushes.
 ///
 /// # Errors
-/// The file cannot be read, or is no log.
+/// The file cannot be read, or is not a log.
 pub fn writes(path: &Path) -> Result<Vec<Entry>> {
     let writes = records(path)?.into_iter().filter(|record| record.length > 0);
     let entry = |Record { number, start, length, data, .. }| Entry { number, start, length, discard: data.is_none() };
     Ok(writes.map(entry).collect())
 }
 
-/// All writes, discards and flushes, in the order in which they came. A write that flushes first is two records of one number.
+/// Returns all writes, discards and flushes, in order. A write with a preceding flush is two records with the same number.
 ///
 /// # Errors
-/// The file cannot be read, or is no log.
+/// The file cannot be read, or is not a log.
 pub fn records(path: &Path) -> Result<Vec<Record>> {
     let Some(log) = open(path)? else { return Ok(Vec::new()) };
     let mut records = Vec::new();
@@ -115,7 +115,7 @@ fn open(path: &Path) -> Result<Option<Log>> {
     }
 }
 
-/// Four numbers, little-endian.
+/// Parses four little-endian numbers.
 fn words(bytes: &[u8; 32]) -> [u64; 4] {
     std::array::from_fn(|index| {
         let mut word = [0; 8];
@@ -124,7 +124,7 @@ fn words(bytes: &[u8; 32]) -> [u64; 4] {
     })
 }
 
-/// A log of these heads, and how many the first sector counts; what was written is a hole.
+/// Writes a log with these entries, and `count` in the first sector; the data are holes.
 pub fn write_log(path: &Path, count: u64, heads: &[(u64, u64, u64)]) {
     let file = File::create(path).expect("a file");
     let put = |words: [u64; 4], place: u64| {
@@ -140,14 +140,14 @@ pub fn write_log(path: &Path, count: u64, heads: &[(u64, u64, u64)]) {
     file.set_len(place.max(512)).expect("a length");
 }
 
-/// A folder of this test.
+/// Returns a folder for this test.
 pub fn test_folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("drophammer-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
 }
 
-/// Writes, flushes and discards are told apart; a log that ends early is one of a power cut, if not by much.
+/// Writes, flushes and discards are distinguished; a log that ends early is accepted as that of a power cut, within limits.
 pub fn self_test() {
     let folder = test_folder("witness-log");
     let path = folder.join("by-hand.writes");
@@ -168,7 +168,7 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// What QEMU itself writes down, where its tool is installed.
+/// Reads a log that QEMU itself has written, if its tool is installed.
 fn by_qemu(folder: &Path) {
     let (disk, log) = (folder.join("disk.raw"), folder.join("disk.writes"));
     File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a file");
@@ -190,8 +190,8 @@ fn by_qemu(folder: &Path) {
     assert!(count(&log).expect("a log") > 4, "flushes count");
 }
 
-/// QEMU's options for a disk in this format whose writes are logged; those of its file follow, below `file.file`. The count is
-/// kept with every write, and the log is flushed by nobody.
+/// Returns QEMU's options for a disk in this format whose writes are logged; the options of its file follow, below `file.file`. The count
+/// is updated with every write, and the log is never flushed.
 pub fn blklogwrites(log: &Path, format: &str) -> String {
     let log = log.display();
     format!(

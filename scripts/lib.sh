@@ -1,4 +1,4 @@
-# What the scripts share. Sourced: . "$(dirname "$0")/lib.sh"
+# Helpers of the scripts. Sourced: . "$(dirname "$0")/lib.sh"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -7,7 +7,7 @@ die() {
 	exit 1
 }
 
-# need PKG...: installs the Debian packages that are not there yet, and says so before it does.
+# need PKG...: installs missing Debian packages, after printing their names.
 need() {
 	local missing=() package round
 	for round in 1 2 3; do
@@ -16,19 +16,19 @@ need() {
 			[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 		done
 		[ ${#missing[@]} -gt 0 ] || return 0
-		[ "$(id -u)" = 0 ] || die "these packages are needed, and only root can install them: apt-get install ${missing[*]}"
-		# A package from another release (backports) may not go with one that is installed now: apt removes it, and the next
-		# round installs the one that fits.
-		[ $round -lt 3 ] || die "apt does not install all of these together: $*; missing are ${missing[*]}"
+		[ "$(id -u)" = 0 ] || die "these packages are required, and only root can install them: apt-get install ${missing[*]}"
+		# A package from another release (backports) may conflict with an installed one: apt removes it, and the next round installs the matching
+		# one.
+		[ $round -lt 3 ] || die "apt does not install all of these together: $*; missing: ${missing[*]}"
 		say "installing with apt: ${missing[*]}"
 		export DEBIAN_FRONTEND=noninteractive
 		apt-get update -q
-		# Another apt may be at work on a machine that has just booted: wait for its lock.
+		# Another apt may be running on a machine that has just booted: wait for its lock.
 		apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
 	done
 }
 
-# need_rust: a cargo that can build this package. Debian 12's own (1.63) cannot.
+# need_rust: ensures a cargo that can build this package. Debian 12's own (1.63) cannot.
 need_rust() {
 	local wanted have
 	wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
@@ -36,45 +36,45 @@ need_rust() {
 	have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
 	[ -z "$have" ] || [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n1)" != "$wanted" ] || return 0
 	need curl ca-certificates
-	say "cargo ${have:-is missing}, $wanted or later is needed: installing Rust with rustup (https://rustup.rs) into ${CARGO_HOME:-$HOME/.cargo}"
-	# --no-modify-path: the scripts find it themselves; a person's shell start-up files are none of their business.
+	say "cargo ${have:-is missing}, $wanted or later is required: installing Rust with rustup (https://rustup.rs) into ${CARGO_HOME:-$HOME/.cargo}"
+	# --no-modify-path: the scripts find it themselves, without changes to the user's shell startup files.
 	curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
 		sh -s -- -y -q --no-modify-path --profile minimal --component rustfmt --component clippy --default-toolchain stable ||
-		die "rustup could not be installed; install Rust $wanted or later yourself, then run this again"
-	# rustup's must win over an older cargo in /usr/bin.
+		die "rustup could not be installed; install Rust $wanted or later manually, then run this again"
+	# rustup's cargo must precede an older one in /usr/bin.
 	PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
 }
 
-# accel: how QEMU can run here. That /dev/kvm exists proves nothing: the processor must offer it too.
+# accel: prints QEMU's accelerator on this host. The existence of /dev/kvm proves nothing: the CPU must support it too.
 accel() {
 	if grep -qwE 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ]; then echo kvm; else echo tcg; fi
 }
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# What building any of this takes beside Rust: bindgen (for libblkid) needs libclang; ring, zstd and SQLite are C.
+# Build requirements in addition to Rust: bindgen (for libblkid) requires libclang; ring, zstd and SQLite are C.
 need_build_tools() {
 	need gcc libc6-dev libclang-dev libblkid-dev pkg-config
 	need_rust
 }
 
-# What unpacking Debian's packages and packing them into a ramdisk takes.
+# Requirements for unpacking Debian packages and packing them into a ramdisk.
 need_ramdisk_tools() { need mmdebstrap debian-archive-keyring kmod cpio zstd xz-utils file; }
 
-# Where cargo puts what it builds: CARGO_TARGET_DIR and cargo's configuration have a say.
+# Cargo's target directory, according to CARGO_TARGET_DIR and cargo's configuration.
 cargo_target_dir() {
 	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
-# test_program KIND: where the program of the tests is, in what cargo says of a build; of the library (lib), or of others (test).
+# test_program KIND: prints the path of the test program from cargo's messages: of the library (lib), or of others (test).
 test_program() {
 	local program
 	program=$(sed -n 's/.*"kind":\["'"$1"'"\].*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-	[ -n "$program" ] || die "cargo built no program of the tests ($1)"
+	[ -n "$program" ] || die "cargo built no test program ($1)"
 	echo "$program"
 }
 
-# library_tests: builds the library's tests, if scripts/test has not, and tells where their program is.
+# library_tests: builds the library's tests, unless scripts/test has done so, and prints the path of their program.
 library_tests() {
 	if [ -n "${DROPHAMMER_LIBRARY_TESTS:-}" ]; then
 		echo "$DROPHAMMER_LIBRARY_TESTS"
@@ -83,17 +83,17 @@ library_tests() {
 	cargo test --locked --lib --no-run --message-format=json-render-diagnostics | test_program lib
 }
 
-# wait_for TEXT FILE SECONDS PID: until the file has the text; fails when the time is over or the process has ended.
+# wait_for TEXT FILE SECONDS PID: waits until the file contains the text; fails after the timeout, or if the process has ended.
 wait_for() {
 	local end=$((SECONDS + $3))
 	until grep -aqF -- "$1" "$2" 2>/dev/null; do
-		[ $SECONDS -lt $end ] || die "no '$1' in $2 within $3 s"
-		kill -0 "$4" 2>/dev/null || die "process $4 ended before '$1' was in $2"
+		[ $SECONDS -lt $end ] || die "'$1' did not appear in $2 within $3 s"
+		kill -0 "$4" 2>/dev/null || die "process $4 ended before '$1' appeared in $2"
 		sleep 0.5
 	done
 }
 
-# seconds_by_step FILE: how long each step of the machine `demo` took, as the server has printed it, and what came after the image.
+# seconds_by_step FILE: prints the duration of each step of the machine `demo` from the server's log, and the time after the image.
 seconds_by_step() {
 	sed -n 's/^[0-9:]* demo [^ ]* \( *[a-z][.a-z_]*  *[0-9.]* s\)$/\1/p' "$1"
 	sed -n 's/^[0-9:]* demo [^ ]*  *\([a-z]*\.[a-z_]*\)  *\([0-9.]*\) s$/\1 \2/p' "$1" |

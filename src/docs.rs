@@ -1,4 +1,4 @@
-//! The examples in `docs/` are held to what the program does.
+//! Tests that compare the examples in `docs/` with the behaviour of the program.
 
 use crate::allocation::Machine;
 use crate::layout;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The fenced blocks of that language.
+/// Returns the contents of the fenced code blocks in that language.
 pub fn blocks(text: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     text.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).map(str::to_owned).collect()
@@ -53,7 +53,7 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
-/// What a conductor is offered is described, and what is described is offered and read.
+/// All documented steps are offered to Ironic and accepted, and all offered steps are documented.
 #[test]
 fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
     use crate::steps::{OFFERED, Wanted};
@@ -98,7 +98,7 @@ fn the_extents_in_the_docs_are_such() {
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
 }
 
-/// Every expression in the table of hints.
+/// Checks every expression in the table of hints.
 #[test]
 fn the_hints_in_the_docs_are_understood() {
     let text = include_str!("../docs/layouts.md");
@@ -118,7 +118,7 @@ fn the_hints_in_the_docs_are_understood() {
     assert!(found > 20, "{found}");
 }
 
-/// Each `drophammer image …` of the page is one that the command line takes.
+/// Checks that the command line accepts every `drophammer image …` command of the page.
 #[cfg(all(feature = "agent", feature = "desk"))]
 #[test]
 fn the_commands_about_images_in_the_docs_are_understood() {
@@ -143,7 +143,7 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     assert_eq!(keys.0.len(), 1);
 }
 
-/// All that people read.
+/// Returns all pages of the documentation.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -151,13 +151,13 @@ fn pages() -> Vec<PathBuf> {
     pages.chain([root.join("README.md"), root.join("CONTRIBUTING.md")]).collect()
 }
 
-/// Where the links of a page lead, but for those to other hosts.
+/// Returns the targets of a page's links, except links to other hosts.
 fn links(page: &str) -> Vec<&str> {
     let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// What a link calls the headings of a page: in lower case, hyphens for blanks, other punctuation left out.
+/// Returns the anchors of a page's headings: in lower case, with hyphens for blanks, and without other punctuation.
 fn headings(page: &str) -> Vec<String> {
     let outside_of_blocks = page.split("\n```").step_by(2);
     let headings = outside_of_blocks.flat_map(str::lines).filter(|line| line.starts_with('#'));
@@ -193,7 +193,7 @@ fn every_page_is_in_the_contents() {
     }
 }
 
-/// As `drophammer plan` prints it; what is left out is a line with nothing but `…`.
+/// Compares the output of `drophammer plan`; omitted lines are shown as `…`.
 #[test]
 fn the_plan_in_the_readme_is_what_a_desk_prints() {
     let layout = layout::read_yaml(include_str!("../testdata/layouts/storage.yaml")).unwrap().layout;
@@ -227,7 +227,7 @@ fn the_preview_in_the_docs_is_what_a_desk_prints() {
     }
 }
 
-/// The program's text files below, without tests; a literal of several lines is one line.
+/// Returns the product sources below a folder, without tests. Literals that span several lines are joined.
 fn sources(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -244,7 +244,7 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// What a message says outside of `<…>`, cut at punctuation: it may be put together from several literals.
+/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();
     let outside = parts.filter_map(|(index, part)| match index {
@@ -287,7 +287,7 @@ fn the_machines_and_images_in_the_docs_are_good() {
     assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
 }
 
-/// Each description in the page is one that a machine's file may have.
+/// Checks that every network configuration of the page is valid in a machine file.
 #[cfg(feature = "serve")]
 #[test]
 fn the_networks_in_the_docs_are_good() {
@@ -305,14 +305,14 @@ fn the_networks_in_the_docs_are_good() {
     }
 }
 
-/// The reader names all fields of a device when it meets one that is like none.
+/// The parser lists all fields of a device in the error message for an unknown field.
 #[test]
 fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../docs/network.md");
     let qqq = serde_json::json!({"qqq": 1, "parameters": {"qqq": 1}, "match": {"qqq": 1}, "nameservers": {"qqq": 1}, "routes": [{"qqq": 1}]});
     let document = serde_json::json!({"ethernets": {"a": qqq}, "bonds": {"b": qqq}, "vlans": {"c": qqq}, "qqq": 1});
     let problems = crate::network::Network::read(&document).unwrap_err();
-    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; there is "));
+    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; supported: "));
     let known: Vec<&str> = lists.flat_map(|(_, known)| known.split(", ")).collect();
     assert!(known.len() > 40, "{known:?}");
     for field in known {
@@ -320,7 +320,7 @@ fn every_field_of_a_network_is_in_the_docs() {
     }
 }
 
-/// The parser names all that it knows when it meets a field that is like none.
+/// The parser lists all known fields in the error message for an unknown field that resembles none.
 #[cfg(feature = "serve")]
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
@@ -355,7 +355,7 @@ fn the_way_to_a_first_machine_is_the_servers() {
     }
 }
 
-/// Each line of a block that begins with `drophammer` is one that the command line takes.
+/// Checks that the command line accepts every line of a code block that begins with `drophammer`.
 #[cfg(all(feature = "agent", feature = "desk", feature = "serve"))]
 #[test]
 fn the_commands_in_the_docs_are_understood() {
@@ -366,7 +366,7 @@ fn the_commands_in_the_docs_are_understood() {
             let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
                 continue;
             };
-            // Without the comment behind it, and without what a shell does.
+            // Without the trailing comment and shell redirections.
             let command = command.split("  #").next().unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
             crate::cli::Cli::try_parse_from(words)
@@ -396,12 +396,12 @@ fn the_servers_unit_is_one_and_leaves_it_no_power() {
         assert!(has(line), "{line}");
     }
     assert!(has("ExecStart=/usr/local/bin/drophammer serve /srv/drophammer"));
-    // What is not installed here is not looked for.
+    // The paths of the unit do not exist on this machine.
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("drophammer-serve.service");
     fs::write(&file, unit.replace("/usr/local/bin/drophammer", "/bin/true")).unwrap();
     for args in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
-        // Without systemd there is nobody to ask.
+        // Skipped on machines without systemd.
         let Ok(said) = std::process::Command::new("systemd-analyze").args(args).arg(&file).output() else { return };
         let words = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
         assert!(said.status.success() && !words.contains("Unknown key"), "{words}");

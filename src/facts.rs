@@ -1,6 +1,5 @@
-//! What happened, in neutral types that every room may speak. Each control plane's words for it stay with what speaks to it.
-//!
-//! Those that travel as they are have their names on the wire here.
+//! Events and results of an installation, in types that do not depend on a control plane. Each control plane's module translates them to
+//! its wire format; types that are sent unchanged define their wire names here.
 
 use crate::inventory::EraseMethod;
 use crate::marker::Marker;
@@ -9,85 +8,85 @@ use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The end of an installation, good or bad.
+/// Result of an installation, successful or failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
     pub outcome: Outcome,
-    /// What happened, in one sentence; for a failure with the tool's own words.
+    /// Outcome in one sentence; for a failure, with the error message of the tool.
     pub message: String,
-    /// Id of the allocation; empty when it was not known yet.
+    /// Id of the allocation; empty if it was not known yet.
     pub allocation: String,
-    /// Id of the order that a reinstall carries out; none for an install.
+    /// Id of the order that a reinstall carries out; `None` for a first installation.
     pub order: Option<String>,
-    /// The plan as it was printed; empty when there was none yet.
+    /// Plan as it was printed; empty if there was none yet.
     pub plan: String,
     pub timings: Vec<StageTime>,
-    /// Peak resident memory of the agent.
+    /// Peak resident memory of the agent, in bytes.
     pub peak_rss_bytes: Option<u64>,
     pub done: Done,
 }
 
-/// How an installation ended.
+/// Outcome of an installation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The new system is whole. The marker is the one that is on its disk.
+    /// The new system is complete. `marker` is the install marker on its disk.
     Succeeded { boot: BootInfo, marker: Option<Marker> },
-    /// Every disk is as it was before this attempt and before all earlier ones.
+    /// The disks are unchanged: neither this attempt nor an earlier one has passed its point of no return.
     FailedUntouched(Failed),
-    /// This attempt or an earlier one has passed its point of no return.
+    /// The point of no return was passed, by this attempt or an earlier one.
     FailedBegun(Failed),
 }
 
-/// Where a failed installation ended.
+/// Details of a failed installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// A stage of the plan, or what comes before there is a plan.
+    /// Stage of the plan that failed, or the phase before there was a plan.
     pub stage: String,
-    /// Nothing was written, but the control plane may believe that this attempt has begun.
+    /// Set if nothing was written but the control plane may have recorded that this attempt passed the point of no return.
     pub announced: bool,
-    /// A marker of this very allocation that is on a disk and was not believed: the operator is to see it.
+    /// Marker of this allocation that was found on a disk and is not trusted, for the operator to inspect.
     pub unbelieved: Option<Marker>,
-    /// Of a reinstall: no disk says what was installed, and no control plane remembers it. Nothing may be there that boots.
+    /// Set if a reinstall finds no record of the previous installation, on the disks or at the control plane: nothing bootable may be left.
     pub unmarked: bool,
 }
 
-/// What a run has done to the disks.
+/// Changes that a run has made to the disks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Done {
     pub erased: Vec<Erased>,
-    /// What a reinstall kept: the same before and after, or the install has failed.
+    /// Evidence that a reinstall preserved these objects: `before` and `after` are equal, or the installation has failed.
     pub kept: Vec<KeptProof>,
-    /// Files of the image that lie beneath kept filesystems, where nobody sees them.
+    /// Files of the image that are hidden below the mount points of preserved filesystems.
     pub hidden: Vec<Hidden>,
-    /// How the image came, when one was burned.
+    /// Throughput of the image transfer, if an image was written.
     pub burn: Option<BurnFigures>,
-    /// Volumes of Kubernetes that are on the disks.
+    /// Kubernetes volumes that are on the disks.
     pub volumes: Vec<PreparedVolume>,
 }
 
-/// What is booted. Paths are the target's.
+/// Kernel, initrd and command line to boot. Paths are relative to the root of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootInfo {
     pub kernel: String,
-    /// Empty when the kernel needs none.
+    /// Path of the initrd; empty if the kernel needs none.
     pub initrd: String,
     pub cmdline: String,
     /// Name of the EFI boot entry.
     pub bootloader_id: String,
 }
 
-/// An entry in the firmware's boot menu that a boot loader is to have.
+/// Entry in the firmware's boot menu that will be created for a boot loader.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EntryWanted {
-    /// Which of the plan's ESPs, counted from 0.
+    /// Index of the ESP in the plan, from 0.
     pub esp: usize,
-    /// On the ESP: `\EFI\debian\shimx64.efi`.
+    /// Path on the ESP: `\EFI\debian\shimx64.efi`.
     pub loader: String,
-    /// A kernel that starts without a boot loader has its command line here; else empty.
+    /// Command line of a kernel that starts without a boot loader; otherwise empty.
     pub arguments: String,
 }
 
-/// metal-stack's provisioning events, by their names on the wire.
+/// Provisioning events of metal-stack, by their wire names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EventName {
@@ -130,23 +129,23 @@ impl std::fmt::Display for EventName {
     }
 }
 
-/// Something that happened. Losing one is harmless.
+/// Progress event. Losing one is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub event: EventName,
     pub message: String,
-    /// The plan's stage that is running.
+    /// Stage of the plan that is running.
     #[serde(rename = "step", default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// How long that stage took, in the event that ends it.
+    /// Duration of that stage, in the event that ends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
 
-/// How far the image is. Bytes are those of the file as it travels, compressed.
+/// Progress of the image download. Bytes are counted as transferred, before decompression.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
@@ -175,18 +174,18 @@ impl std::fmt::Display for Progress {
     }
 }
 
-/// How fast the image came, and which stage set the pace.
+/// Throughput of the image transfer, and which pipeline stage limited it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BurnFigures {
-    /// As they travelled.
+    /// Bytes as transferred, before decompression.
     pub bytes: u64,
     pub seconds: f64,
     #[serde(default)]
     pub shares: Vec<Share>,
 }
 
-/// What part of the time a stage worked, in percent; the rest it waited for the others.
+/// Share of the time in which a pipeline stage was busy, in percent; for the rest it waited for the other stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Share {
@@ -200,7 +199,7 @@ impl BurnFigures {
     }
 }
 
-/// `387 MB in 3.4 s, 114 MB/s: network 71 % (the bottleneck), decode 22 %`.
+/// Displays as `387 MB in 3.4 s, 114 MB/s: network 71 % (the bottleneck), decode 22 %`.
 impl std::fmt::Display for BurnFigures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (bytes, rate) = (text::bytes(self.bytes), text::bytes(self.bytes_per_second()));
@@ -215,29 +214,29 @@ impl std::fmt::Display for BurnFigures {
     }
 }
 
-/// What identified a kept object, read before the first step and after the last.
+/// Identifiers of a preserved object, read before the first step and after the last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptProof {
     /// `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
     pub object: String,
-    /// GUIDs, UUIDs, bounds, members, labels, by name.
+    /// GUIDs, UUIDs, offsets, members and labels, by name.
     pub before: BTreeMap<String, String>,
     pub after: BTreeMap<String, String>,
 }
 
-/// A volume of Kubernetes that is on the disks: made, kept or added.
+/// Kubernetes volume that is on the disks: created, preserved or added.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PreparedVolume {
     pub name: String,
     pub uid: String,
-    /// What it is mounted by: `/dev/disk/by-uuid/…`.
+    /// Device path by which it is mounted: `/dev/disk/by-uuid/…`.
     pub path: String,
     pub size_bytes: u64,
 }
 
-/// Files of the image below a mount point that a kept filesystem covers.
+/// Files of the image below a mount point that a preserved filesystem covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hidden {
@@ -245,7 +244,7 @@ pub struct Hidden {
     pub files: u64,
 }
 
-/// One disk that was made empty.
+/// Disk that was erased.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Erased {
@@ -254,7 +253,7 @@ pub struct Erased {
     pub serial: String,
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub method: EraseMethod,
-    /// What was read back, or what the disk reported.
+    /// Result of reading the disk back, or the status that the disk reported.
     pub proof: String,
     pub seconds: f64,
 }
@@ -268,7 +267,7 @@ pub struct StageTime {
 }
 
 impl StageTime {
-    /// Seconds by stage, and their sum, for people.
+    /// Formats a table of the seconds of each stage and their sum.
     pub fn table(timings: &[StageTime]) -> String {
         let row = |stage: &str, seconds: f64| [stage.to_owned(), format!("{seconds:>7.1} s")];
         let mut rows: Vec<_> = timings.iter().map(|time| row(&time.stage, time.seconds)).collect();

@@ -1,38 +1,39 @@
-//! The kernel's own words. mount(2) and its like refuse with a number only, and a tool that waits for a disk says nothing: the reason is
-//! in the kernel's log.
+//! Kernel log messages that explain a failure.
+//!
+//! mount(2) and similar calls return only an error number, and a tool that waits for a disk prints nothing: the cause is in the kernel log.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// How many of its last lines are passed on.
+/// Maximum number of log lines that are reported.
 const LINES: usize = 5;
 
-/// As syslog(2) counts.
+/// Log level of warnings; see syslog(2).
 const WARNING: u32 = 4;
 
-/// Longer than any record (Documentation/ABI/testing/dev-kmsg).
+/// Upper bound of the size of a record (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
-/// The kernel's log from one moment on.
+/// Kernel log from a point in time onwards.
 #[derive(Debug)]
 pub struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// If the log may not be read, it stays empty.
+    /// Starts reading at the current end of the log. The log is empty if it cannot be opened.
     pub fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
     }
 
-    /// The last lines since then that have one of these words in them, in upper or lower case.
+    /// Returns the last lines since then that contain one of these words, ignoring case.
     pub fn about(self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
         self.last(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))
     }
 
-    /// The last warnings and errors since then.
+    /// Returns the last warnings and errors since then.
     pub fn warnings(self) -> Vec<String> {
         self.last(|line| line.level <= WARNING)
     }
@@ -52,7 +53,7 @@ impl KernelLog {
                         return line;
                     }
                 }
-                // This record was overwritten before it was read. The next read gets the next record.
+                // The record was overwritten before it was read. The next read returns the next record.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return None,
@@ -60,10 +61,10 @@ impl KernelLog {
         }
     }
 
-    /// The same as the end of a sentence; empty when it said nothing.
+    /// Returns the matching lines as the end of an error message; empty if there are none.
     pub fn in_words(self, words: &[&str]) -> String {
         let said = self.about(words);
-        if said.is_empty() { String::new() } else { format!("; the kernel says: {}", said.join(" | ")) }
+        if said.is_empty() { String::new() } else { format!("; kernel log: {}", said.join(" | ")) }
     }
 }
 
@@ -77,13 +78,13 @@ fn last(lines: impl Iterator<Item = Line>, counts: impl Fn(&Line) -> bool) -> Ve
 }
 
 struct Line {
-    /// 0 is the worst; see syslog(2).
+    /// Severity, from 0 (highest) to 7; see syslog(2).
     level: u32,
     text: String,
 }
 
-/// `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, and lines below that begin with a blank. The number in front is eight times
-/// who speaks, and the level.
+/// Parses a record such as `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, ignoring the continuation lines, which begin with a blank.
+/// The first number is eight times the facility plus the level.
 fn message(record: &str) -> Option<Line> {
     let (head, text) = record.lines().next()?.split_once(';')?;
     let level = head.split(',').next()?.parse::<u32>().ok()? % 8;

@@ -1,7 +1,7 @@
-//! drophammer installs bare-metal servers from a ramdisk: layout and inventory become a plan, the plan is executed,
-//! the result is booted.
+//! Bare-metal installation from a ramdisk: a plan is computed from a layout and the machine's inventory, the plan is executed, and the
+//! result is booted.
 //!
-//! Read [`agent`] first: it is the whole install, top to bottom.
+//! Start with [`agent`]: it runs the whole installation, from top to bottom.
 
 #[cfg(feature = "agent")]
 pub mod agent;

@@ -1,5 +1,7 @@
-//! The marker: what every finished installation leaves in `/etc/metal` and with the control plane, so that nobody takes
-//! the machine for an empty one, and a reinstall finds its disks again whatever they are called today.
+//! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
+//!
+//! The marker prevents an installed machine from being treated as an empty one. It also lets a reinstall find its disks again, whatever the
+//! kernel calls them now.
 
 pub mod attempt;
 mod fencing_token;
@@ -12,10 +14,10 @@ pub mod lineage;
 
 use serde::{Deserialize, Serialize};
 
-/// Where it lies on the filesystem that carries `/`.
+/// Path of the marker on the root filesystem.
 pub const PATH: &str = "/etc/metal/drophammer.json";
 
-/// An installation that was finished.
+/// Record of a finished installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Marker {
@@ -23,58 +25,58 @@ pub struct Marker {
     pub machine: String,
     /// Id of the allocation.
     pub allocation: String,
-    /// Whose it was, where the control plane said so.
+    /// Project that the machine belonged to, if the control plane reported one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub project: String,
-    /// Id of the order that a reinstall carried out; empty for the first installation.
+    /// Id of the reinstall order; empty for the first installation.
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// Fencing token of this installation; none in older markers, and from control planes that issue none.
+    /// Fencing token of this installation; `None` in older markers, or if the control plane issues no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
-    /// Secret of the attempt that has written this marker; none in older markers. See [`attempt`].
+    /// Secret of the attempt that has written this marker; `None` in older markers. See [`attempt`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<AttemptSecret>,
     /// Id of the image.
     pub image: String,
     /// Id of the layout.
     pub layout: String,
-    /// `sha256:HEX` of the layout in its canonical form; empty in older markers, which did not have it.
+    /// `sha256:HEX` of the layout in its canonical form; empty in older markers.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// RFC 3339, UTC, by the clock of the machine: for display only. [`lineage`] orders installations.
+    /// RFC 3339, UTC, from the clock of the machine: for display only. [`lineage`] orders installations.
     #[serde(default)]
     pub time: String,
-    /// The disks that the layout names.
+    /// Disks that the layout lists.
     #[serde(default)]
     pub disks: Vec<MarkedDisk>,
-    /// All of it came from another machine in one boot: `sha256:HEX` of the certificate that it had in that boot. If it has booted since,
-    /// its own system may have written something that is not here.
+    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If that machine has booted since, its own
+    /// system may contain newer data.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
-    /// Digests of the installations that this one replaced, the latest first; empty in markers of earlier versions. See [`lineage`].
+    /// Digests of the installations that this one replaced, latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
-    /// Volumes of Kubernetes that this installation or an earlier one has prepared; `None` in older markers, which did not record them.
+    /// Kubernetes volumes that this installation or an earlier one has prepared; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<RecordedVolume>>,
 }
 
-/// A volume of Kubernetes that an installation has prepared: it is never prepared a second time while its data may exist.
+/// Kubernetes volume that an installation has prepared. It is not prepared a second time while its data may exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedVolume {
-    /// `metadata.uid` of the resource.
+    /// `metadata.uid` of the Kubernetes resource.
     pub uid: String,
     #[serde(default)]
     pub name: String,
     /// Persistent path: `/dev/disk/by-uuid/…`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Device that it was prepared on, by its name of that time: `/dev/sdc`; empty if unknown.
+    /// Device on which the volume was prepared, by its name at that time: `/dev/sdc`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
     /// Disks below that device; empty if unknown.
@@ -82,62 +84,62 @@ pub struct RecordedVolume {
     pub disks: Vec<MarkedDisk>,
 }
 
-/// Which disk the layout's name meant when the machine was installed.
+/// Disk as it was when the machine was installed: identity, size and contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MarkedDisk {
-    /// As the layout spells it.
+    /// Device path as the layout spells it.
     pub device: String,
-    /// Empty when the disk has none; so is `wwn`.
+    /// Serial number; empty if the disk reports none. The same applies to `wwn`.
     #[serde(default)]
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Logical sector; 0 when it was not recorded.
+    /// Logical sector size in bytes; 0 if not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sector_bytes: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// `/dev/disk/by-path/…`: the place in the machine that the disk had.
+    /// `/dev/disk/by-path/…`: the slot that the disk occupied.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
-    /// Disk GUID of its GPT; empty when it has none. Every table that an installation writes has a new one.
+    /// Disk GUID of the GPT; empty if there is none. Every partition table that an installation writes has a new GUID.
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid: Option<String>,
-    /// The GUID that was there when an attempt began. If that attempt was cut off, the disk may still have it.
+    /// Disk GUID before the attempt began. If that attempt was interrupted, the disk may still have it.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
-    /// What a reinstall may do to it; `None` in older markers, which did not have it.
+    /// True if a reinstall may wipe the disk; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
-    /// What an attempt that has begun was about to make on this kept disk. The marker of a finished installation has
-    /// none.
+    /// Objects that the attempt was about to create on this preserved disk. Empty in the marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<Making>,
 }
 
 impl MarkedDisk {
-    /// Serial number in its comparable form; `None` if it is missing or a placeholder.
+    /// Returns the serial number in its comparable form; `None` if it is missing or a placeholder.
     pub fn comparable_serial(&self) -> Option<String> {
         comparable_serial(&self.serial)
     }
 
-    /// World wide name in its comparable form; `None` if it is missing or a placeholder.
+    /// Returns the world wide name in its comparable form; `None` if it is missing or a placeholder.
     pub fn comparable_wwn(&self) -> Option<String> {
         comparable_wwn(&self.wwn)
     }
 
-    /// Returns whether serial number, world wide name or size show that these are two disks.
+    /// Returns whether serial number, world wide name or size prove that these are different disks.
     pub fn is_another_than(&self, other: &MarkedDisk) -> bool {
         is_same_serial(&self.serial, &other.serial) == Some(false)
             || is_same_wwn(&self.wwn, &other.wwn) == Some(false)
             || self.size_bytes != other.size_bytes
     }
 
-    /// In words, by what both are one disk, whatever is written on it: by its hardware's own names. None: nothing says so.
+    /// Returns the identifiers that prove that both are the same disk, for display; `None` if none does. The contents of the disk are not
+    /// compared.
     pub fn is_one_with(&self, other: &MarkedDisk) -> Option<String> {
         if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {
             return Some(format!("wwn {}", self.wwn));
@@ -148,33 +150,33 @@ impl MarkedDisk {
     }
 }
 
-/// Something that is made on a disk whose other content is kept.
+/// Object created on a disk whose other contents are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Making {
-    /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
+    /// Device on which it is created: `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
-    /// UUID of the filesystem; empty when the whole disk is made anew.
+    /// UUID of the filesystem; empty if the whole disk is recreated.
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
-    /// Whether the device held nothing when the attempt started: it was blank, did not exist yet, or was left unfinished
-    /// by the attempt before. Older records do not contain it, and prove nothing.
+    /// True if the device was empty when the attempt started: blank, nonexistent, or left unfinished by the previous attempt. Older records
+    /// lack this field and prove nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_empty: bool,
-    /// UUIDs, GUIDs and LVM names of everything that the attempt makes; only for a disk that is made anew.
+    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates; only for a disk that is recreated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<String>,
 }
 
 impl Making {
-    /// Record of a filesystem that is made on a device without content.
+    /// Returns the record of a filesystem that is created on an empty device.
     pub fn filesystem(on: String, uuid: String) -> Making {
         Making { on, uuid: Some(uuid), was_empty: true, contents: Vec::new() }
     }
 }
 
-/// What a layout promises for the data of a disk.
+/// Effect of a reinstall on the data of a disk, as the layout declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -1,12 +1,12 @@
-//! Sorts in little code. Each kind of list that the standard library sorts brings 6 to 8 KB into the agent. Here its algorithm is there
-//! once, for places in a list; the things are swapped after it. `collect` sorts what it makes a `BTreeMap` or a `BTreeSet` of, too:
-//! `gather` puts one in after the other.
+//! Sorting with small code size. Each element type that is sorted with the standard library adds 6 to 8 KB to the agent. This module
+//! instantiates that algorithm once, for indices, and then swaps the elements. `collect` sorts the items of a `BTreeMap` or `BTreeSet` too;
+//! `gather` inserts them one by one.
 
 use std::cmp::Ordering;
 
-/// What `collect` does, in little code where that would sort.
+/// Replacement for `collect` that avoids instantiating a sort.
 pub trait Gather: Iterator + Sized {
-    /// Of several with one key the last one stays, as with `collect`.
+    /// Collects the items. If several have the same key, the last one is used, as with `collect`.
     fn gather<C: Default + Extend<Self::Item>>(self) -> C {
         let mut all = C::default();
         all.extend(self);
@@ -16,30 +16,30 @@ pub trait Gather: Iterator + Sized {
 
 impl<I: Iterator> Gather for I {}
 
-/// Equal ones stay in their order.
+/// Sorts a slice. The sort is stable.
 pub fn sort<T: Ord>(items: &mut [T]) {
     by(items, T::cmp);
 }
 
-/// As [`sort`], by what `key` says of each.
+/// Sorts a slice by a key. The sort is stable.
 pub fn by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
     by(items, |one, other| key(one).cmp(&key(other)));
 }
 
-/// As [`sort`], by comparing.
+/// Sorts a slice with a comparison function. The sort is stable.
 pub fn by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     let places = places(items.len(), &|one, other| compare(&items[one], &items[other]));
     put(places, &mut |one, other| items.swap(one, other));
 }
 
-/// Which item comes first, which second…
+/// Returns the indices of the items in sorted order.
 fn places(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).collect();
     places.sort_by(|one, other| compare(*one, *other));
     places
 }
 
-/// Each place gets the item that belongs there: along the circles of which every such list consists.
+/// Moves each item to its sorted position by following the cycles of the permutation.
 fn put(mut places: Vec<usize>, swap: &mut dyn FnMut(usize, usize)) {
     for start in 0..places.len() {
         let mut at = start;

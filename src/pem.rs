@@ -1,9 +1,9 @@
-//! DER in PEM, exactly as OpenSSL writes it: lines of 64.
+//! PEM encoding of DER, exactly as OpenSSL writes it, with lines of 64 characters.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// With its last line break. `label` is what stands behind BEGIN and END.
+/// Returns the PEM text with a trailing line break. `label` is the text after BEGIN and END.
 pub fn armored(label: &str, der: &[u8]) -> String {
     let base64 = STANDARD.encode(der);
     let lines: Vec<&str> = base64.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();

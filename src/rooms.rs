@@ -1,37 +1,37 @@
-//! Which room of the house uses which: what the code says, held against the table in CONTRIBUTING.md.
+//! Test of the dependencies between modules: those in the code must match the table in CONTRIBUTING.md.
 //!
-//! A room is a path below `src/`: `plan`, or `image/get` for a part of `image`. Of the rooms that the table names, the longest
-//! path decides. Code of tests may use any room, and is not read.
+//! The table consists of modules, called rooms: paths below `src/` such as `plan` or `image/get`. Code belongs to the room with the longest
+//! matching path. Test code may use any room and is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// So many are seen at least, or the reader below is blind.
+/// Minimum numbers of rooms and uses; fewer mean that the parser below does not work.
 const ROOMS: usize = 30;
 const USES: usize = 150;
 
-/// What the table has of a room.
+/// Line of the table.
 struct Row {
-    /// Counted from the roof.
+    /// Layer of the room, counted from the top.
     floor: usize,
     uses: BTreeSet<String>,
 }
 
 type Table = BTreeMap<String, Row>;
 
-/// Who uses whom, and in which file first.
+/// Uses between rooms, each with the first file that contains it.
 type Uses = BTreeMap<(String, String), PathBuf>;
 
-/// A file that is built outside of tests too.
+/// File that is compiled outside of tests.
 struct Source {
     file: PathBuf,
-    /// Where it stands: `["plan", "display", "kept"]`.
+    /// Path of the module: `["plan", "display", "kept"]`.
     module: Vec<String>,
     code: String,
 }
 
-/// Returns each file that is built outside of tests, with its code.
+/// Returns every file that is compiled outside of tests, with its code.
 pub fn product_sources() -> Vec<(PathBuf, String)> {
     sources(Path::new(env!("CARGO_MANIFEST_DIR"))).into_iter().map(|source| (source.file, source.code)).collect()
 }
@@ -53,7 +53,7 @@ fn rooms_use_what_the_table_has() {
     assert!(table.len() >= ROOMS && uses.len() >= USES, "{} rooms, {} uses", table.len(), uses.len());
 }
 
-/// One room a line, then the rooms that it may use. An empty line lies between two floors.
+/// Parses the table: each line consists of a room and the rooms that it may use. Empty lines separate layers.
 fn table(text: &str) -> Table {
     let (_, block) = text.split_once("```rooms\n").expect("a block of rooms");
     let (block, _) = block.split_once("\n```").expect("the end of the block");
@@ -63,26 +63,26 @@ fn table(text: &str) -> Table {
             let mut words = line.split_whitespace().map(str::to_owned);
             let room = words.next().expect("a room");
             let before = table.insert(room, Row { floor, uses: words.collect() });
-            assert!(before.is_none(), "two lines of the table begin as this one: {line}");
+            assert!(before.is_none(), "the table contains this room twice: {line}");
         }
     }
     table
 }
 
-/// All that is wrong. Where every use leads to a floor beneath, there is no circle.
+/// Returns all problems. If every use leads to a lower layer, there are no cycles.
 fn judged(table: &Table, uses: &Uses) -> Vec<String> {
     let mut problems = Vec::new();
     for (room, row) in table {
         for used in &row.uses {
             match table.get(used) {
-                None => problems.push(format!("{room} may use {used}, which has no line of its own")),
+                None => problems.push(format!("{room} may use {used}, which is not in the table")),
                 Some(other) if other.floor <= row.floor => {
                     problems.push(format!(
-                        "{room} may use {used}, which is not on a floor beneath: a circle, or a wrong floor"
+                        "{room} may use {used}, which is not in a lower layer: a cycle, or a wrong layer"
                     ));
                 }
                 Some(_) if !uses.contains_key(&(room.clone(), used.clone())) => {
-                    problems.push(format!("{room} may use {used}, and does not: take it out"));
+                    problems.push(format!("{room} may use {used}, but does not: remove it"));
                 }
                 Some(_) => {}
             }
@@ -90,18 +90,18 @@ fn judged(table: &Table, uses: &Uses) -> Vec<String> {
     }
     for ((room, used), file) in uses {
         if !table[room].uses.contains(used) {
-            problems.push(format!("{}: {room} uses {used}, which the table does not have", file.display()));
+            problems.push(format!("{}: {room} uses {used}, which the table does not allow", file.display()));
         }
     }
     problems
 }
 
-/// The uses from room to room, and what belongs to no room.
+/// Returns the uses between rooms, and code that belongs to no room.
 fn uses(sources: &[Source], table: &Table) -> (Uses, Vec<String>) {
     let (mut uses, mut problems) = (Uses::new(), Vec::new());
     for Source { file, module, code } in sources.iter().filter(|source| !source.module.is_empty()) {
         let Some(own) = room(module, table) else {
-            problems.push(format!("{}: {} has no line in the table", file.display(), module[0]));
+            problems.push(format!("{}: {} is not in the table", file.display(), module[0]));
             continue;
         };
         for path in mentions(code, module) {
@@ -109,7 +109,7 @@ fn uses(sources: &[Source], table: &Table) -> (Uses, Vec<String>) {
                 Some(used) if used != own => drop(uses.entry((own.clone(), used)).or_insert_with(|| file.clone())),
                 Some(_) => {}
                 None if path.is_empty() => {}
-                None => problems.push(format!("{}: uses {}, which has no line in the table", file.display(), path[0])),
+                None => problems.push(format!("{}: uses {}, which is not in the table", file.display(), path[0])),
             }
         }
     }
@@ -120,7 +120,7 @@ fn room(path: &[String], table: &Table) -> Option<String> {
     (1..=path.len()).rev().map(|length| path[..length].join("/")).find(|room| table.contains_key(room))
 }
 
-/// The module and all below it.
+/// Reads a module and all its submodules.
 fn read_modules(src: &Path, module: Source, sources: &mut Vec<Source>) {
     let below = module.module.iter().fold(src.to_owned(), |dir, name| dir.join(name));
     for name in declared(&module.code) {
@@ -137,7 +137,7 @@ fn source(file: PathBuf, module: Vec<String>) -> Source {
     Source { file, module, code: without_tests(&text) }
 }
 
-/// Names of the modules that have files of their own.
+/// Returns the names of submodules in separate files.
 fn declared(code: &str) -> impl Iterator<Item = &str> {
     code.lines().filter_map(|line| {
         let (before, name) = line.trim().strip_suffix(';')?.split_once("mod ")?;
@@ -145,7 +145,7 @@ fn declared(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Without comments, and without what is built for tests only. rustfmt indents the end of an item as its beginning.
+/// Removes comments and items that are compiled for tests only. rustfmt indents the end of an item like its beginning.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -169,7 +169,7 @@ fn without_tests(text: &str) -> String {
     kept
 }
 
-/// The paths from the root of the crate that the code of a module names, `crate::`, `super::` and its own modules.
+/// Returns the module paths that the code refers to, by `crate::`, `super::` or its own submodules.
 fn mentions(code: &str, module: &[String]) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = declared(code).map(|name| [module, &[name.to_owned()]].concat()).collect();
     for root in ["crate::", "drophammer::"] {
@@ -187,12 +187,12 @@ fn mentions(code: &str, module: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// Does a path begin there?
+/// Returns whether a path begins at this offset.
 fn is_first(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
 }
 
-/// Adds all paths of `a::{b, c::d}`, each behind `base`. What follows them is left.
+/// Adds all paths of `a::{b, c::d}`, each prefixed with `base`, and returns the remaining text.
 fn expand<'a>(text: &'a str, base: &[String], found: &mut Vec<Vec<String>>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -233,12 +233,12 @@ fn what_the_table_and_the_code_do_not_share_is_named() {
     assert_eq!(
         problems,
         [
-            "hall: uses garden, which has no line in the table",
-            "shed: shed has no line in the table",
-            "hall may use attic, which is not on a floor beneath: a circle, or a wrong floor",
-            "attic: attic uses attic/left, which the table does not have",
-            "hall: hall uses cellar, which the table does not have",
-            "roof: roof uses attic/left, which the table does not have",
+            "hall: uses garden, which is not in the table",
+            "shed: shed is not in the table",
+            "hall may use attic, which is not in a lower layer: a cycle, or a wrong layer",
+            "attic: attic uses attic/left, which the table does not allow",
+            "hall: hall uses cellar, which the table does not allow",
+            "roof: roof uses attic/left, which the table does not allow",
         ]
     );
 }

@@ -1,8 +1,8 @@
-//! JSON Schemas (draft 2020-12) that are made of types: what all that are printed have in common.
+//! Post-processing of JSON Schemas (draft 2020-12) that are generated from types.
 
 use serde_json::Value;
 
-/// Takes out `format: uint32` and the like, which no standard knows, and `default: null`, which is no default.
+/// Removes `format: uint32` and similar formats, which no standard defines, and `default: null`, which is not a default.
 pub fn without_widths(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! What the agent was told at boot: the kernel command line. It says who is in charge, and names one of them.
+//! Settings of the agent on the kernel command line: the control plane and how to reach it.
 
 mod conductor;
 
@@ -6,47 +6,48 @@ pub use conductor::Conductor;
 
 use crate::error::{Error, Phase, Result};
 
-/// Who is in charge and who this machine is to them.
+/// Settings from the kernel command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub control: InCharge,
-    /// `drophammer.machine=`: the machine's id; the SMBIOS UUID when absent.
+    /// `drophammer.machine=`: id of the machine; defaults to the SMBIOS UUID.
     pub machine: Option<String>,
-    /// `drophammer.key=`: who may sign images and machines' files, any number of them.
+    /// `drophammer.key=`: public keys that may sign images and machine files; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: the oldest signed image of each operating system that may be installed. The ramdisk may ask for more.
+    /// `drophammer.minimum=`: oldest signed image of each operating system that may be installed. The ramdisk may contain stricter
+    /// minimums.
     pub minimum: Vec<String>,
-    /// `console=`, all of them in order; handed to the installed system.
+    /// `console=`: all consoles in order; passed on to the installed system.
     pub consoles: Vec<String>,
 }
 
-/// Who says what becomes of the machine.
+/// Control plane of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InCharge {
     Server {
         /// `drophammer.url=`, without a trailing slash.
         url: String,
-        /// `drophammer.token=`: opens this machine's part of the API.
+        /// `drophammer.token=`: access token for this machine's part of the API.
         token: String,
     },
-    /// A file of the machine's own. `{uuid}`, `{mac}` and `{serial}` in these are filled in.
+    /// Machine file without a server. `{uuid}`, `{mac}` and `{serial}` are replaced.
     File {
         /// `drophammer.file=`: a URL or a path.
         file: String,
-        /// `drophammer.report=`: a URL that the report is put to.
+        /// `drophammer.report=`: URL to which the report is sent with PUT.
         report: Option<String>,
     },
-    /// `PIXIE_API_URL=`: metal-stack. Its pixie has all the rest.
+    /// `PIXIE_API_URL=`: metal-stack. Its pixie provides all other settings.
     MetalStack { pixie: String },
-    /// `ipa-api-url=` or `ipa-inspection-callback-url=`: Ironic asks.
+    /// `ipa-api-url=` or `ipa-inspection-callback-url=`: an Ironic conductor.
     Conductor(Box<Conductor>),
 }
 
 impl Settings {
-    /// Reads `/proc/cmdline`'s text.
+    /// Parses the text of `/proc/cmdline`.
     ///
     /// # Errors
-    /// A setting that is missing, given twice with different values, or unusable; nobody is in charge, or several are.
+    /// A setting is missing, unusable, or given twice with different values; or there is not exactly one control plane.
     pub fn from_cmdline(text: &str) -> Result<Settings> {
         let all = |name: &str| -> Vec<String> {
             let words = text.split_whitespace();
@@ -54,7 +55,7 @@ impl Settings {
         };
         let one = |name: &str| match &all(name)[..] {
             [first, others @ ..] => match others.iter().find(|value| *value != first) {
-                Some(other) => Err(bad(format!("{name}= is given twice, as {first} and {other}"))),
+                Some(other) => Err(bad(format!("{name}= is specified twice, as {first} and {other}"))),
                 None => Ok(Some(first.clone()).filter(|value| !value.is_empty())),
             },
             [] => Ok(None),
@@ -71,7 +72,7 @@ impl Settings {
 
 fn in_charge(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> {
     let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
-    // Both are words of the same agent, which a conductor speaks to.
+    // The same agent accepts both; either one selects a conductor.
     let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
     let named = [
         ("drophammer.url=", one("drophammer.url")?),
@@ -86,24 +87,24 @@ fn in_charge(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> 
         [("PIXIE_API_URL=", pixie)] => metal_stack(pixie, report),
         [_] => Conductor::read(one).map(|conductor| InCharge::Conductor(Box::new(conductor))),
         [] => Err(bad(
-            "nobody is in charge: drophammer.url= is missing (the iPXE script of `drophammer serve` sets it), and so are \
-             drophammer.file=, PIXIE_API_URL=, ipa-api-url= and ipa-inspection-callback-url="
+            "no control plane is configured: set drophammer.url= (the iPXE script of `drophammer serve` sets it), \
+             drophammer.file=, PIXIE_API_URL=, ipa-api-url= or ipa-inspection-callback-url="
                 .to_owned(),
         )),
         several => {
             let names: Vec<&str> = several.iter().map(|(name, _)| *name).collect();
-            Err(bad(format!("only one can be in charge, and there are {}", names.join(" and "))))
+            Err(bad(format!("several control planes are configured: {}; set only one", names.join(" and "))))
         }
     }
 }
 
 fn server(url: &str, token: Option<String>, report: Option<String>) -> Result<InCharge> {
     if !is_url(url) {
-        return Err(bad(format!("drophammer.url={url} is neither http:// nor https://")));
+        return Err(bad(format!("drophammer.url={url} must begin with http:// or https://")));
     }
     if report.is_some() {
         return Err(bad(
-            "drophammer.report= goes with drophammer.file= only: drophammer.url= has its own reports".to_owned()
+            "drophammer.report= is only supported with drophammer.file=: the server of drophammer.url= receives the report".to_owned()
         ));
     }
     let missing = || bad("drophammer.token= is missing; the iPXE script of `drophammer serve` sets it".to_owned());
@@ -112,11 +113,11 @@ fn server(url: &str, token: Option<String>, report: Option<String>) -> Result<In
 
 fn of_file(file: &str, report: Option<String>) -> Result<InCharge> {
     if !is_url(file) && !file.starts_with('/') {
-        return Err(bad(format!("drophammer.file={file} is neither http://, https:// nor a path")));
+        return Err(bad(format!("drophammer.file={file} must be an http:// or https:// URL or an absolute path")));
     }
     match report {
         Some(report) if !is_url(&report) => {
-            Err(bad(format!("drophammer.report={report} is neither http:// nor https://")))
+            Err(bad(format!("drophammer.report={report} must begin with http:// or https://")))
         }
         report => Ok(InCharge::File { file: file.to_owned(), report }),
     }
@@ -124,11 +125,11 @@ fn of_file(file: &str, report: Option<String>) -> Result<InCharge> {
 
 fn metal_stack(pixie: &str, report: Option<String>) -> Result<InCharge> {
     if !is_url(pixie) {
-        return Err(bad(format!("PIXIE_API_URL={pixie} is neither http:// nor https://")));
+        return Err(bad(format!("PIXIE_API_URL={pixie} must begin with http:// or https://")));
     }
     if report.is_some() {
         return Err(bad(
-            "drophammer.report= goes with drophammer.file= only: metal-stack has its own reports".to_owned()
+            "drophammer.report= is only supported with drophammer.file=: metal-stack receives the report".to_owned()
         ));
     }
     Ok(InCharge::MetalStack { pixie: pixie.to_owned() })
@@ -193,18 +194,18 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         let cases = [
-            ("drophammer.token=t", "drophammer.url= is missing"),
+            ("drophammer.token=t", "set drophammer.url="),
             ("drophammer.url=http://c", "drophammer.token= is missing"),
-            ("drophammer.url= drophammer.token=t", "drophammer.url= is missing"),
-            ("drophammer.url=ftp://c drophammer.token=t", "neither http:// nor https://"),
-            ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "given twice, as t and u"),
-            ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie is neither http:// nor https://"),
-            ("PIXIE_API_URL=http://p drophammer.report=http://r", "goes with drophammer.file= only"),
-            ("drophammer.file=c", "drophammer.file=c is neither http://, https:// nor a path"),
-            ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d is neither"),
+            ("drophammer.url= drophammer.token=t", "set drophammer.url="),
+            ("drophammer.url=ftp://c drophammer.token=t", "must begin with http:// or https://"),
+            ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "specified twice, as t and u"),
+            ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie must begin with http:// or https://"),
+            ("PIXIE_API_URL=http://p drophammer.report=http://r", "is only supported with drophammer.file="),
+            ("drophammer.file=c", "drophammer.file=c must be an http:// or https:// URL"),
+            ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d must begin with"),
             (
                 "drophammer.url=http://c drophammer.token=t drophammer.report=http://d",
-                "goes with drophammer.file= only",
+                "is only supported with drophammer.file=",
             ),
         ];
         for (cmdline, expected) in cases {

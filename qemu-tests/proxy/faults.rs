@@ -1,4 +1,4 @@
-//! What is broken on the wire: answers that end early, wait or lie, and traps that spring at an answer.
+//! Faults of the proxy: responses that are cut, delayed or altered, and traps that are triggered by a response.
 
 use super::{Wire, lock};
 use crate::facts::matches;
@@ -13,32 +13,31 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What is broken now.
+/// Active faults.
 #[derive(Default)]
 pub(super) struct Broken {
     pub errors_until: Option<Instant>,
     pub cuts: VecDeque<u64>,
-    /// The last cut is for every answer.
+    /// True if the last cut applies to every response.
     pub cut_for_ever: bool,
     pub lie: Option<Lie>,
     pub traps: Vec<Trap>,
     pub sprung: Vec<Trap>,
-    /// Bytes of an image after which the rest waits to be let go.
+    /// Offsets in an image after which the response waits to be released.
     pub holds: Vec<u64>,
-    /// Those that an answer has reached.
+    /// Offsets that a response has reached.
     pub held: Vec<u64>,
 }
 
-/// What happens when such a request is answered: the server is killed, the machine loses its power, or the operator takes
-/// the order back.
+/// Event at the response to a request: the server is killed, the machine loses its power, or the operator cancels the order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trap {
     /// `METHOD PATH`.
     pub request: String,
-    /// The answer does not reach the machine.
+    /// True if the response is not delivered to the machine.
     pub swallow: bool,
     pub act: Act,
-    /// How long the server stays away.
+    /// Time until the server returns.
     pub time: Duration,
 }
 
@@ -49,22 +48,22 @@ impl Wire {
         Some(broken.traps.remove(index))
     }
 
-    /// The server has done its part when its answer is complete.
+    /// The server has finished its part when its response is complete.
     pub(super) fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
-        // This comes before the answer is through, because its reader may call again at once.
+        // Before the response is delivered, because its reader may send another request immediately.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
         if trap.act == Act::ServerKill {
-            // Fails only when it is gone already.
+            // Fails only if the process has ended already.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
         lock(&self.broken).sprung.push(trap.clone());
         whole.and(passed)
     }
 
-    /// Keeps the connection open until the machine has lost its power: if it ended, the machine would ask again.
+    /// Keeps the connection open until the machine has lost its power: if it ended, the machine would send the request again.
     pub(super) fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let before = self.blackouts.load(Ordering::Acquire);
         let mut answer = Vec::new();
@@ -78,7 +77,7 @@ impl Wire {
         whole.and(passed)
     }
 
-    /// The answer, and what is wrong with it.
+    /// Response with its faults.
     pub(super) fn tell(
         &self,
         lie: Option<Lie>,
@@ -95,7 +94,7 @@ impl Wire {
         }
     }
 
-    /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
+    /// Forwards the response. A cut is only used up if it was effective: a short response leaves it for the next one.
     fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];
@@ -119,14 +118,14 @@ impl Wire {
         }
     }
 
-    /// Where every answer with an image ends: at the last cut, if that one is for every answer.
+    /// Returns the length at which every response with an image ends: the last cut, if it applies to every response.
     fn most(&self, image: bool) -> Option<u64> {
         let broken = lock(&self.broken);
         let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
         last.filter(|_| broken.cut_for_ever && image)
     }
 
-    /// Waits while an answer of this length is held back. Gives up when nobody lets it go.
+    /// Waits while a response of this length is held back. Gives up if it is not released in time.
     fn hold(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {

@@ -1,4 +1,5 @@
-# The picture: a bar a contender as long as its median, a whisker from its quickest round to its slowest, a line at the floor.
+# Renders the chart: a bar per contender with the length of its median, a whisker from its fastest round to its slowest, a line at the lower
+# bound.
 def width: 760; def left: 236; def right: 66; def row: 24; def head: 40;
 def f: . * 10 | round / 10;
 def seconds: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0\(.)" else tostring end)";

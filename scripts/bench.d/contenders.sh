@@ -1,5 +1,6 @@
-# Who burns an image, each as a function of the same name with underscores. A tree goes below $mnt, a raw image onto $loop;
-# $url serves NAME.tar.zst and so on. What fails fails the measurement: beside `||` bash knows no -e, so commands are joined by &&. Sourced.
+# Programs that write an image, each as a function with its name in underscores. A tree is unpacked below $mnt, a raw image is written to
+# $loop; $url serves NAME.tar.zst and so on. A failure fails the measurement: before `||` bash ignores -e, so commands are joined with &&.
+# Sourced.
 
 unpack=(tar --numeric-owner --xattrs '--xattrs-include=*' -xpf - -C)
 
@@ -12,7 +13,7 @@ curl_zstd_tar() { rss curl -sSf "$url/$name.tar.zst" | rss zstd -q -d -c | rss "
 
 curl_lz4_tar() { rss curl -sSf "$url/$name.tar.lz4" | rss lz4 -q -d -c | rss "${unpack[@]}" "$mnt"; }
 
-# Metal-stack's: everything into memory, its md5, then unpacked.
+# metal-stack's method: downloads everything into memory, checks its md5, then unpacks it.
 download_md5_lz4_tar() {
 	rss curl -sSf "$url/$name.tar.lz4" -o "$work/download" &&
 		rss md5sum "$work/download" >"$work/md5" &&
@@ -20,7 +21,7 @@ download_md5_lz4_tar() {
 		download_is_memory
 }
 
-# Of the same bytes, as a floor: what the disk and its filesystem take in when nothing else is to be done.
+# Lower bound for the same bytes: the time of the disk and its filesystem without any other work.
 dd_fsync() { rss dd if="$served/$name.tar" of="$mnt/all" bs=4M conv=fsync status=none; }
 
 drophammer_raw() {
@@ -33,12 +34,12 @@ curl_zstd_dd() {
 
 bmaptool_copy() { rss bmaptool -q copy --bmap "$served/debian.raw.bmap" "$url/debian.raw.zst" "$loop"; }
 
-# As Ironic does it: downloaded, then converted onto the disk past the page cache.
+# Ironic's method: downloads, then converts onto the disk, bypassing the page cache.
 download_qemu_img() {
 	rss curl -sSf "$url/debian.qcow2" -o "$work/download" &&
 		rss qemu-img convert -n -W -m 4 -t none -T none -f qcow2 -O host_device "$work/download" "$loop" &&
 		download_is_memory
 }
 
-# What lies in a tmpfs is memory too.
+# A tmpfs uses memory too.
 download_is_memory() { echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss/download"; }

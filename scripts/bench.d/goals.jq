@@ -1,4 +1,4 @@
-# Each goal that a case has figures for, and by how much it is met or missed.
+# Prints each goal for which a case has figures, and by how much it is met or missed.
 def two: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0\(.)" else tostring end)";
 def goal($case; $text; $is; $most):
   [$case, $text, ($is | two), "at most \($most)", (if $is <= $most then "met" else "MISSED by \($is - $most | two)" end)];

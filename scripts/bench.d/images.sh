@@ -1,25 +1,25 @@
-# What is burned, made once into target/bench: NAME.tar, NAME.tar.zst, NAME.tar.lz4, and debian.raw in three forms. Sourced.
+# Creates the images once in target/bench: NAME.tar, NAME.tar.zst, NAME.tar.lz4, and debian.raw in three formats. Sourced.
 
-# noise SEED BYTES: does not compress, and is the same everywhere.
+# noise SEED BYTES: prints incompressible data that are the same on every host.
 noise() { head -c "$2" /dev/zero | openssl enc -aes-128-ctr -K "$(printf %032x "$1")" -iv "$(printf %032x 0)"; }
 
-# mixed FILE SEED BYTES OFFSET: a file that compresses as installed systems do in its first half and not at all in its second.
+# mixed FILE SEED BYTES OFFSET: writes a file whose first half compresses like installed systems and whose second half does not.
 mixed() {
 	dd if=$out/debian.tar of="$1" bs=1M iflag=skip_bytes,count_bytes skip="$4" count=$(($3 / 2)) status=none
 	noise "$2" $(($3 / 2)) >>"$1"
 }
 
-# reproducible FOLDER TAR: sorted, and with the same times everywhere.
+# reproducible FOLDER TAR: creates a sorted tar with the same times on every host.
 reproducible() {
 	tar --format=posix --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime --sort=name --numeric-owner \
 		--mtime=@1767225600 -C "$1" -cf "$2.new" .
 	mv "$2.new" "$2"
 }
 
-# 20 files of 67 MB: hardly any work but bytes.
+# 20 files of 67 MB: hardly any overhead per file.
 large_tree() {
 	[ ! -s $out/large.tar ] || return 0
-	say "making the tree of few large files"
+	say "creating the tree of few large files"
 	local folder=$out/large.tree number
 	rm -rf $folder && mkdir -p $folder
 	for number in $(seq 20); do mixed $folder/file-$number "$number" 67000000 $((number * 60000000)); done
@@ -27,10 +27,10 @@ large_tree() {
 	rm -rf $folder
 }
 
-# 4 GiB: what grows with the image would show.
+# 4 GiB: memory use that grows with the image would be visible.
 huge_tree() {
 	[ ! -s $out/huge.tar.zst ] || return 0
-	say "making the tree of 4 GiB"
+	say "creating the tree of 4 GiB"
 	local folder=$out/huge.tree number
 	rm -rf $folder && mkdir -p $folder/small
 	for number in $(seq 16); do mixed $folder/file-$number "$number" $((256 << 20)) $((number * 70000000)); done
@@ -54,11 +54,11 @@ tree() {
 	[ -s $out/"$1".tar.lz4 ] || { lz4 -q -1 $out/"$1".tar $out/"$1".tar.lz4.new && mv $out/"$1".tar.lz4.new $out/"$1".tar.lz4; }
 }
 
-# The Debian as a disk with one partition, a third of it free: raw.zst with its bmap, and qcow2 as clouds publish it.
+# Debian as a disk with one partition, a third of it free: raw.zst with its bmap, and qcow2 as published for clouds.
 raw_disk() {
 	scripts/bench.d/debian-tree
 	[ ! -s $out/debian.qcow2 ] || return 0
-	say "making the raw disk image"
+	say "creating the raw disk image"
 	local raw=$out/debian.raw
 	rm -f $raw
 	truncate -s 3G $raw
@@ -69,7 +69,7 @@ raw_disk() {
 	tar --numeric-owner --xattrs --xattrs-include='*' -xpf $out/debian.tar -C "$mnt"
 	umount "$mnt"
 	losetup -d "$loop" && loop=''
-	# Blocks that are zero become holes, which is what bmap leaves out.
+	# Zero blocks become holes, which bmap omits.
 	fallocate --dig-holes $raw
 	bmaptool -q create -o $out/debian.raw.bmap $raw
 	framed $raw >$out/debian.raw.zst.new

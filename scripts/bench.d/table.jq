@@ -1,4 +1,4 @@
-# One line a case and contender, and below each case what nothing can be faster than.
+# Prints one line per case and contender, and below each case the lower bound.
 def two: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0\(.)" else tostring end)";
 def bottleneck: if .shares then [.shares | sort_by(-.percent)[] | "\(.stage) \(.percent) %"] | join(", ") else "" end;
 ["case", "contender", "median s", "min–max", "drophammer/it", "peak MB", "its stages"],

@@ -1,8 +1,8 @@
-# What scripts/bmc and scripts/demo-lan share: management controllers that others have written. Sourced after scripts/lib.sh.
+# Helpers of scripts/bmc and scripts/demo-lan: third-party management controllers. Sourced after scripts/lib.sh.
 
 sushy_version=2.2.0
 
-# need_sushy: sushy-tools from PyPI, in $venv.
+# need_sushy: installs sushy-tools from PyPI into $venv.
 need_sushy() {
 	venv=${CARGO_TARGET_DIR:-target}/bmc/venv
 	mkdir -p "${venv%/*}"
@@ -10,17 +10,17 @@ need_sushy() {
 	! "$venv/bin/python" -c "import sushy_tools" 2>/dev/null || return 0
 	need python3 python3-venv
 	say "installing from PyPI into $venv: sushy-tools $sushy_version"
-	# Debian's own: its module for libvirt is made for that.
+	# Debian's own Python: its module for libvirt is built for that.
 	/usr/bin/python3 -m venv "$venv"
 	"$venv/bin/pip" install --quiet "sushy-tools==$sushy_version"
 }
 
-# sushy_operator FILE: it takes the user operator with the password hunter2.
+# sushy_operator FILE: writes the user operator with the password hunter2.
 sushy_operator() {
 	"$venv/bin/python" -c 'import bcrypt; print("operator:" + bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode())' >"$1"
 }
 
-# ipmi_controller FOLDER PORT CHASSIS: the two files of ipmi_sim, for operator with hunter2. CHASSIS is what it runs.
+# ipmi_controller FOLDER PORT CHASSIS: writes the two files of ipmi_sim, for operator with hunter2. CHASSIS is the program that it runs.
 ipmi_controller() {
 	mkdir -p "$1/state"
 	cat >"$1/lan.conf" <<-END

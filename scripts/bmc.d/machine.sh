@@ -1,6 +1,6 @@
-# The machine of scripts/demo-lan, and what switches it: $work/machine on|off|pxe|state. Sourced; its variables are that script's.
+# The machine of scripts/demo-lan, and its power control: $work/machine on|off|pxe|state. Sourced; it uses that script's variables.
 
-# Straight from QEMU. Its disk goes before its network, but for one boot after `pxe`.
+# Directly with QEMU. It boots from disk before the network, except for one boot after `pxe`.
 qemu_machine() {
 	local options=(-machine q35 -accel "$(accel)" -cpu max -smp 2 -m 1024 -uuid "$uuid" -display none -no-reboot
 		-chardev "file,id=console,path=$work/console.log,append=on" -serial chardev:console
@@ -9,14 +9,14 @@ qemu_machine() {
 		-netdev tap,id=net,ifname=machine,script=no,downscript=no)
 	local card=virtio-net-pci,netdev=net,mac=$mac
 	if [ "$firmware" != bios ]; then
-		# Without the ROM, which is iPXE already, it is the firmware's own PXE that asks.
+		# Without the ROM, which is iPXE, the firmware itself does the PXE boot.
 		card=$card,romfile=
 		options+=(-drive if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd -drive "if=pflash,format=raw,file=$work/vars.fd")
 	fi
 	[ "$firmware" != http ] || options+=(-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n)
 	cat >"$work/machine" <<-END
 		#!/bin/bash
-		# One that has ended, and that nobody has asked about, is still a process, but without a program.
+		# An ended process that has not been reaped still exists, but without a program.
 		runs() { readlink "/proc/\$1/exe" >/dev/null; }
 		pid=\$(cat "$work/pid" 2>/dev/null) && runs "\$pid" || pid=
 		case \$1 in
@@ -39,7 +39,7 @@ qemu_machine() {
 	chmod +x "$work/machine"
 }
 
-# ipmi_sim says: MC get|set|check, then words and values.
+# Called by ipmi_sim: MC get|set|check, then names and values.
 ipmi_sim_controller() {
 	cat >"$work/chassis" <<-END
 		#!/bin/sh
@@ -69,7 +69,7 @@ ipmi_sim_controller() {
 	die "ipmi_sim does not answer"
 }
 
-# A domain of a libvirtd that knows nothing else: what it keeps is in a file system of its own, which goes with it.
+# A domain of a separate libvirtd, whose state is in a filesystem of its own that is removed at the end.
 libvirt_machine() {
 	local files one
 	mkdir -p "$work/libvirt"
@@ -89,7 +89,7 @@ libvirt_machine() {
 		namespaces = []
 		stdio_handler = "file"
 	END
-	# Its package that makes this user wants systemd.
+	# The package that creates this user requires systemd.
 	cp /etc/passwd /etc/group "$work/libvirt/"
 	getent passwd libvirt-qemu >/dev/null || echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>"$work/libvirt/passwd"
 	for one in libvirt-qemu kvm; do getent group $one >/dev/null || echo "$one:x:64055:" >>"$work/libvirt/group"; done
@@ -137,7 +137,7 @@ wait_for_socket() {
 }
 
 redfish_controller() {
-	# Debian's libvirt for Python goes with its library; what comes from PyPI goes before the rest of Debian's.
+	# Debian's Python module for libvirt matches its library; packages from PyPI take precedence over Debian's other ones.
 	echo /usr/lib/python3/dist-packages >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/debian.pth"
 	sushy_operator "$work/htpasswd"
 	printf "SUSHY_EMULATOR_AUTH_FILE = '%s'\nSUSHY_EMULATOR_STATE_DIR = '%s'\n" "$work/htpasswd" "$work" >"$work/sushy.conf"

@@ -1,4 +1,4 @@
-"""Asks Ganeti's own functions for the environment of each case in a file, and compares it with what the file has, or records it."""
+"""Computes the environment of each case in a file with Ganeti's own functions, and compares it with the recorded one, or records it."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from ganeti import backend, objects
 
 file, record = sys.argv[1], "--record" in sys.argv[2:]
 
-# There is no disk to open: its path is all that is asked of it.
+# There is no disk to open: only its path is used.
 backend._OpenRealBD = lambda disk: SimpleNamespace(dev_path=disk.params["path"])
 
 
@@ -54,7 +54,7 @@ for number, case in enumerate(cases, 1):
     built = {"verify": backend.OSCoreEnv(case["os"], definition(case), case["parameters"])}
     if "instance" in case:
         built["create"] = backend.OSEnvironment(instance(case), definition(case))
-        # What backend.InstanceOsAdd adds.
+        # Added by backend.InstanceOsAdd.
         if case["instance"]["reinstall"]:
             built["create"]["INSTANCE_REINSTALL"] = "1"
     same = all(case.get(name) == environment for name, environment in built.items())
@@ -68,5 +68,5 @@ if record:
         json.dump(cases, text, indent=1, ensure_ascii=False)
         text.write("\n")
 elif different:
-    sys.exit("%d of %d cases are not as recorded" % (different, len(cases)))
+    sys.exit("%d of %d cases differ from the record" % (different, len(cases)))
 print("%d sets of parameters" % len(cases))

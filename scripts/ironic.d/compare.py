@@ -1,4 +1,4 @@
-"""Sends each request of the table to two servers and compares status and body, apart from uuids, times and addresses."""
+"""Sends each request of the table to two servers and compares status and body, except for uuids, times and addresses."""
 
 import http.client
 import json
@@ -31,7 +31,7 @@ def ask(server, method, path, body, headers):
 
 
 def plain(value, base):
-    """Without what is another one on every server."""
+    """Returns the value without the fields that differ on every server."""
     if isinstance(value, dict):
         # Ironic's is null as long as only steps have changed.
         return {name: "TIME" if name == "updated_at" else plain(inner, base) for name, inner in value.items()}
@@ -43,7 +43,7 @@ def plain(value, base):
 
 
 def shown(server, method, path, body, headers):
-    """Status, what is compared of the body, and the words of an error."""
+    """Returns the status, the compared part of the body, and the error message."""
     status, answer, text = ask(server, method, path, body, headers)
     try:
         document = json.loads(text) if text else None
@@ -57,7 +57,7 @@ def shown(server, method, path, body, headers):
         except ValueError:
             inner = {"text": inner}
         words = inner.get("faultstring") or inner.get("description") or inner.get("text")
-        # What is said is each server's own; the form of it is not.
+        # Each server has its own error messages; only their form is compared.
         document = {"error_message": {"faultcode": inner.get("faultcode"), "fields": sorted(inner)}}
     versions = [answer.getheader("X-OpenStack-Ironic-API-" + name) for name in ("Minimum-Version", "Maximum-Version", "Version")]
     return status, plain(document, server["url"]), words, versions

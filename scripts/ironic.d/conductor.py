@@ -1,4 +1,4 @@
-"""A real Ironic in one process, and what an operator asks of it."""
+"""Real Ironic in one process, and the requests of an operator."""
 
 import json
 import os
@@ -13,10 +13,10 @@ import urllib.request
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib.d"))
 from qemu import Failed, free_port  # noqa: E402
 
-# A machine takes minutes; a busy host takes its time.
+# A machine takes minutes, on a busy host longer.
 PATIENCE = 1800 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 
-# What a machine of QEMU sends to this address, QEMU gives to 127.0.0.1 of its host.
+# QEMU forwards connections of its machine to this address to 127.0.0.1 of its host.
 TOLD = "192.0.2.1"
 
 
@@ -75,18 +75,18 @@ class Ironic:
         return self.ask("GET", f"nodes/{name}")
 
     def set(self, name, fields):
-        """Values by their paths in the node."""
+        """Sets values by their paths in the node."""
         self.ask("PATCH", f"nodes/{name}", [{"op": "add", "path": path, "value": value} for path, value in fields.items()])
 
     def wish(self, name, **wish):
-        # A node that is locked at this moment is asked again.
+        # Retried while the node is locked.
         end = time.monotonic() + PATIENCE
         while self.node(name)["reservation"] and time.monotonic() < end:
             time.sleep(0.3)
         self.ask("PUT", f"nodes/{name}/states/provision", wish)
 
     def until(self, name, wanted):
-        """Waits for this state; the way there, with its times."""
+        """Waits for this state and returns the history of states with their times."""
         began, history, last = time.monotonic(), [], None
         while True:
             node = self.node(name)
@@ -109,7 +109,7 @@ class Ironic:
             time.sleep(0.3)
 
     def choose(self, name, steps):
-        """A template that the node's trait chooses."""
+        """Creates a template that the node's trait selects."""
         chosen = "CUSTOM_" + name.upper().replace("-", "_")
         self.ask("POST", "deploy_templates", {"name": chosen, "steps": steps})
         self.ask("PUT", f"nodes/{name}/traits", {"traits": [chosen]})

@@ -1,7 +1,7 @@
-"""A machine of QEMU, whose power a conductor switches.
+"""QEMU machine whose power a conductor controls.
 
-The conductor's power interface is the one that it calls `fake`: it only keeps in mind what was switched. A thread asks for that, and
-switches QEMU. What the machine boots is what the conductor has laid out for iPXE, and its own disks where that is nothing.
+The conductor's power interface is the one that it calls `fake`: it only records the requested power state. A thread polls that, and
+switches QEMU. The machine boots the files that the conductor provides for iPXE, or its own disks if there are none.
 """
 
 import os
@@ -15,7 +15,7 @@ from conductor import PATIENCE, TOLD
 from qemu import OVMF, SPARED, UP, Consoles, Failed, accelerator, free_port
 
 class Machine(Consoles):
-    """A node with these empty disks, by name and GiB. It is off, and `manageable`."""
+    """Node with these empty disks, by name and GiB. It is off, and `manageable`."""
 
     patience = PATIENCE
 
@@ -29,7 +29,7 @@ class Machine(Consoles):
         shutil.copy(OVMF % "VARS", os.path.join(self.folder, "efivars.fd"))
         self.ssh_port = free_port()
         self.port, self.mac = free_port(), "52:54:00:" + ":".join(f"{byte:02x}" for byte in os.urandom(3))
-        # What its card says, where that is not what the conductor knows.
+        # MAC of its NIC, if it differs from the one that the conductor has.
         self.card = card or self.mac
         self.enroll(ramdisk)
         self.lock, self.qemu, self.boots, self.from_disk, self.only_from_disk, self.heard, self.over = threading.Lock(), None, 0, False, False, 0, False
@@ -54,14 +54,15 @@ class Machine(Consoles):
         return os.path.join(self.folder, name + ".raw")
 
     def follow(self):
-        """Every switch has a time of its own, also where the power is as it was."""
+        """Applies the power changes of the conductor to QEMU. Each change has its own time, also if the power state stays the same."""
         last = None
         while not self.over:
             try:
                 node = self.ironic.node(self.name)
             except (OSError, Failed):
                 node = {"target_power_state": "unknown"}
-            # While a conductor works on a node, its state may not be the machine's (a rescue says that it is on while it is off).
+            # While a conductor works on a node, its state may differ from the machine's (during a rescue it is on while the machine is
+            # off).
             if not node["target_power_state"] and not node["reservation"]:
                 when = node["driver_internal_info"].get("last_power_state_change")
                 if when != last:
@@ -85,7 +86,7 @@ class Machine(Consoles):
                    "-chardev", f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={log('console')}",
                    "-serial", "chardev:console", "-serial", f"file:{log('facts')}"]
         for index, disk in enumerate(self.disks):
-            # The kernel names SCSI disks in the order in which they answer: several must be virtio's.
+            # The kernel names SCSI disks in the order in which they respond: several disks must be virtio disks.
             model = "virtio-blk-pci" if disk.startswith("vd") else f"scsi-hd,bus=scsi.0,scsi-id={index}"
             command += ["-drive", f"if=none,id={disk},format=raw,cache=unsafe,discard=unmap,file={self.disk(disk)}",
                         "-device", f"{model},serial=DH-{disk},drive={disk}"]
@@ -97,7 +98,7 @@ class Machine(Consoles):
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def network_boot(self):
-        """Kernel, ramdisk and command line, as iPXE would read them."""
+        """Returns kernel, ramdisk and command line, as iPXE would read them."""
         root = os.path.join(self.ironic.directory, "http")
         try:
             with open(os.path.join(root, "pxelinux.cfg", self.mac.replace(":", "-"))) as file:
@@ -110,7 +111,7 @@ class Machine(Consoles):
         return ["-kernel", kernel, "-initrd", initrd, "-append", cmdline.replace("${mac}", self.card)]
 
     def says(self, text, from_disk=False):
-        """Waits until this boot's console has that, after what was waited for before. `from_disk`: and no ramdisk has said it."""
+        """Waits until this text appears on this boot's console, after the previously awaited text. `from_disk`: not in a ramdisk."""
         self.only_from_disk = from_disk
         return super().says(text)
 
@@ -119,20 +120,20 @@ class Machine(Consoles):
             return (self.from_disk or not self.only_from_disk) and super().hears(text)
 
     def is_gone(self):
-        """Its conductor switches it off and on again."""
+        """Lets the conductor power cycle the machine."""
         return False
 
     def is_up(self):
-        """Waits until the tiny OS is up from the machine's own disks; what it has told."""
+        """Waits until the tiny OS is up from the machine's own disks, and returns its facts."""
         self.says(UP, from_disk=True)
         return self.read("facts")
 
     def types(self, line):
-        """As somebody at the keyboard."""
+        """Types at the console."""
         with socket.socket(socket.AF_UNIX) as keyboard:
             keyboard.connect(os.path.join(self.folder, "console"))
             keyboard.sendall(line.encode() + b"\r")
-            # QEMU reads what has arrived before the line is cut.
+            # QEMU must read the data before the connection is closed.
             time.sleep(0.5)
 
     def __enter__(self):

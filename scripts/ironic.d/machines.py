@@ -1,6 +1,6 @@
-"""A real Ironic installs machines of QEMU, which boot from their own disks after it.
+"""Tests in which a real Ironic installs QEMU machines, which then boot from their own disks.
 
-Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. VENV has Ironic, TARGET what scripts/build-ramdisk and scripts/build-tiny have built.
+Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. VENV has Ironic, TARGET the results of scripts/build-ramdisk and scripts/build-tiny.
 """
 
 import base64
@@ -33,7 +33,7 @@ def shell(command, *arguments):
 
 
 class World:
-    """The conductor, and a web server for images."""
+    """Conductor, and a web server for images."""
 
     def __init__(self, venv, directory, target):
         self.target, self.ramdisk = target, os.path.join(target, "ramdisk")
@@ -49,7 +49,7 @@ class World:
         self.ironic.end()
 
     def image(self, name, command):
-        """What this command makes of `$1`, the folder of what was built, as `$2`: its URL and sha256."""
+        """Runs a command that creates `$2` from `$1`, the folder of the build results, and returns its URL and sha256."""
         path = os.path.join(self.served, name)
         if not os.path.exists(path):
             shell(command, os.path.join(self.target, "tiny"), path)
@@ -64,7 +64,7 @@ class World:
         return Machine(self.ironic, self.ramdisk, name, disks, clock, words, card)
 
     def available(self, name):
-        """Without cleaning."""
+        """Provides the node without cleaning."""
         self.ironic.set(name, {"/automated_clean": False})
         self.ironic.wish(name, target="provide")
         self.ironic.until(name, "available")
@@ -88,7 +88,7 @@ def one_disk():
 
 
 def whole(world):
-    """cleaning, then a deploy by a template with the layout `default`, with a clock that is years off"""
+    """cleaning, then a deployment by a template with the layout `default`, with a clock that is years off"""
     ironic = world.ironic
     with open("testdata/layouts/default.yaml") as file:
         layout = yaml.safe_load(file)
@@ -102,7 +102,7 @@ def whole(world):
     return f"{cleaned}; then {deployed}; up from its own disk"
 
 
-# A file of 64 MiB, and its like, on the only filesystem of the disk, which begins at 1 MiB.
+# Writes a file of 64 MiB, and a copy for comparison, to the only filesystem of the disk, which begins at 1 MiB.
 PUT = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
 e2fsck -fy "$1.fs" >/dev/null 2>&1 || [ $? = 1 ]
 head -c 64M /dev/urandom >"$1.random"
@@ -110,7 +110,7 @@ printf 'mkdir data-proof\\ncd data-proof\\nwrite %s random\\n' "$1.random" | deb
 dd if="$1.fs" of="$1" bs=1M seek=1 conv=notrunc status=none
 rm "$1.fs" """
 
-# The partition table, the filesystem, and the file compared with its like.
+# Prints the partition table, the filesystem, and the file compared with its copy.
 BYTES = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
 echo "table $(head -c 1M "$1" | sha256sum | cut -c1-16)"
 echo "filesystem $(blkid -p -s UUID -o value "$1.fs")"
@@ -130,12 +130,12 @@ def rebuild(world):
     with world.machine("rebuilt", vda=4, vdb=1) as machine:
         world.available("rebuilt")
         ironic.choose("rebuilt", [step("install", {"layout": layout, "mode": "install"})])
-        # Ironic 39 answers a rebuild with 500 where the node has no image_source.
+        # Ironic 39 responds 500 to a rebuild of a node without image_source.
         ironic.set("rebuilt", {"/instance_info/image_source": image["url"], "/instance_info/image_os_hash_algo": "sha256",
                                "/instance_info/image_os_hash_value": image["digest"].removeprefix("sha256:")})
         first, facts = world.deploy(machine)
         check("/dev/vdb1 /srv ext4" in facts, facts)
-        # Nobody else has the disk while it is written, and looked at.
+        # No other program has the disk open while it is written and inspected.
         switched_off(ironic, machine)
         shell(PUT, machine.disk("vdb"))
         before = shell(BYTES, machine.disk("vdb"))
@@ -150,7 +150,7 @@ def rebuild(world):
 
 
 def erased(world):
-    """cleaning by hand: nothing of a disk is left, with a proof"""
+    """manual cleaning: no data of a disk are left, with a proof"""
     with world.machine("erased", vda=1) as machine:
         put = 'for at in 0 300 1020; do head -c 4M /dev/urandom | dd of="$1" bs=1M seek=$at conv=notrunc status=none; done'
         shell(put, machine.disk("vda"))
@@ -164,7 +164,7 @@ def erased(world):
 
 
 def half(world):
-    """apply_layout alone, and then the power: nothing boots"""
+    """apply_layout alone, then a power cut: nothing is bootable"""
     ironic, image = world.ironic, world.tiny()
     with world.machine("half", vda=4) as machine:
         world.available("half")
@@ -174,7 +174,7 @@ def half(world):
         ironic.set("half", {"/instance_info/traits": []})
         ironic.wish("half", target="rebuild", deploy_steps=[step("apply_layout", {"layout": one_disk(), "mode": "install"})])
         second = ironic.until("half", "active")
-        # The firmware has tried its entries for the disk, and looks on the network.
+        # The firmware has tried its entries for the disk, and boots over the network.
         machine.says("failed to load", from_disk=True)
         machine.says("Start PXE", from_disk=True)
         check(UP not in machine.read("console"), "something boots")
@@ -182,7 +182,7 @@ def half(world):
 
 
 def unknown(world):
-    """a machine that no node has gives up, into a shell"""
+    """a machine without a node fails, and offers a shell"""
     with world.machine("unknown", words="ipa-lookup-timeout=20", card="52:54:00:00:00:01", vda=1) as machine:
         world.available("unknown")
         world.ironic.choose("unknown", [step("erase_devices_metadata", {})])
@@ -220,7 +220,7 @@ def mirror(world):
         root = [line for line in facts.splitlines() if line.startswith("/dev/md") and " / " in line]
         check(root and "raid1" in facts and "raid0" in facts, facts)
         check(world.ironic.node("mirrored")["raid_config"]["logical_disks"] == arrays["logical_disks"], "raid_config")
-        # Into the filesystem on the mirror, which is found by what drophammer has left there.
+        # In the filesystem on the mirror, which is found by drophammer's marker.
         told = base64.b64encode(b"told by a service").decode()
         files = {"files": [{"path": "/srv/data-proof/told", "content": told, "mode": "0600"}]}
         world.ironic.wish("mirrored", target="service", service_steps=[
@@ -250,7 +250,7 @@ def whole_disk(world, name, file, command, loader):
         with open(machine.disk("vda"), "rb") as disk:
             disk.seek(start)
             check(disk.read(5) == b"drive", table)
-        # The firmware says what it starts.
+        # The firmware prints the boot entry that it starts.
         started = re.search(f'BdsDxe: starting (Boot....) "drophammer: {name}" from [^\n]*', machine.read("console"))
         check(started and started[0].lower().endswith(loader.lower()), machine.read("console"))
     return f"{history}; up by {started[1]}, {loader}, with the config drive behind it"
@@ -262,7 +262,7 @@ def raw(world):
     return whole_disk(world, "direct-raw", "disk.raw", make, r"\EFI\BOOT\BOOTX64.EFI")
 
 
-# The loader lies where no firmware looks, and the image says where.
+# The loader is not at the fallback path; the image specifies its path.
 ELSEWHERE = """zstd -dqf "$1/tiny.raw.zst" -o "$2.raw"
 dd if="$2.raw" of="$2.esp" bs=1M skip=1 count=4 status=none
 mmd -i "$2.esp" ::/EFI/own
@@ -273,7 +273,7 @@ qemu-img convert -q -O qcow2 "$2.raw" "$2" """
 
 
 def qcow2(world):
-    """direct, qcow2, with a config drive, and a loader that only an entry finds"""
+    """direct, qcow2, with a config drive, and a loader that requires a boot entry"""
     return whole_disk(world, "direct-qcow2", "disk.qcow2", ELSEWHERE, r"\EFI\own\loader.efi")
 
 
@@ -287,7 +287,7 @@ def rescue(world):
     with world.machine("saved", words=words, vda=4) as machine:
         world.available("saved")
         ironic.choose("saved", [step("install", {"layout": one_disk(), "image": image})])
-        # The conductor asks for one before a rescue.
+        # The conductor requires one before a rescue.
         ironic.set("saved", {"/instance_info/image_source": image["url"]})
         first, _ = world.deploy(machine)
         ironic.wish("saved", target="rescue", rescue_password="correct horse")
@@ -309,7 +309,7 @@ def rescue(world):
 
 
 def ssh(machine, key, command):
-    """What it prints. TinySSH lets a client wait whose key it does not take."""
+    """Runs ssh and returns its output. TinySSH delays clients whose key it does not accept."""
     options = ["-F", "/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
                "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR", "-i", key, "-p", str(machine.ssh_port)]
     told = ["ssh", *options, "rescue@127.0.0.1", command]
@@ -321,7 +321,7 @@ def ssh(machine, key, command):
 
 
 def main(venv, directory, target, wanted=""):
-    # Whoever ends this ends the conductor and the machine too.
+    # Ending this program ends the conductor and the machine too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     world = World(venv, directory, target)
     failed, passed = [], 0

@@ -1,4 +1,4 @@
-"""Serves the files of a folder, and parts of them: served.py FOLDER PORT. Python's own server knows no parts, and a qcow2 is read in parts."""
+"""Serves the files of a folder, with range requests: served.py FOLDER PORT. Python's own server does not support ranges, which qcow2 images require."""
 
 import functools
 import http.server

@@ -1,4 +1,4 @@
-"""The requests that both servers are asked, in this order: each begins with no templates."""
+"""Requests for both servers, in this order: each server starts without templates."""
 
 ONE = "00000000-1111-4111-8111-111111111111"
 TWO = "22222222-2222-4222-8222-222222222222"
@@ -7,14 +7,14 @@ SECRET = {"interface": "deploy", "step": "write_image", "args": {"password": "s3
 
 
 def raid(level):
-    """The seed's step."""
+    """Step of the seed."""
     disk = {"size_gb": "MAX", "raid_level": level, "is_root_volume": True}
     args = {"logical_disks": [disk], "delete_configuration": True}
     return {"interface": "raid", "step": "create_configuration", "args": args, "priority": 10}
 
 
 def step(**changes):
-    """A step with changes; None leaves a field out."""
+    """Returns a step with changes; None omits a field."""
     all_fields = {"interface": "deploy", "step": "apply_layout", "args": {"erase": "secure"}, "priority": 90, **changes}
     return {name: value for name, value in all_fields.items() if value is not None}
 
@@ -26,7 +26,7 @@ def patch(op, path, *value):
 AT = "/v1/deploy_templates"
 MIRROR, STRIPE = "CUSTOM_BM_CONFIG_RAID_DISK_MIRROR", "CUSTOM_BM_CONFIG_RAID_DISK_STRIPE"
 
-# Where the answers differ on purpose: what Ironic answers, what ours does, and why.
+# Intended differences of the responses: Ironic's response, ours, and the reason.
 KNOWN = {
     "no JSON": (500, 400, "it is the fault of whoever has sent it"),
     "a name with a line feed": (201, 400, "Ironic's pattern does not see it; it is no trait"),
@@ -37,7 +37,7 @@ KNOWN = {
     "the version, with a slash": (200, 200, "as above"),
 }
 
-# (what, method, path, body, headers). A body that is bytes goes as it is.
+# (description, method, path, body, headers). A body of type bytes is sent unchanged.
 REQUESTS = [
     ("the root", "GET", "/", None, {}),
     ("the version", "GET", "/v1", None, {}),

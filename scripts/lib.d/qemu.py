@@ -1,4 +1,4 @@
-"""What scripts share that boot machines of QEMU: how one is emulated, and its consoles, which are read while they are written."""
+"""Helpers of scripts that boot QEMU machines: the emulation options, and consoles that are read while they are written."""
 
 import os
 import socket
@@ -6,10 +6,10 @@ import time
 
 OVMF = "/usr/share/OVMF/OVMF_%s_4M.fd"
 
-# What an emulated kernel need not do (qemu-tests/machine.rs).
+# Work that an emulated kernel can omit (qemu-tests/machine.rs).
 SPARED = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
 
-# How the tiny OS says that it is up.
+# Message of the tiny OS when it is up.
 UP = "drophammer-facts: tiny"
 
 
@@ -29,7 +29,7 @@ def free_port():
 
 
 def accelerator():
-    # That /dev/kvm exists proves nothing: the processor must have it.
+    # The existence of /dev/kvm proves nothing: the CPU must support it.
     with open("/proc/cpuinfo") as file:
         flags = set(file.read().split())
     if flags & {"vmx", "svm"} and os.access("/dev/kvm", os.W_OK):
@@ -38,7 +38,7 @@ def accelerator():
 
 
 class Consoles:
-    """Of a machine that has a `folder`, and whose `qemu` is the process of its boot: what it says on its serial ports."""
+    """Serial consoles of a machine that has a `folder`, and whose `qemu` is the process of its boot."""
 
     # Seconds.
     patience = 300
@@ -55,7 +55,7 @@ class Consoles:
             return ""
 
     def hears(self, text):
-        """Is that on this boot's console, after what was heard before?"""
+        """Returns whether the text is on this boot's console, after the previously awaited text."""
         at = self.read("console").find(text, self.heard)
         if at >= 0:
             self.heard = at + len(text)
@@ -65,10 +65,10 @@ class Consoles:
         return self.qemu is None or self.qemu.poll() is not None
 
     def says(self, text):
-        """Waits until it is. When it was."""
+        """Waits until it is, and returns the time."""
         end = time.monotonic() + self.patience
         while not self.hears(text):
-            # What it has said last may have come between.
+            # Its last output may have arrived in between.
             if time.monotonic() > end or self.is_gone() and not self.hears(text):
                 last = "\n".join(self.read("console").splitlines()[-30:])
                 raise Failed(f"no {text!r} in {self.log('console')}: {last}")
@@ -76,12 +76,12 @@ class Consoles:
         return time.monotonic()
 
     def is_up(self):
-        """Waits until the tiny OS is up; what it has told."""
+        """Waits until the tiny OS is up, and returns its facts."""
         self.says(UP)
         return self.read("facts")
 
     def off(self):
-        """As a cable that is pulled."""
+        """Cuts the power, as if a cable was unplugged."""
         if self.qemu:
             self.qemu.kill()
             self.qemu.wait()

@@ -1,5 +1,5 @@
-"""A machine of QEMU in a rack: two cards with a leaf at the other end of each, disks, firmware with variables, a console that is read; and its
-disks, looked at from outside."""
+"""QEMU machine in a rack: two NICs connected to leaf switches, disks, firmware with variables, a console that is read; and inspection of its
+disks from the host."""
 
 import json
 import mmap
@@ -10,14 +10,14 @@ import subprocess
 import time
 
 from rack import PATIENCE, TOLD, Leaf, check, shell
-# From lib.d, where rack.py looks too.
+# From lib.d, which rack.py also uses.
 from qemu import OVMF, SPARED, UP, Consoles, accelerator
 
 MACHINE = "4c4c4544-0051-3010-8052-b4c04f4e4232"
 
 
 class Machine(Consoles):
-    """With these disks, by name and MiB. The first card leads to the control plane too."""
+    """Machine with these disks, by name and MiB. The first NIC also leads to the control plane."""
 
     patience = PATIENCE
 
@@ -36,7 +36,7 @@ class Machine(Consoles):
         return os.path.join(self.folder, name + ".raw")
 
     def on(self, network=True, clock="utc"):
-        """Over PXE, as its firmware has read pixie's words; or from its disks, without any card."""
+        """Boots over PXE, as if its firmware had read pixie's script; or from its disks, without any NIC."""
         self.off()
         self.boots, self.heard = self.boots + 1, 0
         command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", str(self.memory),
@@ -56,14 +56,14 @@ class Machine(Consoles):
                         "-device", "virtio-net-pci,id=eth0,netdev=card1,romfile=,mac=52:54:00:00:00:01",
                         "-device", "virtio-net-pci,id=eth1,netdev=card2,romfile=,mac=52:54:00:00:00:02",
                         "-kernel", f"{self.ramdisk}/vmlinuz", "-initrd", f"{self.ramdisk}/quick", "-append",
-                        # mini-lab's words, and what pixie adds to them.
+                        # mini-lab's parameters, and those that pixie adds.
                         f"console=ttyS0,115200n8 ip=dhcp carrier_timeout=10 panic=-1 {SPARED} "
                         f"PIXIE_API_URL=http://{TOLD}:{self.rack.http}/certs DEBUG=1"]
         with open(self.log("qemu"), "wb") as errors:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def unplug(self):
-        """Both cards are without a cable, as where the switches have moved their ports into another network."""
+        """Disconnects both NICs, as if the switches had moved their ports into another network."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.settimeout(30)
             monitor.connect(os.path.join(self.folder, "qmp"))
@@ -76,13 +76,13 @@ class Machine(Consoles):
                 check("return" in answer, answer)
 
     def processor(self):
-        """Seconds of processor that it has used in this boot. A host that does other things too does not change them much."""
+        """Returns the CPU seconds used in this boot, which hardly depend on the load of the host."""
         with open(f"/proc/{self.qemu.pid}/stat") as file:
             used = file.read().rpartition(") ")[2].split()
         return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
 
     def stays(self, seconds):
-        """It goes nowhere in that time: neither into a system nor off."""
+        """Checks that it neither boots a system nor powers off in that time."""
         time.sleep(seconds)
         console = self.read("console")
         check(self.qemu.poll() is None and UP not in console, f"it does not stay where it is: {console[-2000:]}")
@@ -96,7 +96,7 @@ class Machine(Consoles):
             os.unlink(self.disk(disk))
 
 
-# What the last owner has left: a secret in the middle of each disk, and at its ends.
+# Data of the previous owner: a secret in the middle of each disk, and at its ends.
 SECRET = b"the last owner's secret " * 40
 
 
@@ -111,7 +111,7 @@ def leave_secrets(machine):
 
 
 def secrets(machine, disk):
-    """How many of them are there. A disk of zeros is one line, which grep would hold in memory."""
+    """Returns the number of secrets on the disks. A disk of zeros is one line, which grep would hold in memory."""
     with open(machine.disk(disk), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         found, at = 0, content.find(SECRET)
         while at >= 0:
@@ -124,7 +124,7 @@ def is_blank(machine, disk):
     return subprocess.run(["cmp", "-s", "-n", str(size), machine.disk(disk), "/dev/zero"]).returncode == 0
 
 
-# A file of 16 MiB, and its like, on the only filesystem of the disk, which begins at 1 MiB.
+# Writes a file of 16 MiB, and a copy for comparison, to the only filesystem of the disk, which begins at 1 MiB.
 PUT = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
 e2fsck -fy "$1.fs" >/dev/null 2>&1 || [ $? = 1 ]
 head -c 16M /dev/urandom >"$1.random"
@@ -132,7 +132,7 @@ printf 'mkdir data-proof\\ncd data-proof\\nwrite %s random\\n' "$1.random" | deb
 dd if="$1.fs" of="$1" bs=1M seek=1 conv=notrunc status=none
 rm "$1.fs" """
 
-# The partition table, the filesystem, and the file compared with its like.
+# Prints the partition table, the filesystem, and the file compared with its copy.
 BYTES = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
 echo "table $(head -c 1M "$1" | sha256sum | cut -c1-16)"
 echo "filesystem $(blkid -p -s UUID -o value "$1.fs")"
@@ -141,7 +141,7 @@ cmp "$1.random" "$1.found"
 echo "16 MiB $(sha256sum <"$1.found" | cut -c1-16)"
 rm "$1.fs" "$1.found" """
 
-# A file of a filesystem that was in use until a moment ago.
+# Prints a file of a filesystem that was in use until just now.
 FILE = """sectors=$(sfdisk -d "$1" | sed -n "s/.* start= *\\([0-9]*\\), size= *\\([0-9]*\\).*/\\1 \\2/p" | sed -n "${2}p")
 dd if="$1" of="$1.part" bs=512 skip="${sectors% *}" count="${sectors#* }" conv=sparse status=none
 e2fsck -fy "$1.part" >/dev/null 2>&1 || [ $? = 1 ]

@@ -1,14 +1,14 @@
-"""A control plane of metal-stack's API v1, and its pixie, for the judge of the agent (src/control/metal/judge/first.rs).
+"""Control plane of metal-stack's API v1, and its pixie, for the tests of the agent (src/control/metal/judge/first.rs).
 
-gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from a table (first_messages.py), which has the numbers of the interface and nothing
-of metal-stack's own files; protobuf's own library reads and judges them. A field that the table does not have is wrong. So is an event that
-does not come in its order, and a second phase of the same boot, and a report that replaces the console password of an installed machine.
+gRPC is that of PyPI's grpcio, over mutual TLS. The messages are built from a table (first_messages.py), which has the field numbers and nothing
+of metal-stack's own files; protobuf's own library parses and validates them. Errors are a field that is not in the table, an event out of
+order, a repeated phase of the same boot, and a report that replaces the console password of an installed machine.
 
-A call overwrites what metal-api's overwrites, also with nothing: see OVERWRITES.
+A call overwrites the same fields as metal-api, also with empty values: see OVERWRITES.
 
-    first.py FOLDER HTTP-PORT GRPC-PORT [NAME]     prints "ready" when it listens; machines call it NAME
+    first.py FOLDER HTTP-PORT GRPC-PORT [NAME]     prints "ready" when it listens; NAME is its host name for machines
 
-FOLDER has ca.pem, server.pem, server.key, client.pem, client.key, and stranger.pem with stranger.key of another CA. The judge steers it over
+FOLDER has ca.pem, server.pem, server.key, client.pem, client.key, and stranger.pem with stranger.key of another CA. The tests control it over
 HTTP, at /judge/: see STEER.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 import grpc
 from first_messages import Messages, plain, unknown
 
-# What metal-api (internal/grpc/boot-service.go) stores, and nothing else. `succeeded` is a field of the allocation that no call sets.
+# Fields that metal-api (internal/grpc/boot-service.go) stores. `succeeded` is a field of the allocation that no call sets.
 OVERWRITES = {
     "Register": "hardware, bios, ipmi (empty where the request has none), partition, version",
     "Report": "allocation: console password, boot_info (its image is the allocation's), reinstall = false; then the ports of the switches",
@@ -35,7 +35,8 @@ OVERWRITES = {
     "reinstall of the operator": "allocation: reinstall = true, image; boot_info stays",
     "free of the operator": "the allocation, with its boot_info",
 }
-# An event, and those that may come before it. Alive may come at any time, and is not kept; so may Crashed and Planned Reboot, which are.
+# Events, and those that may precede each. Alive may arrive at any time, and is not stored; so may Crashed and Planned Reboot, which are
+# stored.
 BEFORE = {
     "Preparing": {None, "PXE Booting", "Planned Reboot", "Machine Reclaim", "Crashed"},
     "Registering": {"Preparing"},
@@ -45,22 +46,22 @@ BEFORE = {
 }
 
 
-# How the machines call this host.
+# Address of this host for the machines.
 NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
-# metal-api's limit for the clock of a signature is 30 s; its library has 15.
+# metal-api's limit for the clock skew of a signature is 30 s; its library has 15.
 LIMIT = 15
-# A sign of life comes at most once a minute. What is under way for a while may seem to come too soon.
+# A sign of life is sent at most once a minute. A message that was delayed may seem to arrive too early.
 OFTEN = 50
 
 
 class State:
-    """What the control plane knows of its one machine."""
+    """State of the control plane for its only machine."""
 
     def __init__(self):
         self.lock = threading.Condition()
         self.allocation = None
         self.machine = None
-        # As of the last Register.
+        # State of the last Register.
         self.hardware = None
         self.ipmi = None
         self.console_password = None
@@ -69,17 +70,17 @@ class State:
         self.wrong = []
         self.report = None
         self.aborted = None
-        # How long a stream may last, and how often something is said on it.
+        # Maximum duration of a stream, and interval of its messages.
         self.stream = 3600.0
         self.beat = 0.5
         self.refuse = {}
-        # Which certificate and which key pixie hands out.
+        # Certificate and key that pixie provides.
         self.client = "client"
         self.hmac = "view-key"
         self.offered = 0
-        # Where the agent's words are to go.
+        # Receiver of the agent's log.
         self.logging = None
-        # When the last event came.
+        # Time of the last event.
         self.last = 0.0
 
 
@@ -124,7 +125,7 @@ def register(request, context):
     if not request.partition_id:
         refused(context, "partition id is empty")
     with state.lock:
-        # It is stored before the switches are looked at.
+        # It is stored before the switches are checked.
         state.machine = request.uuid
         state.hardware = plain(request.hardware)
         state.ipmi = plain(request.ipmi)
@@ -146,7 +147,7 @@ def wait(request, context):
             if state.allocation is not None:
                 return
         if time.monotonic() >= end:
-            # As where something stands between.
+            # As if a proxy in between had cut the stream.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was cut")
         yield Messages["Empty"]()
 
@@ -161,14 +162,14 @@ def report(request, context):
 
 
 def stored_report(request):
-    """Why it is refused. `success` and `message` are not looked at."""
+    """Returns the reason of a refusal. `success` and `message` are not checked."""
     allocation = state.allocation
     if allocation is None:
         return "the machine is not allocated"
     if not request.HasField("boot_info"):
         return "bootinfo is nil"
     is_installed = allocation["boot_info"] is not None and not allocation["reinstall"]
-    # The same report may come twice, where its answer was lost.
+    # The same report may arrive twice if its response was lost.
     if is_installed and request.console_password != state.console_password:
         state.wrong.append("Report: it replaces the console password of an installed machine")
     state.report = plain(request)
@@ -176,7 +177,7 @@ def stored_report(request):
     boot_info = {field: getattr(request.boot_info, field) for field in ["primary_disk", "os_partition", "initrd", "cmdline", "kernel"]}
     allocation["boot_info"] = boot_info | {"image_id": allocation["image"]["id"], "bootloaderid": request.boot_info.bootloader_id}
     allocation["reinstall"] = False
-    # All of that is stored before the ports of the switches are set.
+    # All of that is stored before the switch ports are configured.
     if allocation["role"] == "machine" and not any(network["private"] for network in allocation["networks"]):
         return "the machine could not be enslaved into the vrf because no vrf was found"
     return None
@@ -236,7 +237,7 @@ def handlers(service, methods):
 
 
 class Listening:
-    """gRPC, with the certificates of a folder; started anew where another one is to be shown."""
+    """Runs gRPC with the certificates of a folder; restarted to present another one."""
 
     def __init__(self, folder, port):
         self.folder, self.port, self.server = folder, port, None
@@ -244,7 +245,7 @@ class Listening:
     def start(self, certificate="server"):
         if self.server:
             self.server.stop(None).wait()
-        # As metal-api has it: an idle connection is asked every 5 s, and a client that asks more often is sent away.
+        # Like metal-api: an idle connection is pinged every 5 s, and a client that pings more often is disconnected.
         options = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 1000), ("grpc.so_reuseport", 0)]
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16), options=options)
         self.server.add_generic_rpc_handlers([handlers(service, methods) for service, methods in METHODS.items()])
@@ -252,14 +253,14 @@ class Listening:
         pair = [(read(f"{certificate}.key"), read(f"{certificate}.pem"))]
         credentials = grpc.ssl_server_credentials(pair, root_certificates=read("ca.pem"), require_client_auth=True)
         if not self.server.add_secure_port(f"127.0.0.1:{self.port}", credentials):
-            sys.exit("the port is taken")
+            sys.exit("the port is in use")
         self.server.start()
 
 
 def allocate(message):
-    """With what a control plane that was started anew has in its database, where that is not a new one."""
+    """Restores the database of a restarted control plane, if there is one."""
     if message["succeeded"]:
-        raise ValueError("metal-api sets succeeded nowhere")
+        raise ValueError("metal-api never sets succeeded")
     with state.lock:
         state.allocation = message
         state.lock.notify_all()
@@ -295,7 +296,7 @@ STEER = {"allocate": allocate, "reinstall": reinstall, "free": free, "refuse": r
 
 
 class Answers(BaseHTTPRequestHandler):
-    """pixie, REST and the judge."""
+    """Serves pixie, REST and the requests of the tests."""
 
     def log_message(self, *_):
         pass
@@ -359,7 +360,7 @@ class Answers(BaseHTTPRequestHandler):
                 return self.answer(404, {"statuscode": 404, "message": f"no machine with id {uuid!r} found"})
             machine = {"id": uuid, "name": None, "liveliness": "Alive", "allocation": state.allocation}
             if state.hardware is not None:
-                # Zeros are left out of a message, and not of a document.
+                # Zeros are omitted in a message, but not in a document.
                 disks = [{"name": disk["name"], "size": int(disk.get("size", 0))} for disk in state.hardware.get("disks", [])]
                 machine["hardware"] = {"memory": int(state.hardware.get("memory", 0)), "cpu_cores": 1, "disks": disks, "nics": []}
             return self.answer(200, machine)
@@ -371,7 +372,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    # Events are told in UTC; so is the date of a signature.
+    # Events are in UTC; so is the date of a signature.
     os.environ["TZ"] = "UTC"
     time.tzset()
     listening = Listening(Path(sys.argv[1]), int(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""Messages of metal-stack's API v1 for first.py, made of a table of the interface's numbers. Nothing of metal-stack's own files is here."""
+"""Messages of metal-stack's API v1 for first.py, built from a table of field numbers. It contains nothing of metal-stack's own files."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -58,7 +58,7 @@ def plain(message):
 
 
 def unknown(message, place):
-    """Fields of a message that the table does not have, also in those inside."""
+    """Returns the fields of a message that are not in the table, including nested messages."""
     found = [f"{place}.{field.field_number}" for field in UnknownFieldSet(message)]
     for field, value in message.ListFields():
         if field.message_type:

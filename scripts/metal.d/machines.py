@@ -1,7 +1,7 @@
-"""Control planes of metal-stack install machines of QEMU: version 1 is first.py, version 2 server.py. Each machine has two cards, and at the
-other end of each is a leaf, which is a thread here that says who it is (LLDP).
+"""Tests in which control planes of metal-stack install QEMU machines: version 1 is first.py, version 2 server.py. Each machine has two NICs,
+each connected to a leaf switch, which is a thread here that sends LLDP.
 
-Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. TARGET has what scripts/build-ramdisk and scripts/build-tiny have built.
+Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. TARGET has the results of scripts/build-ramdisk and scripts/build-tiny.
 """
 
 import json
@@ -18,7 +18,7 @@ from metalstack.api.v2.machine_pb2 import MachineAllocation
 from rack import HERE, SLOW, TOLD, Clock, Failed, Loki, Rack, certificate_until, check, shell, until
 
 PROJECT = "0d95cd70-0000-4000-8000-000000000001"
-# How long after its certificate was made, and how long after `Waiting`.
+# Seconds after the creation of the certificate, and after `Waiting`.
 CERTIFICATE_ENDS = 170 * SLOW
 LATE = 91
 
@@ -28,7 +28,7 @@ def part(number, label, size, kind):
 
 
 def layout():
-    """System on vda; data on vdb, which a reinstall keeps."""
+    """System on vda; data on vdb, which a reinstall preserves."""
     return {
         "id": "kept", "constraints": {"sizes": ["v1-small-x86"], "images": {}},
         "disks": [
@@ -53,7 +53,7 @@ def allocation(rack, number, **more):
 
 
 def second_layout(description):
-    """The same in the words of version 2, which have none for disks that are kept."""
+    """The same in version 2, which does not support preserved disks."""
     part = lambda number, label, size, kind: {"number": number, "label": label, "gptType": kind} | ({"size": str(size)} if size else {})
     filesystem = lambda path, device, kind, label, **more: {
         "name": label, "description": label, "path": path, "device": device, "format": kind, "label": label} | more
@@ -72,7 +72,7 @@ def second_layout(description):
 def second_allocation(rack, number, layout):
     return {
         "uuid": f"00000000-0000-4000-8000-00000000000{number}", "name": "web", "project": PROJECT, "hostname": "web-1",
-        # The later image, which has os-installer.
+        # The later image, which contains os-installer.
         "image": {"id": "tiny-13.0.1", "url": rack.image.replace("tiny-12", "tiny-13"), "name": "tiny"}, "filesystemLayout": layout,
         "allocationType": "MACHINE_ALLOCATION_TYPE_MACHINE", "userdata": "#!/bin/sh",
         "networks": [{"network": "n-1", "prefixes": ["10.0.0.0/24"], "ips": ["10.0.0.1"], "vrf": "42", "asn": 4200003073,
@@ -82,7 +82,7 @@ def second_allocation(rack, number, layout):
 
 
 def yaml(text):
-    """Of a file with one key a line, whose values are JSON."""
+    """Reads a file with one key per line, whose values are JSON."""
     return {key: json.loads(value) for key, value in (line.split(": ", 1) for line in text.splitlines() if ": " in line)}
 
 
@@ -104,20 +104,20 @@ def has(facts, *mounts):
 
 
 def to_waiting(machine):
-    """How long that lasts; where something is on the disks, version 2 has 27 s of it in which nobody may say that the machine is his."""
+    """Measures the time until Waiting. If the disks contain data, version 2 wipes them for 27 s, in which the machine must not be allocated."""
     kernel, before = machine.says("Linux version"), machine.processor()
     waiting, used = machine.says("\nWaiting"), machine.processor() - before
     return f"from the kernel to Waiting {waiting - kernel:.0f} s, of which {used:.0f} s of processor"
 
 
 def first(target, directory):
-    """version 1: pool, an allocation that cannot be, install, accidental boot, reinstall that keeps a disk"""
+    """version 1: pool, an invalid allocation, install, accidental boot, reinstall that preserves a disk"""
     rack = Rack(1, os.path.join(directory, "first"), target)
     loki = Loki(basic=("rack", "word-of-the-rack"))
     try:
         with Machine(rack, target, "first", leaves=(True, False), vda=640, vdb=256) as machine:
             told = [first_pool(rack, machine, loki), first_install(rack, machine)]
-            # Somebody presses the wrong button.
+            # An operator orders the wrong action.
             rack.begin()
             rack.steer("set", {"phase": None})
             machine.off()
@@ -129,7 +129,7 @@ def first(target, directory):
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
             check(not rack.heard("Report"), "an accidental boot reports again")
             told.append(f"an accidental boot: {', '.join(rack.calls())}")
-            # And now the button for a reinstall.
+            # Then the reinstall is ordered.
             rack.begin()
             rack.steer("set", {"phase": None})
             rack.steer("reinstall", {})
@@ -153,8 +153,8 @@ def first(target, directory):
 
 
 def first_pool(rack, machine, loki):
-    """Six years off; a leaf that is late; what the last owner has left; a control plane that dies, after which the certificate has ended; an
-    allocation that is late, and cannot be."""
+    """A clock six years off; a late leaf; data of the previous owner; a control plane that dies, and a certificate that has expired since; a
+    late and invalid allocation."""
     leave_secrets(machine)
     ends = time.time() + CERTIFICATE_ENDS
     certificate_until(rack.directory, ends)
@@ -166,7 +166,7 @@ def first_pool(rack, machine, loki):
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
     check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
-    check(rack.log()["offered"] == 1, "its certificate ended before it had to")
+    check(rack.log()["offered"] == 1, "its certificate expired too early")
     rack.steer("set", {"client": "client"})
     time.sleep(max(0, ends + 3 - time.time()))
     waits = rack.heard("Wait")
@@ -180,7 +180,7 @@ def first_pool(rack, machine, loki):
     rack.allocate(allocation(rack, 1, filesystemlayout=broken))
     for problem in ["invalid layout; nothing was written", "boat", "ext9"]:
         machine.says(problem)
-    until(lambda: rack.log()["phase"] == "Crashed", "an event of that")
+    until(lambda: rack.log()["phase"] == "Crashed", "the event")
     message = next(call["message"]["events"][0]["value"]["message"] for call in reversed(rack.log()["calls"]) if call["call"] == "Send")
     check("invalid layout" in message and ("boat" in message or "ext9" in message), message)
     machine.stays(10)
@@ -189,7 +189,7 @@ def first_pool(rack, machine, loki):
 
 
 def first_install(rack, machine):
-    """The control plane dies while it takes the report, and the switches move the ports right after it."""
+    """The control plane dies while it receives the report, and the switches move the ports right after it."""
     rack.begin()
     rack.allocate(allocation(rack, 2))
     rack.refuse("Report", hang=True)
@@ -210,7 +210,7 @@ def first_install(rack, machine):
 
 
 def second(target, directory):
-    """version 2: pool, install, a report that is refused, accidental boot, reinstall by drophammer.keep"""
+    """version 2: pool, install, a refused report, accidental boot, reinstall by drophammer.keep"""
     rack = Rack(2, os.path.join(directory, "second"), target)
     loki, clock = Loki(certificates=rack.directory), Clock()
     try:
@@ -223,7 +223,7 @@ def second(target, directory):
             check(f"clock: set from {TOLD}" in machine.read("console"), "the time server did not set the clock")
             check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
             waits = rack.heard("Wait")
-            # Its token is gone with it.
+            # Its token is lost with it.
             rack.dies()
             until(lambda: rack.heard("Wait") > waits + 1, "it waits again")
             time.sleep(max(0, waiting + LATE - time.monotonic()))
@@ -232,7 +232,7 @@ def second(target, directory):
             until(lambda: rack.log()["phase"] == "CRASHED", "a report that is refused")
             machine.stays(10)
             told.append(f"the pool, and an install whose report is refused: {', '.join(rack.calls())}")
-            # Somebody switches it off and on.
+            # The operator power cycles the machine.
             rack.begin()
             machine.on()
             machine.says("is already installed here")
@@ -257,7 +257,7 @@ def second(target, directory):
 
 
 def second_accident(rack, machine):
-    """The firmware remembers that the report was taken: another one would replace the console password."""
+    """A firmware variable records that the report was accepted: another one would replace the console password."""
     rack.begin()
     rack.steer("set", {"phase": None})
     machine.on()
@@ -268,7 +268,7 @@ def second_accident(rack, machine):
 
 
 def later_image(machine, allocated):
-    """What os-installer has found, judged by the rules of its API."""
+    """Checks the input of os-installer by the rules of its API."""
     machine.off()
     kept = lambda name: yaml(shell(FILE, machine.disk("vda"), "2", f"/var/lib/judge/{name}"))
     details, found = kept("machine-details.yaml"), ParseDict(kept("machine-allocation.yaml"), MachineAllocation())
@@ -286,7 +286,7 @@ def later_image(machine, allocated):
 
 
 def second_keeps(rack, machine):
-    """The same project gets the machine again, before it has booted without an owner."""
+    """The same project gets the machine again before it has booted without an owner."""
     shell(PUT, machine.disk("vdb"))
     before = shell(BYTES, machine.disk("vdb"))
     rack.begin()
@@ -341,7 +341,7 @@ def alone(target, directory):
 
 
 def main(_, directory, target, wanted=""):
-    # Whoever ends this ends the servers and the machine too.
+    # Ending this program ends the servers and the machine too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shutil.rmtree(directory, ignore_errors=True)
     failed, passed = [], 0

@@ -1,5 +1,5 @@
-"""What stands around a machine in a rack of metal-stack, on this host's loopback interface: leaves, a control plane with its pixie (first.py
-or server.py), a web server with images, a Loki, and a clock.
+"""Environment of a machine in a rack of metal-stack, on this host's loopback interface: leaf switches, a control plane with its pixie (first.py
+or server.py), a web server with images, a Loki, and a time server.
 """
 
 import base64
@@ -23,13 +23,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "lib.d"))
 from qemu import Failed, check, free_port  # noqa: E402
 
-# How a machine of QEMU's own network calls the loopback interface of this host.
+# Address of this host's loopback interface in QEMU's user network.
 TOLD = "10.0.2.2"
-# Switches speak every 10 to 30 seconds. Here it is more often: these machines are looked at for other things.
+# Switches send every 10 to 30 seconds. Here it is more often, because these tests check other properties.
 SPEAKS = 3
 SLOW = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 PATIENCE = 300 * SLOW
-# From the first second of 1900, where NTP begins to count, to 1970.
+# Seconds from 1900, where NTP begins to count, to 1970.
 TO_1970 = 2_208_988_800
 
 
@@ -47,7 +47,7 @@ def until(is_so, what):
 
 
 def lldp(number):
-    """The frame of a leaf: a chassis that is a MAC, a port by its local name, 120 seconds, what the port is, who it is."""
+    """Returns the LLDP frame of a leaf: MAC as chassis id, local name as port id, TTL of 120 seconds, port description, system name."""
     mac = bytes([0xAA, 0, 0, 0, 0, number])
     item = lambda kind, value: struct.pack("!H", kind << 9 | len(value)) + value
     items = [(1, b"\4" + mac), (2, b"\7Ethernet4"), (3, b"\0\x78"), (4, b"to the machine"), (5, b"leaf0%d" % number), (0, b"")]
@@ -56,8 +56,8 @@ def lldp(number):
 
 
 class Leaf:
-    """A port of a switch, to which one card is plugged in. Frames travel as QEMU's `socket` has them, each behind its length. It says who
-    it is while `speaks` is set."""
+    """Switch port that one NIC is connected to. Frames have the format of QEMU's `socket`, each preceded by its length. It sends LLDP
+    while `speaks` is set."""
 
     def __init__(self, number, speaks):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -69,7 +69,7 @@ class Leaf:
     def accept(self):
         while True:
             card, _ = self.listener.accept()
-            # What the machine sends to others is nothing to a leaf.
+            # Frames of the machine to others are ignored.
             threading.Thread(target=self.swallow, args=[card], daemon=True).start()
             threading.Thread(target=self.speak, args=[card], daemon=True).start()
 
@@ -91,7 +91,7 @@ class Leaf:
 
 
 class Clock:
-    """A time server (SNTP, RFC 4330). Its port cannot be chosen."""
+    """Time server (SNTP, RFC 4330). Its port is fixed."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -108,7 +108,7 @@ class Clock:
             self.asked += 1
             now = time.time() + TO_1970
             now = struct.pack("!II", int(now), int(now % 1 * (1 << 32)))
-            # Version 4, of a server that asks another one. What the client has sent as its time comes back.
+            # Version 4, stratum 2. The client's transmit time is returned as originate time.
             head = bytes([4 << 3 | 4, 2, 6, 0xEC]) + bytes(8) + b"LOCL"
             self.socket.sendto(head + now + question[40:48] + now + now, client)
 
@@ -117,8 +117,8 @@ class Clock:
 
 
 class Loki:
-    """Takes what Loki's push API takes, and nothing else: https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs. Its
-    clients have a name and a password, or a certificate."""
+    """Accepts requests of Loki's push API only: https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs. Its clients
+    have a name and a password, or a certificate."""
 
     def __init__(self, basic=None, certificates=None):
         self.lines, self.labels, self.wrong, self.lock = [], [], [], threading.Lock()
@@ -152,12 +152,12 @@ class Loki:
             context.load_cert_chain(os.path.join(certificates, "server.pem"), os.path.join(certificates, "server.key"))
             context.load_verify_locations(os.path.join(certificates, "ca.pem"))
             context.verify_mode = ssl.CERT_REQUIRED
-            # Each connection is shaken in the thread that answers it.
+            # The TLS handshake of a connection is done in the thread that handles it.
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def take(self, body):
-        """None, or why it is refused."""
+        """Returns None, or the reason of the refusal."""
         try:
             streams = json.loads(body)["streams"]
             for stream in streams:
@@ -165,7 +165,7 @@ class Loki:
                 if not labels or not all(re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) and isinstance(value, str) for name, value in labels.items()):
                     return f"labels {labels}"
                 for when, line in values:
-                    # Text of nanoseconds; what is much older or newer than now is refused.
+                    # Nanoseconds as text; times much older or newer than now are refused.
                     if not re.fullmatch("[0-9]{19}", when) or abs(int(when) / 1e9 - time.time()) > 3600 or not isinstance(line, str):
                         return f"line {when!r}, {line!r}"
                 with self.lock:
@@ -176,7 +176,7 @@ class Loki:
         return None
 
     def judge(self, machine, secrets):
-        """What has come, in words; with no secret in it."""
+        """Checks that the received log is complete and contains no secrets, and returns its number of lines."""
         with self.lock:
             lines, wrong, labels = list(self.lines), list(self.wrong), list(self.labels)
         check(wrong == [], f"Loki refuses: {wrong}")
@@ -224,7 +224,7 @@ class Rack:
         return process
 
     def dies(self, seconds=5):
-        """The control plane is killed, and there again after a while. What it knew comes with it, as from a database; but for tokens."""
+        """Kills the control plane and restarts it after a while. Its state is restored, as from a database, except for tokens."""
         knew = self.log()
         self.plane.kill()
         self.plane.wait()
@@ -256,15 +256,15 @@ class Rack:
             return json.load(answer)
 
     def heard(self, call):
-        """How often this was called in this boot."""
+        """Returns how often this was called in this boot."""
         return sum(one["call"] == call for one in self.log()["calls"])
 
     def begin(self):
-        """The calls of another boot."""
+        """Starts the record of a new boot."""
         self.steer("set", {"calls": []})
 
     def calls(self):
-        """What was called in this boot, with the events but `Alive`; nothing was wrong with any."""
+        """Returns the calls in this boot, with the events except `Alive`, and checks that all were valid."""
         log = self.log()
         check(log["wrong"] == [], f"wrong: {log['wrong']}")
         names = []
@@ -282,7 +282,7 @@ class Rack:
 
 
 def later_image(served, program):
-    """An image as metal-stack publishes them since 2026-08: it has no installer of its own, but os-installer."""
+    """Builds an image as metal-stack publishes them since 2026-08: without an installer of its own, but with os-installer."""
     old = shell('zstd -qdc "$1/tiny-12.0.1.tar.zst" >"$1/later.tar"; echo "$1/later.tar"', served).strip()
     with tarfile.open(old) as tar:
         members, end = tar.getmembers(), tar.offset
@@ -292,7 +292,7 @@ def later_image(served, program):
         content = file.read(end)
     added = io.BytesIO()
     with tarfile.open(fileobj=added, mode="w") as tar, open(program, "rb") as file:
-        # An LVM without settings of its own gets some.
+        # lvm.conf is only written if the image does not have one.
         for name, text in [("./usr/lib/tiny/install.sh", installer), ("./os-installer", file.read()), ("./etc/lvm/lvm.conf", b"# none\n")]:
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(text), 0o755
@@ -303,7 +303,7 @@ def later_image(served, program):
 
 
 def certificates(folder):
-    """A CA, with its server and its clients."""
+    """Creates a CA, with certificates of its server and clients."""
     make = """cd "$1"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key -out ca.pem 2>/dev/null
 for name in server client short; do
@@ -315,7 +315,7 @@ done"""
 
 
 def certificate_until(folder, end):
-    """The certificate `short` ends at that second."""
+    """Creates the certificate `short`, which expires at that second."""
     make = """cd "$1"
 printf '[ca]\\ndefault_ca=d\\n[d]\\nnew_certs_dir=.\\ndatabase=index\\nserial=short.srl\\ndefault_md=sha256\\npolicy=p\\nunique_subject=no\\n[p]\\ncommonName=supplied\\n' >short.cnf
 : >index

@@ -1,12 +1,12 @@
-"""A control plane of metal-stack's API v2, and its pixie, for the judge of the agent (src/control/metal/judge.rs).
+"""Control plane of metal-stack's API v2, and its pixie, for the tests of the agent (src/control/metal/judge.rs).
 
-The messages are those of PyPI's metal-stack-api, the server is that of connectrpc, and protovalidate judges every message by the published
-rules. Of the control plane's own rules there are three: a machine has exactly two leaves, its events come in their order, and only the last
-token that pixie has handed out is taken.
+The messages are those of PyPI's metal-stack-api, the server is that of connectrpc, and protovalidate validates every message by the published
+rules. Three rules of the control plane are checked too: a machine has exactly two leaf switches, its events arrive in order, and only the last
+token that pixie has issued is accepted.
 
     server.py PORT      prints "ready" when it listens
 
-The judge steers it over HTTP, at /judge/: see STEER.
+The tests control it over HTTP, at /judge/: see STEER.
 """
 
 import json
@@ -25,7 +25,7 @@ from metalstack.api.v2.machine_pb2 import MachineAllocation, MachineProvisioning
 from metalstack.infra.v2 import boot_pb2
 from metalstack.infra.v2.boot_connect import BootServiceSync, BootServiceWSGIApplication
 
-# An event, and those that may come before it. Alive may come at any time, and is not kept; so may Planned Reboot, which is.
+# Events, and those that may precede each. Alive may arrive at any time, and is not stored; so may Planned Reboot, which is stored.
 BEFORE = {
     "PREPARING": {None, "PXE_BOOTING", "PLANNED_REBOOT", "MACHINE_RECLAIM", "CRASHED"},
     "REGISTERING": {"PREPARING"},
@@ -35,12 +35,12 @@ BEFORE = {
 }
 
 
-# A sign of life comes at most once a minute. What is under way for a while may seem to come too soon.
+# A sign of life is sent at most once a minute. A message that was delayed may seem to arrive too early.
 OFTEN = 50
 
 
 class State:
-    """What the control plane knows of its one machine."""
+    """State of the control plane for its only machine."""
 
     def __init__(self):
         self.lock = threading.Condition()
@@ -50,14 +50,14 @@ class State:
         self.calls = []
         self.wrong = []
         self.installed = None
-        # How long a stream may last; the real server's listener cuts it after a minute.
+        # Maximum duration of a stream; the real server's listener ends it after a minute.
         self.stream = 10.0
         self.refuse = {}
         self.events = True
-        # What pixie's configuration has beside the control plane.
+        # Additional settings of pixie.
         self.logging = None
         self.ntp_servers = []
-        # When the last event came.
+        # Time of the last event.
         self.last = 0.0
 
 
@@ -69,7 +69,7 @@ def place(violation):
 
 
 def judged(name, request, ctx):
-    """Notes the call, and refuses what the published rules refuse."""
+    """Records the call, and refuses requests that violate the published rules."""
     with state.lock:
         state.calls.append({"call": name, "message": MessageToDict(request)})
         if ctx.request_headers().get("authorization") != f"Bearer token-{state.tokens}":
@@ -108,7 +108,7 @@ class Boot(BootServiceSync):
     def wait(self, request, ctx):
         judged("Wait", request, ctx)
         with state.lock:
-            # Nothing is said while there is nothing to say.
+            # Nothing is sent without a change.
             state.lock.wait_for(lambda: state.allocation is not None, state.stream)
             allocation = state.allocation
         if allocation is not None:
@@ -119,7 +119,8 @@ class Boot(BootServiceSync):
         with state.lock:
             if state.allocation is None:
                 raise ConnectError(Code.FAILED_PRECONDITION, "the machine is not allocated")
-            # metal-apiserver (pkg/repository/machine.go) stores it whatever was there. The same report may come twice, where its answer was lost.
+            # metal-apiserver (pkg/repository/machine.go) stores it, whatever was stored before. The same report may arrive twice if its
+            # response was lost.
             if state.installed not in (None, request.console_password):
                 state.wrong.append("InstallationSucceeded: it replaces the console password of an installed machine")
             state.installed = request.console_password
@@ -143,7 +144,7 @@ class Boot(BootServiceSync):
 
 def allocate(message):
     allocation = ParseDict(message, MachineAllocation())
-    # An allocation that breaks the published rules would prove nothing.
+    # An allocation that violates the published rules would prove nothing.
     protovalidate.validate(allocation)
     with state.lock:
         state.allocation = allocation
@@ -188,7 +189,7 @@ def application(environ, start):
     environ["wsgi.input"] = BytesIO(body)
     if path.startswith("/config/"):
         with state.lock:
-            # Each has a token of its own; the last one counts.
+            # Each request gets a new token; the last one is valid.
             state.tokens += 1
             client = {"metal_apiserver_url": f"http://{environ['HTTP_HOST']}", "metal_hammer_token": f"token-{state.tokens}"}
             more = {"ntp_servers": state.ntp_servers, "logging": state.logging}

@@ -1,7 +1,7 @@
 """Moves disks between `drophammer move` and Ganeti's own `import-export`, in both directions, with every compression and every fault.
 
-Usage: judge.py DROPHAMMER IMPORT-EXPORT FOLDER. Ganeti's modules are found by PYTHONPATH. Prints a table, and fails if a cell is not as
-it should be: the disk identical where nothing is wrong, and a failure at our end where something is.
+Usage: judge.py DROPHAMMER IMPORT-EXPORT FOLDER. Ganeti's modules are found by PYTHONPATH. Prints a table, and fails if a cell is wrong:
+without a fault the disks must be identical, with one drophammer's end must fail.
 """
 
 import concurrent.futures
@@ -26,16 +26,16 @@ MAGIC = "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3"
 OTHER_MAGIC = "de9f2c7fd25e1b3afad3e85a0bd17d9b100db4b3"
 SECRET = "0f0e0d0c0b0a09080706050403020100ffeeddcc"
 COMPRESSIONS = ["none", "gzip", "gzip-fast", "lzop"]
-# On a host that is so many times slower than usual.
+# Factor by which this host is slower than usual.
 PATIENCE = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
-# So long an end waits for another that does not come.
+# Time that an end waits for a peer that does not connect.
 WAIT = 5 * PATIENCE
 DEADLINE = 60 * PATIENCE
 MIB = 1 << 20
 
 
 def certificates():
-    """Ganeti makes its own, and our program its own; one pair has expired, and one is a stranger's."""
+    """Creates key pairs: Ganeti's, drophammer's, an expired one, and an unrelated one."""
     def put(name, text):
         with open(os.path.join(FOLDER, name), "w", encoding="ascii") as file:
             file.write(text.decode("ascii") if isinstance(text, bytes) else text)
@@ -56,7 +56,7 @@ def certificates():
         put(name + ".pem", utils.SignX509Certificate(cert, SECRET, "salt0123"))
     ours = [PROGRAM, "move", "key", path("ours.key"), path("ours.pem"), "--secret", path("secret")]
     subprocess.run(ours, check=True)
-    # What we sign, Ganeti takes.
+    # Ganeti accepts certificates that drophammer has signed.
     with open(path("ours.pem"), encoding="ascii") as file:
         utils.LoadSignedX509Certificate(file.read(), SECRET)
 
@@ -66,7 +66,7 @@ def path(name):
 
 
 def disk(file, size):
-    """Noise, zeros, and what can be compressed."""
+    """Returns noise, zeros, and compressible data."""
     noise = random.Random(size)
     with open(file, "wb") as out:
         while size > 0:
@@ -81,7 +81,7 @@ def digest(file, size):
 
 
 class Wire:
-    """Passes what the sender says on, and does something after so many bytes."""
+    """Forwards the sender's data, and triggers the fault after a number of bytes."""
 
     def __init__(self, port, after=None, act=None):
         self.port, self.after, self.act, self.cut = port, after, act, False
@@ -102,7 +102,7 @@ class Wire:
                 continue
             threading.Thread(target=self.pass_on, args=(near, far, True), daemon=True).start()
             threading.Thread(target=self.pass_on, args=(far, near, False), daemon=True).start()
-            # The last thread that has them closes them.
+            # The last thread that uses them closes them.
             del near, far
 
     def pass_on(self, source, sink, forward):
@@ -139,7 +139,7 @@ def nothing():
 
 
 def descendants(process):
-    """Ganeti's pipeline has a session of its own."""
+    """Ganeti's pipeline runs in a separate session."""
     found = [process]
     try:
         with open("/proc/%d/task/%d/children" % (process, process), encoding="ascii") as children:
@@ -151,7 +151,7 @@ def descendants(process):
 
 
 class End:
-    """A process, one end of a move."""
+    """Process of one end of a move."""
 
     def __init__(self, argv, work, name):
         self.log = os.path.join(work, name + ".log")
@@ -178,7 +178,7 @@ class End:
 
 
 def receiver(who, work, target, cert, peer, compression, magic):
-    """Starts it, and returns it and its port."""
+    """Starts a receiver, and returns it and its port."""
     if who == "ours":
         argv = [PROGRAM, "move", "receive", "127.0.0.1:0", target, "--overwrite", "--wait", str(WAIT)]
         argv += ours(cert, peer, compression, magic)
@@ -207,7 +207,7 @@ def ours(cert, peer, compression, magic):
 
 
 def ganeti(cert, peer, compression, magic, work):
-    # It is given the bare certificate, as ganeti-noded does.
+    # It gets the bare certificate, as from ganeti-noded.
     for name in (cert, peer):
         with open(path(name + ".pem"), encoding="ascii") as file:
             bare = file.read().partition("\n\n")[2] or open(path(name + ".pem"), encoding="ascii").read()
@@ -240,11 +240,11 @@ def waited(end, find):
 
 
 def cell(case):
-    """Runs one move; returns what both ends said, and whether the disk is the same."""
+    """Runs one move; returns the results of both ends, and whether the disks are equal."""
     source_is, target_is, compression, fault = case
     work = tempfile.mkdtemp(dir=FOLDER)
     source, target = os.path.join(work, "source"), os.path.join(work, "target")
-    # What is to fail before all is sent must not fit into the buffers on its way.
+    # If the move must fail before all data are sent, they must not fit into the buffers on the way.
     is_long = fault in ("cut", "killed sender", "killed receiver", "wrong magic")
     size = 1000 if "small" in fault else 64 * MIB if is_long else 5 * MIB + 7
     if source_is == "ours" and target_is == "ours" and size % 512:
@@ -261,7 +261,7 @@ def cell(case):
     shown, known = dict(certs), dict(certs)
     for side in ("sender", "receiver"):
         if fault.endswith("certificate of the " + side):
-            # The other end knows another one than this end shows, or the very one, which has expired.
+            # The peer expects another certificate than this end presents, or this one, which has expired.
             shown[side] = "expired" if "expired" in fault else "other"
             known[side] = "expired" if "expired" in fault else known[side]
     magics = (OTHER_MAGIC if "magic" in fault else MAGIC), MAGIC
@@ -273,7 +273,7 @@ def cell(case):
         taking_code = taking.wait()
         sending_code, taking_words, sending_words = "-", taking.words(), ""
         if fault.startswith("expired"):
-            # It refuses at once, so there is nobody to send to; the sender is asked alone.
+            # It refuses at once, so there is no receiver; only the sender is tested.
             sending = sender(source_is, work, source, 9, shown["sender"], known["receiver"], compression, magics[0])
             sending_code, sending_words = sending.wait(), sending.words()
     else:
@@ -293,7 +293,7 @@ def cell(case):
 
 
 def wrong(case, found):
-    """What is not as it should be."""
+    """Returns the problems of a result."""
     source_is, target_is, _, fault = case
     sent, taken, same, untouched, *_ = found
     if fault == "none" or (fault == "cut" and source_is == target_is == "ours"):
@@ -301,9 +301,9 @@ def wrong(case, found):
     problems = []
     if "hangs" in (sent, taken):
         problems.append("an end hangs")
-    # Ganeti's own ends are shown, and not judged.
+    # Ganeti's own ends are shown, but not judged.
     if source_is == "ours" and sent in (0, "-") and fault != "killed sender":
-        # A disk that fits into the buffers of an importer which takes another magic: the wire cannot tell.
+        # A disk that fits into the buffers of an importer with another magic: the sender cannot detect that.
         problems.append("the sender should fail")
     if target_is == "ours" and taken == 0:
         problems.append("the receiver should fail")

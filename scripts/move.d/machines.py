@@ -1,7 +1,7 @@
-"""Machines of QEMU are moved: A, with two SATA disks, becomes B, with two NVMe disks. The server, the machines and a recorder are on one
-bridge, in a network namespace that scripts/move has made.
+"""Tests of migrations between QEMU machines: from A, with two SATA disks, to B, with two NVMe disks. The server, the machines and a recorder
+are on one bridge, in a network namespace that scripts/move has created.
 
-Usage: machines.py PROGRAM DIRECTORY TARGET [SCENARIO]. TARGET has what scripts/build-ramdisk and scripts/build-tiny have built.
+Usage: machines.py PROGRAM DIRECTORY TARGET [SCENARIO]. TARGET has the results of scripts/build-ramdisk and scripts/build-tiny.
 """
 
 import os
@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 
-# It looks for qemu in lib.d.
+# It finds qemu in lib.d.
 from rack import CARDS, Machine, Rack
 import rate
 from qemu import Failed, check
 from wire import Recorder
 
-# Both: a mirror for the system, and a group over both disks. The image's tree fills all of it.
+# Both machines have a mirror for the system, and a group on both disks. The image's tree fills all of it.
 DISK = """- device: %s
   wipeonreinstall: true
   partitions:
@@ -42,9 +42,9 @@ filesystems:
 constraints: {{sizes: [], images: {{}}}}
 """
 PROOFS = ["/data-proof/random", "/var/lib/data-proof/random", "/srv/data-proof/random"]
-# Its disks have nothing to write any more: what lies on them is clean.
+# Its disks have no more pending writes, so that their filesystems are clean.
 REST = "umount /srv /var/lib /boot/efi\nmount -o remount,ro /\nsync\npoweroff -f\n"
-# What the system says of its card.
+# Prints the NICs of the system.
 TELL = "".join(f"echo '--- {name}'\ncat {name}\n" for name in CARDS) + "echo '--- end of cards'\n"
 
 
@@ -60,7 +60,7 @@ def section(facts, name):
 
 
 def prepared(rack, a_mib, b_mib):
-    """A is installed, and rests; B waits in its ramdisk."""
+    """Installs A, which is idle then; B waits in its ramdisk."""
     a = Machine(rack, "a", bus="sata", sda=a_mib, sdb=a_mib)
     b = Machine(rack, "b", bus="nvme", nvme0=b_mib, nvme1=b_mib)
     rack.write("machines/a.yaml", a.file() + rack.allocation())
@@ -70,14 +70,14 @@ def prepared(rack, a_mib, b_mib):
     a.on(script=REST)
     a.is_up()
     a.ends()
-    # Of the system that it becomes.
+    # MAC of the system that is migrated.
     b.on(script=TELL)
     b.says("Waiting")
     return a, b, before
 
 
 def judge(a, b, before, digests):
-    """B runs what A was, and A is as it was."""
+    """Checks that B runs A's system, and that A is unchanged."""
     after = b.is_up()
     check(proofs(before) == proofs(after), f"{proofs(before)}\n{proofs(after)}")
     check(section(before, "fstab") == section(after, "fstab"), section(after, "fstab"))
@@ -88,7 +88,7 @@ def judge(a, b, before, digests):
 
 
 def has_its_own_cards(a, b):
-    """The network's files name B's card in place of A's, and are else as they were."""
+    """Checks that the network files contain B's NIC instead of A's, and are otherwise unchanged."""
     b.says("--- end of cards")
     console = b.read("console")
     for name, text in CARDS.items():
@@ -104,7 +104,7 @@ def runs_from_its_disk(b, before):
 
 
 def whole(rack):
-    """a mirror and a group go from SATA to larger NVMe disks, with a secret in the ramdisks, over a wire that is recorded"""
+    """a mirror and a group go from SATA to larger NVMe disks, with a secret in the ramdisks, with a recorder on the network"""
     a, b, before = prepared(rack, 2048, 3072)
     digests = a.digests()
     print(rack.cli("machine", "move", "a", "b"))
@@ -135,7 +135,7 @@ def whole(rack):
 
 
 def copying(rack):
-    """B has begun to receive, over a slow link. With the digests of A's disks."""
+    """Waits until B has begun to receive, over a slow link. Returns the digests of A's disks."""
     a, b, before = prepared(rack, 2048, 3072)
     digests = a.digests()
     rack.cli("machine", "move", "a", "b")
@@ -150,7 +150,7 @@ def copying(rack):
 
 
 def cuts(rack):
-    """the power of A, of B and of the server goes in the middle of the copy, each"""
+    """the power of A, of B and of the server is cut in the middle of the copy"""
     a, b, before, digests = copying(rack)
     print("the power of A is cut")
     a.off()
@@ -180,7 +180,7 @@ def cuts(rack):
 
 
 def wire(rack):
-    """A's file is away for a while, and then the wire is cut for longer than TCP waits: nothing ends, and each filesystem goes on where it was"""
+    """A's file is missing for a while, then the network is cut for longer than TCP waits: nothing fails, and each filesystem is resumed"""
     a, b, before, digests = copying(rack)
     file = rack.file("site/machines/a.yaml")
     os.rename(file, file + ".away")
@@ -193,7 +193,7 @@ def wire(rack):
     came, cut = b.came(), time.monotonic()
     a.says("connection lost, resuming")
     rack.cable(b, "up")
-    print(f"the wire was cut for {time.monotonic() - cut:.0f} s, after {came / 1e6:.1f} MB")
+    print(f"the network was cut for {time.monotonic() - cut:.0f} s, after {came / 1e6:.1f} MB")
     b.copies()
     check(b.came() > came, f"B begins again: {b.came()} after {came}")
     rack.slow(b, "400mbit")
@@ -206,7 +206,7 @@ def wire(rack):
 
 
 def small(rack):
-    """B's disks are too small: it is refused before a byte of any disk is written, and A boots its own"""
+    """B's disks are too small: the migration is refused before a disk is written, and A boots its own system"""
     a, b, before = prepared(rack, 2048, 700)
     digests = a.digests()
     blank = b.digests()
@@ -225,12 +225,12 @@ def small(rack):
 
 
 def pace(rack):
-    """how fast it is, beside dd and nc, on this host"""
+    """speed compared with dd and nc, on this host"""
     rate.Host(os.path.join(rack.target, "ramdisk/drophammer"), rack.file("host")).table()
 
 
 SCENARIOS = [whole, cuts, wire, small]
-# What is measured and not judged: only by its name.
+# Measured, not judged: only run by name.
 MEASURED = {"rate": pace}
 
 

@@ -1,5 +1,5 @@
-"""A server and two machines on one bridge. What a machine boots is what the server tells its firmware: the script for iPXE is fetched and
-read here, and QEMU starts with that kernel and ramdisk, or from the machine's disks.
+"""A server and two machines on one bridge. The server decides what a machine boots: the script for iPXE is downloaded and
+parsed here, and QEMU starts with that kernel and ramdisk, or from the machine's disks.
 """
 
 import io
@@ -21,9 +21,9 @@ SERVER = "10.77.0.1"
 URL = f"http://{SERVER}:8080"
 PATIENCE = 420 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 PROOF_BYTES = 24 << 20
-# Of the machines, in the order in which they are made.
+# MACs of the machines, in the order of their creation.
 MAC = "52:54:00:77:00:0%d"
-# What the system of the first one says of its card.
+# NIC files of the first machine's system.
 CARDS = {
     "/etc/mactab": f"lan {MAC % 1}\n",
     "/etc/netplan/50-lan.yaml": f'network: {{version: 2, ethernets: {{lan: {{match: {{macaddress: "{MAC % 1}"}}, dhcp4: true}}}}}}\n',
@@ -38,7 +38,7 @@ def shell(command, *arguments):
 
 
 class Rack:
-    """A directory of `drophammer serve`, and the server."""
+    """Directory of `drophammer serve`, and the server."""
 
     def __init__(self, program, directory, target, layout, proofs, secret=False):
         self.program, self.directory, self.target, self.machines, self.server = program, directory, target, [], None
@@ -65,7 +65,7 @@ class Rack:
             file.write(text)
 
     def put_secret(self):
-        """Into the ramdisk that both boot, by the very commands of the page."""
+        """Adds a secret to the ramdisk that both boot, with the commands of the documentation."""
         with open(os.path.join(HERE, "..", "..", "docs", "move-machine.md")) as page:
             commands = page.read().partition("```sh\n")[2].partition("```")[0]
         check("move-secret" in commands, "docs/move-machine.md has no commands for the secret")
@@ -79,7 +79,7 @@ class Rack:
         check(len(self.secret) > 32, "the secret is too short")
 
     def image(self, proofs):
-        """The tiny OS with the driver for SATA, random bytes in each filesystem, and a network that knows its card by its address."""
+        """Builds the tiny OS with the SATA driver, random data in each filesystem, and a network configuration that selects the NIC by its MAC."""
         image = self.file("site/images/tiny.tar")
         shell('zstd -qdc "$1" >"$2"', os.path.join(self.target, "tiny/sata.tar.zst"), image)
         self.samples = []
@@ -100,13 +100,13 @@ class Rack:
                 "  filesystemlayout: mirrored\n")
 
     def secrets(self):
-        """What nobody on the wire may read."""
+        """Returns the data that must not be readable on the network."""
         return [*self.samples, b"PRIVATE KEY", *([self.secret] if self.secret else [])]
 
     def serves(self):
         self.starts += 1
         with open(self.file(f"serve.{self.starts}.log"), "wb") as log:
-            # QEMU gets kernel and ramdisk from files: what the server would hand over is the same.
+            # QEMU gets the same kernel and ramdisk from files as it would from the server.
             command = [self.program, "serve", self.file("site"), "--boot", os.path.join(self.target, "ramdisk"), "--listen", f"{SERVER}:8080",
                        "--cmdline", f"console=ttyS0,115200n8 {SPARED}"]
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -132,7 +132,7 @@ class Rack:
         return f"$ drophammer {' '.join(words)}\n{done.stdout}"
 
     def approve(self, of, *machines):
-        """The certificates that these machines print on their consoles, once the server knows them."""
+        """Approves the certificates that these machines print on their consoles, after the server has received them."""
         shown = [machine.fingerprint() for machine in machines]
         words = ["machine", "move", of, *[word for one in shown for word in ("--approve", one)]]
         end = time.monotonic() + PATIENCE
@@ -143,11 +143,11 @@ class Rack:
         print(f"approved: {', '.join(shown)}")
 
     def slow(self, machine, rate):
-        """So much may go to that machine."""
+        """Limits the bandwidth to that machine."""
         shell("tc qdisc replace dev $1 root tbf rate $2 burst 128k latency 100ms", machine.tap, rate)
 
     def cable(self, machine, state):
-        """`down`: pulled out; `up`: in again."""
+        """Sets the link `down` or `up`."""
         shell('ip link set "$1" "$2"', machine.tap, state)
 
     def end(self):
@@ -158,7 +158,7 @@ class Rack:
 
 
 class Machine(Consoles):
-    """With these disks, by name and MiB, on the bus `sata` or `nvme`. Its cable is the tap of its name."""
+    """Machine with these disks, by name and MiB, on the bus `sata` or `nvme`. It uses the tap device of its name."""
 
     patience = PATIENCE
 
@@ -184,7 +184,7 @@ class Machine(Consoles):
         return shell('sha256sum "$@"', *map(self.disk, self.disks))
 
     def on(self, script=""):
-        """What its firmware would do: it asks the network first."""
+        """Boots like its firmware: over the network first."""
         self.off()
         self.boots, self.heard = self.boots + 1, 0
         with urllib.request.urlopen(f"{URL}/boot.ipxe?uuid={self.uuid}&mac={self.mac}", timeout=30) as answer:
@@ -213,7 +213,7 @@ class Machine(Consoles):
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def fingerprint(self):
-        """As this boot prints it."""
+        """Returns the certificate that this boot prints."""
         end = time.monotonic() + PATIENCE
         while True:
             found = re.findall(r"Certificate of this machine:\s+(sha256:[0-9a-f]{64})\s", self.read("console"))
@@ -223,19 +223,19 @@ class Machine(Consoles):
             time.sleep(0.3)
 
     def ends(self):
-        """Waits until it has switched itself off, or wants to boot again."""
+        """Waits until it powers off or reboots."""
         self.qemu.wait(PATIENCE)
         self.qemu = None
 
     def copies(self):
-        """Waits until more has come than until now."""
+        """Waits until more data have arrived."""
         before, end = self.came(), time.monotonic() + PATIENCE
         while self.came() <= before:
             check(time.monotonic() < end and self.qemu.poll() is None, f"nothing comes any more: {self.log('console')}")
             time.sleep(0.2)
 
     def came(self):
-        """So much, as it has said last."""
+        """Returns the number of bytes that it reported last."""
         units = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
         said = re.findall(r"([\d.]+) (kB|MB|GB) of [\d.]+ GB, ", self.read("console"))
         return float(said[-1][0]) * units[said[-1][1]] if said else 0

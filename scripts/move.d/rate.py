@@ -1,5 +1,5 @@
-"""How fast a move is, beside `dd | nc | dd` of as many bytes over the same link, on this host: in a machine that is emulated, encryption sets the
-pace. Figures are printed, and nothing is judged: they are of this host.
+"""Speed of a move compared with `dd | nc | dd` of the same size over the same link, on this host: in an emulated machine, encryption is the
+bottleneck. Figures are printed, but not judged, because they depend on the host.
 """
 
 import os
@@ -12,12 +12,12 @@ from rack import shell
 
 MIB = 1 << 20
 ROUNDS = 3
-# Of the host's loopback interface, in this network namespace: what each end can do, and a link that both can fill.
+# Rates of the host's loopback interface in this network namespace: without a limit, and one that both programs can saturate.
 LINKS = ["no limit", "1gbit", "200mbit"]
 
 
 class Host:
-    """Two ends of `program` on the loopback interface, which has nothing else to carry here."""
+    """Two ends of `program` on the otherwise idle loopback interface."""
 
     USED = 256 * MIB
 
@@ -69,5 +69,5 @@ class Host:
         shell("tc qdisc delete dev lo root || true")
 
     def pace(self):
-        """Who set it, by the sender's own figures of the last round."""
+        """Returns the bottleneck, according to the sender's figures of the last round."""
         return re.search(r"MB/s: (.*)", self.said)[1]

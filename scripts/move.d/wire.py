@@ -1,4 +1,4 @@
-"""Who records on the wire: what it gets of a move, and whether it can read any of it."""
+"""Network recorder: captures a migration and checks that its data are not readable."""
 
 import struct
 import subprocess
@@ -15,12 +15,12 @@ class Recorder:
         self.file = file
         command = ["tcpdump", "--immediate-mode", "-B", "65536", "-U", "-s", "0", "-i", "lan", "-w", file, "tcp"]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        # It says so when it listens.
+        # It prints a message when it listens.
         self.process.stderr.readline()
         time.sleep(0.5)
 
     def judged(self, a, b, secrets):
-        """All that went between both machines was TLS, and nothing that must stay secret went over this network."""
+        """Checks that all traffic between both machines was TLS, and that no secret was transferred over this network."""
         self.process.terminate()
         self.process.communicate(timeout=30)
         streams, records, total = streams_of(self.file, a, b), {}, 0
@@ -38,7 +38,7 @@ class Recorder:
 
 
 def packets(file):
-    """Of a capture in the classic format (pcap-savefile(5)), as Ethernet frames."""
+    """Returns the Ethernet frames of a capture in the classic format (pcap-savefile(5))."""
     with open(file, "rb") as capture:
         content = capture.read()
     check(struct.unpack_from("<I", content)[0] == 0xA1B2C3D4, "no capture of microseconds")
@@ -51,7 +51,7 @@ def packets(file):
 
 
 def streams_of(file, a, b):
-    """What TCP has carried between both, in each direction, put in order."""
+    """Returns the reassembled TCP payload between both, in each direction."""
     both = {bytes(map(int, address.split("."))) for address in (a, b)}
     parts = {}
     for frame in packets(file):
@@ -70,7 +70,7 @@ def streams_of(file, a, b):
 
 
 def ordered(flow):
-    """Sequence numbers wrap at 4 GiB, which these are far from but for their random beginning."""
+    """Sequence numbers wrap at 4 GiB; these only do so because of their random start."""
     check(flow["first"] is not None, "the recording begins in the middle of a connection")
     stream, at = bytearray(), 0
     for start, payload in sorted(((number - flow["first"]) % (1 << 32), payload) for number, payload in flow["parts"].items()):

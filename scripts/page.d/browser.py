@@ -1,4 +1,4 @@
-"""Chromium over WebDriver's HTTP (https://www.w3.org/TR/webdriver2/), with what Python has by itself."""
+"""Chromium over WebDriver's HTTP (https://www.w3.org/TR/webdriver2/), with Python's standard library only."""
 
 import base64
 import json
@@ -82,7 +82,7 @@ class Browser:
             file.write(base64.b64decode(self.ask("GET", "/screenshot")))
 
     def complaints(self):
-        """What the browser itself has against the pages: scripts or styles that the policy keeps out, errors of ours."""
+        """Returns errors that the browser reports: scripts or styles that the policy blocks, and script errors."""
         return [entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
 
 

@@ -1,4 +1,4 @@
-"""Drives the page as a person does. Called by scripts/page: PROGRAM DIR; pictures go to DIR/pictures."""
+"""Drives the page like a user. Called by scripts/page: PROGRAM DIR; pictures go to DIR/pictures."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def cell(number, selector):
 
 
 def printed(number):
-    """The plan of an installation, as the agent prints it."""
+    """Returns the plan of an installation, as the agent prints it."""
     for name, text in (("layout.yaml", LAYOUT), ("inventory.json", json.dumps(inventory(number)))):
         with open(f"{here}/{name}", "w") as file:
             file.write(text)
@@ -62,7 +62,7 @@ def printed(number):
 
 
 def install(number):
-    """A whole installation, and its report."""
+    """Simulates a complete installation and its report."""
     agent = Agent(rack, number)
     agent.begin()
     agent.log("drophammer: hardware is up after 9.31 s: 61 modules; disks: sda sdb sdc; network cards: eth0\n"
@@ -208,7 +208,7 @@ def refusals():
 
 
 def unreadable():
-    say("a file that cannot be read, a folder that is gone")
+    say("an unreadable file, a missing folder")
     browser.open(rack.url + "/")
     until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
     os.rename(f"{rack.dir}/machines", f"{rack.dir}/away")
@@ -226,7 +226,7 @@ def unreadable():
 
 
 def hostile():
-    say("a machine that says markup")
+    say("a machine that sends markup")
 
     def change(has):
         has["system"]["product"] = has["cpus"][0]["model"] = HOSTILE
@@ -312,7 +312,7 @@ rack = Rack(program, f"{here}/rack", 12)
 try:
     for part in (logging_in, watching, machine, reinstalling, refusals, unreadable, hostile, by_keys_and_without_script, many):
         part()
-    # Refusals are answers with a status of their own, of which the browser makes a note.
+    # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]
     good(f"the browser has nothing against the pages: {complaints}", not complaints)
 except Exception:

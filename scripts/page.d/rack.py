@@ -1,4 +1,4 @@
-"""A server with a directory of its own, and what agents say to it."""
+"""Server with a directory of its own, and simulated agents."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ def machine_id(number):
 
 
 def disk(name, gigabytes, model, serial, partitions):
-    """A disk with a GPT and a filesystem in each partition: (label, GB, format)."""
+    """Returns a disk with a GPT and a filesystem in each partition: (label, GB, format)."""
     parts, start = [], 1 << 20
     for number, (label, size, format) in enumerate(partitions, 1):
         uuid = f"{number:08x}-0000-4000-8000-{zlib.crc32((name + serial).encode()):012x}"
@@ -120,7 +120,7 @@ size: c1-large-x86
 
 
 class Agent:
-    """A machine in the ramdisk."""
+    """Machine in the ramdisk."""
 
     def __init__(self, rack, number, installed=False, change=None):
         self.rack, self.id = rack, machine_id(number)

@@ -1,7 +1,7 @@
-//! Number of an order, where no server issues ids: in the files of a fleet, and on machines of metal-stack.
+//! Order numbers, for sources of orders that issue no ids: machine files without a server, and metal-stack.
 //!
 //! Such numbers also come from install markers and firmware variables, which root of the installed system can write. They are bounded, and
-//! calculations with them are checked.
+//! arithmetic on them is checked.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Secrets of an allocation that a control plane releases by a call of their own, when the machine needs them.
+//! Secrets of an allocation that the control plane releases in a separate request, when the machine needs them.
 
 use super::Allocation;
 use crate::pull::{PullSecret, Secret};
@@ -23,11 +23,11 @@ pub enum SecretField {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPurpose {
-    /// The plan looks into encrypted filesystems. Before the point of no return.
+    /// Inspect encrypted filesystems while planning. Before the point of no return.
     DiskKey,
-    /// The image is downloaded from a registry. Before the point of no return.
+    /// Download the image from a registry. Before the point of no return.
     Image,
-    /// The files of the new system are written. After the point of no return.
+    /// Write the files of the new system. After the point of no return.
     System,
 }
 
@@ -60,7 +60,7 @@ pub struct SecretsRequest {
     pub purpose: SecretPurpose,
 }
 
-/// Secrets of one purpose. They are printed nowhere.
+/// Secrets released for one purpose. Never printed or logged.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReleasedSecrets {
@@ -97,7 +97,7 @@ impl ReleasedSecrets {
 }
 
 impl Allocation {
-    /// Returns whether the installed system gets user data, which may be released later.
+    /// Returns whether the installed system gets user data, including user data that is released later.
     pub fn has_user_data(&self) -> bool {
         !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
     }

@@ -95,7 +95,7 @@ fn the_exit_status_says_whether_it_is_good() {
         (&[seeds, "--json"], Exit::Refused, "\"example\": \"ubuntu-20.4.0\""),
         (&[place, "--select", "c1", "debian-9"], Exit::Good, "b  "),
         (&[place, "--select", "c1", "debian-9", "--json"], Exit::Good, "\"id\": \"b\""),
-        (&[place, "--select", "c1", "ubuntu-9"], Exit::Refused, "takes no ubuntu, but debian \"< 10\", suse \"7\""),
+        (&[place, "--select", "c1", "ubuntu-9"], Exit::Refused, "does not accept ubuntu, but debian \"< 10\", suse \"7\""),
         (&[place, "--select", "c1", "debian", "--json"], Exit::Refused, "\"message\": \"invalid format"),
         (&[seeds, "--select", "c1-large-x86", "debian-12"], Exit::Refused, "2 layouts match"),
         (&[&file, "--fix"], Exit::Good, "# a, kept by hand\n"),
@@ -231,7 +231,7 @@ fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
     let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
     assert_eq!(outcome, Exit::Good, "{said}");
     for place in ["meta", "filesystems[0].name", "filesystems[0].description"] {
-        let line = format!(": {place}: metal-stack's v2 API has this field, and it is not read here (note)");
+        let line = format!(": {place}: this field of metal-stack's v2 API is ignored (note)");
         assert!(said.contains(&line), "{said}");
     }
     let (said, outcome) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
@@ -267,7 +267,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
     assert!(said.ends_with("3 layouts, 1 not valid and not compared with the others\n"), "{said}");
     let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
     let said = found(&[dir.path().to_owned()]);
-    assert!(said.contains("set.yaml: there is no layout in this list\n"), "{said}");
+    assert!(said.contains("set.yaml: the list contains no layout\n"), "{said}");
     assert!(said.contains("metal_api_filesystemlayouts: must be a list of layouts"), "{said}");
 }
 

@@ -1,5 +1,5 @@
-//! What is valid and hardly meant: a layout that can never be reinstalled or that no UEFI machine boots, sizes in another unit,
-//! disks that no machine has.
+//! Advice about valid but probably unintended settings: layouts that can never be reinstalled or that UEFI machines cannot boot, sizes in
+//! the wrong unit, and impossible disk names.
 
 use super::hints::doubts;
 use super::tree::Graph;
@@ -8,15 +8,15 @@ use crate::device::LayoutPath;
 use crate::device::identifiers::names_placeholder;
 use crate::problem::Problem;
 
-/// 64 TiB: no disk is so large yet.
+/// 64 TiB: larger than any disk so far.
 const HUGE_MIB: u64 = 64 << 20;
-/// An ESP in KiB looks like 512 GiB.
+/// Sizes of an ESP from which KiB are assumed: 512 MiB in KiB look like 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// No image fits on less; GiB look like this.
+/// Sizes of a root filesystem below which GiB are assumed: no image fits on less.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
-    /// What a person should look at again. The layout must be valid.
+    /// Returns advice for the author. The layout must be valid.
     pub fn advice(&self) -> Vec<Problem> {
         let mut said = Vec::new();
         self.advise_reinstall(&mut said);
@@ -29,10 +29,10 @@ impl Layout {
     fn advise_reinstall(&self, said: &mut Vec<Problem>) {
         const NEVER: &str = "so a machine with this layout can never be reinstalled";
         if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
-            return said.push(Problem::new("disks", format!("no disk says wipeonreinstall: true, {NEVER}")));
+            return said.push(Problem::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
         }
         let graph = Graph::of(self);
-        // Are some of these devices' disks wiped by a reinstall, and others not?
+        // Returns whether a reinstall wipes some of the disks below these devices, and whether it preserves some.
         let wipes = |devices: &[LayoutPath]| {
             let below = graph.below(devices);
             let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
@@ -45,14 +45,15 @@ impl Layout {
         for (list, index, name, devices) in arrays.chain(groups) {
             if wipes(devices) == (true, true) {
                 let message =
-                    format!("{name} lies on disks that a reinstall wipes and on others that it keeps, {NEVER}");
+                    format!("{name} is on disks that a reinstall wipes and on disks that it preserves, {NEVER}");
                 said.push(Problem::new(format!("{list}[{index}].devices"), message));
             }
         }
         if let Some((index, root)) = self.mounted_at(&["/"])
             && wipes(std::slice::from_ref(&root.device)) == (false, true)
         {
-            let message = format!("/ lies on a disk that a reinstall keeps, {NEVER}: say wipeonreinstall: true there");
+            let message =
+                format!("/ is on a disk that a reinstall preserves, {NEVER}: set wipeonreinstall: true on that disk");
             said.push(Problem::new(format!("filesystems[{index}].device"), message));
         }
     }
@@ -61,7 +62,7 @@ impl Layout {
         said.extend(self.without_esp());
     }
 
-    /// Why no UEFI machine boots this. A raw image brings its own EFI system partition.
+    /// Returns the reason why UEFI machines cannot boot this layout, if any. A raw image contains its own EFI system partition.
     pub fn without_esp(&self) -> Option<Problem> {
         if self.disks.iter().any(|disk| disk.image) {
             return None;
@@ -69,11 +70,12 @@ impl Layout {
         let Some((index, esp)) =
             self.mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == Format::Vfat)
         else {
-            let message = "no vfat filesystem is mounted at /boot/efi, so that a UEFI machine cannot boot this: it needs an EFI system partition";
+            let message =
+                "no vfat filesystem is mounted at /boot/efi: UEFI machines cannot boot without an EFI system partition";
             return Some(Problem::new("filesystems", message));
         };
         let what = self.no_esp(&esp.device)?;
-        let message = format!("{} is to be the EFI system partition, but {what}", esp.device);
+        let message = format!("{} is used as the EFI system partition, but {what}", esp.device);
         Some(Problem::new(format!("filesystems[{index}].device"), message))
     }
 
@@ -81,7 +83,7 @@ impl Layout {
         let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
         if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition(part.number) == *device) {
             let found = part.kind.unwrap_or(PartitionKind::Linux);
-            let said = || format!("has type {}: a UEFI machine looks for one of type ef00", found.code());
+            let said = || format!("has type {}: UEFI machines require type ef00", found.code());
             return (found != PartitionKind::Boot).then(said);
         }
         if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
@@ -89,13 +91,15 @@ impl Layout {
             let is_read = raid.level == RaidLevel::Raid1 && ["1.0", "0.90"].contains(&metadata.as_str());
             let said = || {
                 let level = raid.level;
-                format!("is {level} with metadata {metadata}: a UEFI machine reads members of raid1 with metadata 1.0")
+                format!(
+                    "is {level} with metadata {metadata}: UEFI machines can only read members of raid1 with metadata 1.0"
+                )
             };
             return (!is_read).then(said);
         }
         let kind =
             if self.disks.iter().any(|disk| disk.device == *device) { "a whole disk" } else { "a logical volume" };
-        Some(format!("is {kind}: a UEFI machine looks for a partition of type ef00"))
+        Some(format!("is {kind}: UEFI machines require a partition of type ef00"))
     }
 
     fn advise_sizes(&self, said: &mut Vec<Problem>) {
@@ -108,21 +112,18 @@ impl Layout {
             let is_esp = mounts(device, &["/boot/efi", "/efi"]);
             let unit = match size_mib {
                 _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
-                    format!("in bytes it would be {}", size_mib >> 20)
+                    format!("if bytes were intended, write {}", size_mib >> 20)
                 }
                 _ if size_mib >= HUGE_MIB || is_esp && size_mib >= HUGE_ESP_MIB => {
-                    format!("in KiB it would be {}", size_mib >> 10)
+                    format!("if KiB were intended, write {}", size_mib >> 10)
                 }
                 _ if size_mib < TINY_ROOT_MIB && mounts(device, &["/"]) => {
-                    format!("in GiB it would be {}", size_mib << 10)
+                    format!("if GiB were intended, write {}", size_mib << 10)
                 }
                 _ => return,
             };
             let size = crate::text::bytes(size_mib.saturating_mul(1 << 20));
-            said.push(Problem::new(
-                place,
-                format!("{device} has {size_mib} MiB, which are {size}: sizes are MiB; meant {unit}"),
-            ));
+            said.push(Problem::new(place, format!("{device} has {size_mib} MiB ({size}): sizes are in MiB; {unit}")));
         };
         for (index, disk) in self.disks.iter().enumerate() {
             for (number, part) in disk.partitions.iter().enumerate() {
@@ -156,7 +157,10 @@ impl Layout {
 fn doubt_of_name(disk: &Disk) -> Option<String> {
     let name = disk.device.as_str().strip_prefix("/dev/")?;
     if disk.hints.is_empty() && names_placeholder(disk.device.as_str()) {
-        return Some(format!("{} is made of a placeholder that many disks report: it identifies none", disk.device));
+        return Some(format!(
+            "{} contains a placeholder that many disks report: it does not identify a disk",
+            disk.device
+        ));
     }
     if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
         return None;
@@ -164,21 +168,21 @@ fn doubt_of_name(disk: &Disk) -> Option<String> {
     let message = match is_kernel_disk(name) {
         true => return None,
         false if name.starts_with("disk/by-") => {
-            "no inventory has links of this kind: name the disk by /dev/disk/by-id or /dev/disk/by-path".to_owned()
+            "links of this type are not supported: use /dev/disk/by-id or /dev/disk/by-path".to_owned()
         }
         false => match likely_disk(disk.device.as_str()) {
-            Some(likely) => format!("the kernel calls no disk {}; did you mean {likely}?", disk.device),
-            None => format!("the kernel calls no disk {}, so no machine has it", disk.device),
+            Some(likely) => format!("{} is not a kernel name of a disk; did you mean {likely}?", disk.device),
+            None => format!("{} is not a kernel name of a disk, so no machine has it", disk.device),
         },
     };
     Some(message)
 }
 
-/// Names with letters at the end, and what names with numbers begin with.
+/// Prefixes of disk names that end in letters.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 
-/// Does the kernel give disks such a name? A partition is none.
+/// Returns whether the kernel gives such names to disks. Names of partitions do not count.
 pub(super) fn is_kernel_disk(name: &str) -> bool {
     let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
     let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());
@@ -190,14 +194,14 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
         || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
 }
 
-/// What is probably meant by a path that is no disk's: `/dev/nvmne0n1` → `/dev/nvme0n1`.
+/// Returns the path that was probably intended by the name of a nonexistent disk: `/dev/nvmne0n1` → `/dev/nvme0n1`.
 pub fn likely_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
     let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();
     let (word, rest) = name.split_at(letters);
     let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
     let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
-    // A partition of a disk: the disk.
+    // For a partition, its disk.
     let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
         .into_iter()
@@ -237,79 +241,76 @@ constraints: {sizes: [], images: {}}
         let never = "so a machine with this layout can never be reinstalled";
         for (replaced, expected) in [
             (&[][..], &[][..]),
-            (&[("wipeonreinstall: true", "wipeonreinstall: false")], &["disks: no disk says wipeonreinstall: true, "]),
+            (&[("wipeonreinstall: true", "wipeonreinstall: false")], &["disks: no disk has wipeonreinstall: true, "]),
             (
                 &[
                     ("wipeonreinstall: true", "wipeonreinstall: false"),
                     ("/dev/sdb", "/dev/sdb\n  wipeonreinstall: true"),
                 ],
-                &["filesystems[1].device: / lies on a disk that a reinstall keeps, so"],
+                &["filesystems[1].device: / is on a disk that a reinstall preserves, so"],
             ),
             (
                 &[("constraints", "volumegroups: [{name: vg, devices: [/dev/sda3, /dev/sdb]}]\nconstraints")],
-                &["volumegroups[0].devices: vg lies on disks that a reinstall wipes and on others that it keeps, so"],
+                &["volumegroups[0].devices: vg is on disks that a reinstall wipes and on disks that it preserves, so"],
             ),
             (
                 &[(
                     "constraints",
                     "raid: [{arrayname: /dev/md0, level: \"1\", devices: [/dev/sda3, /dev/sdb]}]\nconstraints",
                 )],
-                &["raid[0].devices: /dev/md0 lies on disks that a reinstall wipes and on others that it keeps, so"],
+                &["raid[0].devices: /dev/md0 is on disks that a reinstall wipes and on disks that it preserves, so"],
             ),
-            (
-                &[("path: /boot/efi", "path: /srv")],
-                &["filesystems: no vfat filesystem is mounted at /boot/efi, so that a UEFI"],
-            ),
+            (&[("path: /boot/efi", "path: /srv")], &["filesystems: no vfat filesystem is mounted at /boot/efi: UEFI"]),
             (
                 &[(", gpttype: ef00", "")],
-                &["filesystems[0].device: /dev/sda1 is to be the EFI system partition, but has type 8300: a UEFI"],
+                &["filesystems[0].device: /dev/sda1 is used as the EFI system partition, but has type 8300: UEFI"],
             ),
             (
                 &[("/dev/sda1, format", "/dev/sdb, format")],
-                &["filesystems[0].device: /dev/sdb is to be the EFI system partition, but is a whole disk: a UEFI"],
+                &["filesystems[0].device: /dev/sdb is used as the EFI system partition, but is a whole disk: UEFI"],
             ),
             (
                 &[("size: 5000", "size: 5242880000")],
                 &[
-                    "disks[0].partitions[1].size: /dev/sda2 has 5242880000 MiB, which are 5.50 PB: sizes are MiB; meant in bytes it would be 5000",
+                    "disks[0].partitions[1].size: /dev/sda2 has 5242880000 MiB (5.50 PB): sizes are in MiB; if bytes were intended, write 5000",
                 ],
             ),
             (
                 &[("size: 500,", "size: 512000,")],
                 &[
-                    "disks[0].partitions[0].size: /dev/sda1 has 512000 MiB, which are 537 GB: sizes are MiB; meant in KiB it would be 500",
+                    "disks[0].partitions[0].size: /dev/sda1 has 512000 MiB (537 GB): sizes are in MiB; if KiB were intended, write 500",
                 ],
             ),
             (
                 &[("size: 5000", "size: 50")],
                 &[
-                    "disks[0].partitions[1].size: /dev/sda2 has 50 MiB, which are 52.4 MB: sizes are MiB; meant in GiB it would be 51200",
+                    "disks[0].partitions[1].size: /dev/sda2 has 50 MiB (52.4 MB): sizes are in MiB; if GiB were intended, write 51200",
                 ],
             ),
             (
                 &[("/dev/sdb", "/dev/nvmne0n1")],
-                &["disks[1].device: the kernel calls no disk /dev/nvmne0n1; did you mean /dev/nvme0n1?"],
+                &["disks[1].device: /dev/nvmne0n1 is not a kernel name of a disk; did you mean /dev/nvme0n1?"],
             ),
             (
                 &[("/dev/sdb", "/dev/sdb1")],
-                &["disks[1].device: the kernel calls no disk /dev/sdb1; did you mean /dev/sdb?"],
+                &["disks[1].device: /dev/sdb1 is not a kernel name of a disk; did you mean /dev/sdb?"],
             ),
-            (&[("/dev/sdb", "/dev/disk/by-uuid/x")], &["disks[1].device: no inventory has links of this kind"]),
+            (&[("/dev/sdb", "/dev/disk/by-uuid/x")], &["disks[1].device: links of this type are not supported"]),
             (
                 &[("/dev/sdb", "/dev/data")],
-                &["disks[1].device: the kernel calls no disk /dev/data, so no machine has it"],
+                &["disks[1].device: /dev/data is not a kernel name of a disk, so no machine has it"],
             ),
             (&[("/dev/sdb", "/dev/disk/by-id/wwn-0x5")], &[]),
             (
                 &[("/dev/sdb", "/dev/disk/by-id/wwn-0x0000000000000000")],
-                &["disks[1].device: /dev/disk/by-id/wwn-0x0000000000000000 is made of a placeholder that many"],
+                &["disks[1].device: /dev/disk/by-id/wwn-0x0000000000000000 contains a placeholder that many"],
             ),
             (
                 &[("/dev/sdb", "data\n  hints: {name: nvmne0n1, tran: pata, size: \"> 500000\"}")],
                 &[
-                    "disks[1].hints.name: the kernel calls no disk nvmne0n1; did you mean /dev/nvme0n1?",
+                    "disks[1].hints.name: nvmne0n1 is not a kernel name of a disk; did you mean /dev/nvme0n1?",
                     "disks[1].hints.size: no disk has 500000 GiB",
-                    "disks[1].hints.tran: no inventory has pata: it has one of ",
+                    "disks[1].hints.tran: pata is not a transport; supported: ",
                 ],
             ),
         ] {

@@ -1,4 +1,4 @@
-//! What follows from the create options of arrays: the metadata version, and what is left for mdadm.
+//! Create options of arrays: the metadata version, and the other options for mdadm.
 
 mod options;
 
@@ -6,11 +6,11 @@ use super::{Format, Layout, Raid};
 use options::{Given, Meaning::Metadata};
 
 impl Raid {
-    /// The metadata version that the create options ask for, as mdadm prints it (`0.90`, `1.0`); an unknown one as it
-    /// is written, `None` when they say nothing.
+    /// Returns the metadata version of the create options as mdadm prints it (`0.90`, `1.0`), an unknown one as written; `None` if there is
+    /// none.
     pub fn metadata(&self) -> Option<String> {
         let given = options::read(&self.createoptions).into_iter().filter_map(Result::ok);
-        // mdadm refuses a second one; validation does before it.
+        // mdadm refuses a second one; validation reports it first.
         let said = given.filter(|option| option.known.meaning == Metadata).find_map(|option| option.value)?;
         Some(match said {
             "0" | "0.9" | "0.90" => "0.90".to_owned(),
@@ -19,7 +19,7 @@ impl Raid {
         })
     }
 
-    /// The create options without the metadata version.
+    /// Returns the create options without the metadata version.
     pub fn other_options(&self) -> Vec<String> {
         let metadata: Vec<std::ops::Range<usize>> = options::read(&self.createoptions)
             .into_iter()
@@ -32,33 +32,33 @@ impl Raid {
         rest.map(|(_, word)| word.clone()).collect()
     }
 
-    /// What is wrong with the create options.
+    /// Returns the problems of the create options.
     pub(super) fn option_problems(&self) -> Vec<String> {
         let mut metadata = false;
         let mut problem = |given: Result<Given, String>| match given {
             Err(why) => Some(why),
             Ok(given) if given.known.meaning == Metadata => {
-                std::mem::replace(&mut metadata, true).then(|| "the metadata version is given twice".to_owned())
+                std::mem::replace(&mut metadata, true).then(|| "the metadata version is specified twice".to_owned())
             }
             Ok(given) => given.problem(self),
         };
         options::read(&self.createoptions).into_iter().filter_map(&mut problem).collect()
     }
 
-    /// How many of the devices are no spares.
+    /// Returns the number of devices that are not spares.
     pub(super) fn active(&self) -> usize {
         self.devices.len().saturating_sub(self.spares as usize)
     }
 }
 
 impl Layout {
-    /// The arrays that firmware reads: those with a vfat filesystem directly on them.
+    /// Returns the arrays that firmware reads: those with a vfat filesystem directly on them.
     pub fn esp_arrays(&self) -> Vec<&Raid> {
         self.raid.iter().filter(|raid| self.is_esp(raid)).collect()
     }
 
-    /// The metadata version that the array gets. Firmware reads a member as if there were no array: the superblock of
-    /// its ESP has to be at the end.
+    /// Returns the metadata version of the array. Firmware reads a member of an ESP as a plain partition, so the superblock must be at the
+    /// end of the member.
     pub fn metadata(&self, raid: &Raid) -> String {
         let usual = if self.is_esp(raid) { "1.0" } else { "1.2" };
         raid.metadata().unwrap_or_else(|| usual.to_owned())
@@ -129,11 +129,11 @@ mod tests {
     fn options_that_mdadm_would_refuse_do_not_pass() {
         use RaidLevel::*;
         for (level, option, words) in [
-            (Raid0, "-binternal", "means nothing for raid0"),
-            (Raid0, "-kresync", "means nothing for raid0"),
+            (Raid0, "-binternal", "does not apply to raid0"),
+            (Raid0, "-kresync", "does not apply to raid0"),
             (Raid0, "-pn2", "original or alternate"),
-            (Raid1, "--chunk=64", "means nothing for raid1"),
-            (Raid1, "-pn2", "means nothing for raid1"),
+            (Raid1, "--chunk=64", "does not apply to raid1"),
+            (Raid1, "-pn2", "does not apply to raid1"),
             (Raid1, "--bitmap=yes", "internal or none"),
             (Raid1, "--delay=x", "seconds"),
             (Raid1, "--size=x", "max, or a number"),
@@ -145,8 +145,8 @@ mod tests {
             (Raid10, "-pls", "number of copies"),
             (Raid10, "-pn1", "number of copies"),
             (Raid10, "-pn5", "number of copies"),
-            (Raid10, "--write-behind=256", "is no option"),
-            (Raid10, "--write-zeroes", "is no option"),
+            (Raid10, "--write-behind=256", "is not a supported option"),
+            (Raid10, "--write-zeroes", "is not a supported option"),
         ] {
             let problems = Raid { level, ..array(&[option]) }.option_problems();
             assert!(problems.len() == 1 && problems[0].contains(words), "{level} {option}: {problems:?}");

@@ -1,4 +1,4 @@
-//! What a device of the layout lies on, down to the disks.
+//! Devices that a device of the layout depends on, down to the disks.
 
 use super::tree::Graph;
 use crate::device::LayoutPath;
@@ -6,7 +6,7 @@ use crate::order::Gather;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Positions in the layout's lists.
+/// Indices into the layout's lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Below {
     pub disks: BTreeSet<usize>,
@@ -15,7 +15,7 @@ pub struct Below {
 }
 
 impl Graph<'_> {
-    /// Everything below these devices; of what the layout does not bring about nothing is known.
+    /// Returns all objects below these devices. Devices that the layout does not provide are ignored.
     pub fn below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> Below {
         let beneath = self.beneath(devices.into_iter().filter_map(|device| self.device(device)));
         let of = |list: &Range<usize>| {
@@ -25,7 +25,7 @@ impl Graph<'_> {
         Below { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
     }
 
-    /// Everything below `/`.
+    /// Returns all objects below the root filesystem.
     pub fn below_root(&self) -> Below {
         let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
         self.below(root.map(|root| &root.device))
@@ -33,7 +33,7 @@ impl Graph<'_> {
 }
 
 impl super::LogicalVolume {
-    /// What the rest of the layout calls it.
+    /// Returns the path by which the rest of the layout refers to the volume.
     pub fn device(&self) -> LayoutPath {
         format!("/dev/{}/{}", self.volumegroup, self.name).into()
     }

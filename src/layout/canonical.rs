@@ -1,7 +1,7 @@
-//! Prints a layout as canonical YAML: metal-api's names, in the order in which disks become filesystems.
+//! Output of layouts as canonical YAML: metal-api's names, in the order from disks to filesystems.
 //!
-//! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes what only
-//! YAML 1.1 takes for a number; a layout needs very little of YAML.
+//! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes text that only YAML 1.1 parses
+//! as a number. Layouts need only a small part of YAML.
 
 use super::{Disk, Encrypted, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
 use crate::yaml::{quoted, scalar};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Text that reading gives back as an equal layout, without a note.
+/// Returns YAML that parses to an equal layout, without notes.
 pub fn canonical_yaml(layout: &Layout) -> String {
     let mut yaml = format!("id: {}\n", scalar(&layout.id));
     for (name, value) in [("name", &layout.name), ("description", &layout.description)] {
@@ -32,7 +32,7 @@ pub fn canonical_yaml(layout: &Layout) -> String {
     yaml
 }
 
-/// `sha256:HEX` of [`canonical_yaml`]: tells one layout from another whatever its spelling.
+/// Returns `sha256:HEX` of [`canonical_yaml`], which identifies the layout independent of its spelling.
 pub fn digest(layout: &Layout) -> String {
     let mut text = "sha256:".to_owned();
     for byte in Sha256::digest(canonical_yaml(layout)) {
@@ -41,7 +41,7 @@ pub fn digest(layout: &Layout) -> String {
     text
 }
 
-/// The lines of one item, each with its name: what is empty is left out.
+/// Lines of one item: name and value.
 type Lines = Vec<(&'static str, String)>;
 
 fn items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut String, &T)) {
@@ -54,7 +54,7 @@ fn items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut String, &
     }
 }
 
-/// One item of a list at the outermost level.
+/// Writes an item of a list at the top level.
 fn item(yaml: &mut String, lines: Lines) {
     let mut indent = "  - ";
     for (name, value) in lines {

@@ -1,4 +1,4 @@
-//! A YAML or JSON document as one small tree in which every value knows its place, line and column.
+//! YAML or JSON document as a tree in which every value has a path, a line and a column.
 
 use crate::problem::Problem;
 use crate::text::{TAB, indenting_tab};
@@ -6,12 +6,13 @@ use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
 
-/// A layout is at most five levels deep; the rest is room for values that are in the wrong place.
+/// Maximum nesting. A layout has at most five levels; the rest allows for misplaced values.
 const MAX_DEPTH: usize = 32;
-/// A hundred disks with ten partitions each take half of this. Looking for duplicates takes the square of the length.
+/// Maximum size of a document. A layout with a hundred disks of ten partitions each needs half of this. The search for duplicates takes
+/// quadratic time.
 const MAX_BYTES: usize = 128 << 10;
 
-/// Line and column, both from 1.
+/// Line and column, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub line: usize,
@@ -20,9 +21,9 @@ pub(super) struct Mark {
 
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    /// As the document spells it: `disks[0].partitions[1].size`.
+    /// Path as the document spells it: `disks[0].partitions[1].size`.
     pub place: String,
-    /// Only documents that came as text have marks.
+    /// Location in the text; `None` for JSON values.
     pub mark: Option<Mark>,
     pub value: Value,
 }
@@ -30,15 +31,15 @@ pub(super) struct Node {
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Null,
-    /// Text, number or truth: scalars stay as they were written, because unquoted `8e00` is a float to YAML.
+    /// Text, number or boolean, unparsed: unquoted `8e00` is a float in YAML.
     Scalar {
         text: String,
-        /// Written without quotes, or a number or truth value in JSON.
+        /// Written without quotes, or a number or boolean in JSON.
         plain: bool,
     },
     List(Vec<Node>),
     Map(Vec<Entry>),
-    /// Something that has been reported already.
+    /// Invalid value whose problem has been reported already.
     Unreadable,
 }
 
@@ -54,7 +55,7 @@ impl Node {
         marked(&self.place, self.mark, message)
     }
 
-    /// What a person would call this value.
+    /// Returns the type of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null | Value::Unreadable => "nothing",
@@ -76,15 +77,15 @@ pub(super) fn child(place: &str, key: &str) -> String {
     if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
 }
 
-/// Reads the YAML documents of `text`, empty ones left out; the second value holds what is wrong without ending the reading.
+/// Parses the YAML documents of `text`, except empty ones, each with the problems that do not prevent parsing.
 ///
-/// This pulls events from the parser instead of using marked-yaml's loader, which ignores all documents after the
-/// first and descends recursively: a few kilobytes of `- - - -` would overflow the stack.
+/// This consumes events of the parser instead of using marked-yaml's loader, which ignores all documents after the first and is recursive:
+/// a few kilobytes of `- - - -` would overflow the stack.
 pub(super) fn from_yaml(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem> {
     if text.len() > MAX_BYTES {
         return Err(Problem::new(
             "",
-            format!("a layout has at most {} KiB, this has {}", MAX_BYTES >> 10, text.len() >> 10),
+            format!("a layout must not be larger than {} KiB, but this one has {}", MAX_BYTES >> 10, text.len() >> 10),
         ));
     }
     let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());
@@ -105,8 +106,8 @@ pub(super) fn from_yaml(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem
 
 fn not_yaml(text: &str, mark: Mark, why: &str) -> Problem {
     match indenting_tab(text, mark.line) {
-        Some((line, column)) => marked("", Some(Mark { line, column }), format!("this is not YAML: {}", TAB)),
-        None => marked("", Some(mark), format!("this is not YAML: {why}")),
+        Some((line, column)) => marked("", Some(Mark { line, column }), format!("invalid YAML: {}", TAB)),
+        None => marked("", Some(mark), format!("invalid YAML: {why}")),
     }
 }
 
@@ -121,10 +122,10 @@ struct Builder {
     problems: Vec<Problem>,
 }
 
-/// A list or mapping whose end has not been seen.
+/// List or mapping whose end has not been reached.
 struct Open {
     node: Node,
-    /// The key that waits for its value.
+    /// Key whose value has not been read yet.
     key: Option<(String, Mark)>,
 }
 
@@ -151,17 +152,17 @@ impl Builder {
         self.value(value, mark, anchor != 0 || tag.is_some())
     }
 
-    /// Takes the scalar as a key if the innermost mapping waits for one.
+    /// Uses the scalar as a key if the innermost mapping expects one.
     fn takes_key(&mut self, text: &str, mark: Mark) -> bool {
         let Some(Open { node, key: key @ None }) = self.open.last_mut() else { return false };
         let Value::Map(entries) = &node.value else { return false };
-        // The parser marks a block mapping at the colon behind its first key.
+        // The parser reports the position of a block mapping as that of the colon after its first key.
         if entries.is_empty() && node.mark.is_some_and(|colon| colon.line == mark.line && colon.column > mark.column) {
             node.mark = Some(mark);
         }
         if let Some(first) = entries.iter().find(|entry| entry.key == text) {
             let line = first.mark.map_or(0, |mark| mark.line);
-            let message = format!("this field is given twice, first in line {line}");
+            let message = format!("this field is specified twice, first in line {line}");
             self.problems.push(marked(&child(&node.place, text), Some(mark), message));
         }
         *key = Some((text.to_owned(), mark));
@@ -175,7 +176,7 @@ impl Builder {
                 (Value::List(items), _) => node.place = format!("{}[{}]", parent.place, items.len()),
                 (_, Some((key, key_mark))) => {
                     node.place = child(&parent.place, key);
-                    // The parser puts a value that is not there behind the next token.
+                    // The parser reports the position of a missing value as that after the next token.
                     if matches!(node.value, Value::Null) {
                         node.mark = Some(*key_mark);
                     }
@@ -184,24 +185,24 @@ impl Builder {
             }
         }
         if decorated {
-            let message = "anchors, aliases and tags are not read in layouts: write the value out";
+            let message = "anchors, aliases and tags are not supported in layouts: write the value itself";
             self.problems.push(node.problem(message));
         }
         if !matches!(node.value, Value::List(_) | Value::Map(_)) {
             self.close(node);
         } else if self.open.len() == MAX_DEPTH {
-            return Err(node.problem("this is nested deeper than a layout ever is"));
+            return Err(node.problem("the document is nested too deeply for a layout"));
         } else {
             self.open.push(Open { node, key: None });
         }
         Ok(())
     }
 
-    /// Puts a complete value where it belongs. Of a field given twice the first value stays.
+    /// Adds a complete value to its parent. If a field is specified twice, the first value is used.
     fn close(&mut self, node: Node) {
         let Some(Open { node: parent, key }) = self.open.last_mut() else {
             let problems = std::mem::take(&mut self.problems);
-            // What `---` ends, and nothing follows.
+            // Empty document at the end, after the last `---`.
             if !matches!(node.value, Value::Null) {
                 self.documents.push((node, problems));
             }
@@ -230,7 +231,7 @@ fn scalar(text: String, style: TScalarStyle) -> Value {
     }
 }
 
-/// The same tree from JSON, without marks.
+/// Converts a JSON value to the same tree, without locations.
 pub(super) fn from_json(value: &serde_json::Value) -> Result<Node, Problem> {
     json_node(value, String::new(), 0)
 }
@@ -238,7 +239,7 @@ pub(super) fn from_json(value: &serde_json::Value) -> Result<Node, Problem> {
 fn json_node(value: &serde_json::Value, place: String, depth: usize) -> Result<Node, Problem> {
     use serde_json::Value as Json;
     if depth > MAX_DEPTH {
-        return Err(Problem::new(place, "this is nested deeper than a layout ever is"));
+        return Err(Problem::new(place, "the document is nested too deeply for a layout"));
     }
     let value = match value {
         Json::Null => Value::Null,
@@ -286,13 +287,13 @@ mod tests {
         for (text, words) in [
             ("", "empty"),
             ("# only a comment\n", "empty"),
-            (long.as_str(), "at most 128 KiB"),
+            (long.as_str(), "larger than 128 KiB"),
             ("--- # nothing\n---\n", "empty"),
-            ("id: a\ndisks:\n\t- device: /dev/sda\n", "3:1: this is not YAML: a tab indents this line"),
-            ("a: [1\n", "not YAML"),
-            ("a: b: c\n", "not YAML"),
+            ("id: a\ndisks:\n\t- device: /dev/sda\n", "3:1: invalid YAML: a tab indents this line"),
+            ("a: [1\n", "invalid YAML"),
+            ("a: b: c\n", "invalid YAML"),
             ("{[a]: b}\n", "plain text"),
-            (deep.as_str(), "nested deeper"),
+            (deep.as_str(), "nested too deeply"),
             (flow.as_str(), "recursion limit"),
         ] {
             let said = from_yaml(text).map(|_| ()).unwrap_err().to_string();
@@ -301,7 +302,7 @@ mod tests {
         let (_, problems) = from_yaml("a: &x 1\nb: *x\na: !!str 2\n").unwrap().remove(0);
         let said: Vec<String> = problems.iter().map(|problem| problem.to_string()).collect();
         assert_eq!(said.len(), 4, "{said:?}");
-        assert!(said.iter().any(|line| line.starts_with("3:1: a: this field is given twice, first in line 1")));
+        assert!(said.iter().any(|line| line.starts_with("3:1: a: this field is specified twice, first in line 1")));
     }
 
     #[test]

@@ -1,38 +1,38 @@
-//! The canonical spelling put into the text of a document, in the places where it differs: comments, order and line ends stay.
+//! Edits that make the spelling of a document canonical; comments, order and line endings are preserved.
 
 use super::document::Mark;
 use crate::order;
 
-/// What is written otherwise, and where.
+/// Replacement of a value at a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Edit {
     mark: Mark,
-    /// As the reader understands what is there.
+    /// Value as the parser understands it, without quotes.
     old: String,
     new: New,
 }
 
-/// What comes in its place.
+/// Replacement text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum New {
-    /// Text, in the quotes that are there.
+    /// Text that is inserted within the existing quotes.
     Text(String),
-    /// With quotes or brackets of its own.
+    /// Text with its own quotes or brackets.
     Raw(String),
-    /// Several items of a list for one.
+    /// Several items of a list that replace one item.
     Items(Vec<String>),
-    /// A field that goes, with its value. Where that ends in the text is not known, so the document is written anew.
+    /// Removal of a field and its value. The end of the value in the text is not known, so the document is rewritten instead.
     Nothing,
 }
 
 impl Edit {
-    /// None where nothing is known of the place, as in what came without text.
+    /// Creates an edit; `None` if the location is not known, as in a JSON value.
     pub fn at(mark: Option<Mark>, old: &str, new: New) -> Option<Edit> {
         Some(Edit { mark: mark?, old: old.to_owned(), new })
     }
 }
 
-/// The text with all edits made; none when one of them does not find what it is about (a text over several lines, an escape).
+/// Applies all edits; `None` if a value is not found at its location (text over several lines, escapes).
 pub(super) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -42,7 +42,7 @@ pub(super) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
         edits.iter().map(|edit| Some((offset(body, edit.mark)?, edit))).collect::<Option<_>>()?;
     order::by_key(&mut edits, |(at, _)| *at);
     let mut body = body.to_owned();
-    // From the end, so that the places before stay where they are.
+    // In reverse order, so that the offsets of the remaining edits stay valid.
     for (at, edit) in edits.into_iter().rev() {
         let token = token(&body[at..], &edit.old)?;
         let new = match &edit.new {
@@ -64,7 +64,7 @@ fn offset(text: &str, mark: Mark) -> Option<usize> {
     Some(start + at)
 }
 
-/// What stands for `old` at the start of `text`, in its quotes.
+/// Returns the token for `old` at the start of `text`, including its quotes.
 fn token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
     for quote in ["\"", "'", ""] {
         let whole = format!("{quote}{old}{quote}");
@@ -75,7 +75,7 @@ fn token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
     None
 }
 
-/// Between items of the list that has one at this place: a comma within brackets, else a line.
+/// Returns the separator of the list at this offset: a comma within brackets, otherwise a new line.
 fn separator(text: &str, at: usize) -> Option<String> {
     let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let before = &text[line..at];

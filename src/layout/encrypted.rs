@@ -1,4 +1,4 @@
-//! LUKS between a device and its filesystem or the group on it, and who has the key.
+//! LUKS encryption of filesystems and of physical volumes, and the source of the key.
 
 use super::fields::{Field, Fields, Reader};
 use super::spellings::one_of;
@@ -9,26 +9,26 @@ use std::fmt;
 
 const ENCRYPTED: [Field; 1] = [Field { name: "key", also: &[] }];
 
-/// A LUKS2 container, which takes all of the device: around a filesystem, or around each physical volume of a group.
+/// LUKS2 container that occupies the whole device, below a filesystem or a physical volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Encrypted {
-    /// Where the key comes from.
+    /// Source of the key.
     pub key: KeySource,
 }
 
-/// Where the key of a container comes from.
+/// Source of the key of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeySource {
-    /// The control plane, with the allocation.
+    /// The control plane, together with the allocation.
     Server,
     /// `/etc/drophammer/disk.key` of the ramdisk.
     File,
-    /// Nobody: the machine's TPM 2 seals a key that is made with the container.
+    /// A random key that the machine's TPM 2 seals; it is not known elsewhere.
     Tpm2,
-    /// A passphrase: a person types it at the console when it is installed, and whenever it boots.
+    /// A passphrase that is typed at the console, during the installation and at each boot.
     Prompt,
 }
 
@@ -52,13 +52,13 @@ impl fmt::Display for KeySource {
 }
 
 impl Layout {
-    /// All that is encrypted, filesystems and groups.
+    /// Returns the encryption of all filesystems and groups that have one.
     pub fn encrypted(&self) -> impl Iterator<Item = Encrypted> {
         let groups = self.volumegroups.iter().filter_map(|group| group.encrypted);
         self.filesystems.iter().filter_map(|filesystem| filesystem.encrypted).chain(groups)
     }
 
-    /// The encrypted group of which this device is a volume.
+    /// Returns the encrypted group that this logical volume belongs to.
     pub fn encrypted_group(&self, device: &LayoutPath) -> Option<&VolumeGroup> {
         let volume = self.logicalvolumes.iter().find(|volume| volume.device() == *device)?;
         self.volumegroups.iter().find(|group| group.name == volume.volumegroup && group.encrypted.is_some())
@@ -68,7 +68,7 @@ impl Layout {
 pub(super) fn read(reader: &mut Reader, fields: &Fields) -> Option<Encrypted> {
     let (node, place) = (fields.get("encrypted")?, fields.at("encrypted"));
     let fields = reader.fields(node, &place, &ENCRYPTED)?;
-    // The stand-in that no rule refuses; the place is in `unread`.
+    // Substitute that violates no rule; the path is in `unread`.
     let key = one_of(reader, &fields, "key", "key", &KeySource::ALL.map(|key| (key.name(), key)));
     Some(Encrypted { key: key.unwrap_or(KeySource::Server) })
 }

@@ -1,4 +1,4 @@
-//! Takes a document apart field by field: names and their other spellings, kinds of values, and a list of what was wrong.
+//! Field-by-field access to a document: alternative names, value types, and a list of problems.
 
 use super::document::{Entry, Mark, Node, Value, child, marked};
 use super::edit::{Edit, New};
@@ -7,27 +7,27 @@ use crate::problem::Problem;
 use std::collections::HashMap;
 use std::str::FromStr;
 
-/// A field by its canonical name, and the other names in use for it.
+/// Field with its canonical name and its alternative names.
 pub(super) struct Field {
     pub name: &'static str,
     pub also: &'static [&'static str],
 }
 
-/// What reading a document has brought to light so far.
+/// Reader that collects problems, notes and edits.
 #[derive(Default)]
 pub(super) struct Reader {
     pub problems: Vec<Problem>,
     pub notes: Vec<Problem>,
-    /// What makes the spelling canonical.
+    /// Edits that make the spelling canonical.
     pub edits: Vec<Edit>,
-    /// Canonical places whose value could not be had; the types hold a stand-in there.
+    /// Canonical paths of values that could not be read; the types contain a substitute there.
     pub unread: Vec<String>,
     pub places: Places,
 }
 
-/// One mapping of the document with its fields under their canonical names.
+/// Mapping of the document, with its fields under their canonical names.
 pub(super) struct Fields<'a> {
-    /// Canonical place, as the rules name it.
+    /// Canonical path, as used by the rules.
     pub place: String,
     node: &'a Node,
     found: Vec<(&'static str, &'a Node)>,
@@ -36,7 +36,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The field's value; absent and null are the same.
+    /// Returns the value of a field; `None` if it is missing or null.
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         let found = self.found.iter().find(|(canonical, _)| *canonical == name);
         found.map(|(_, node)| *node).filter(|node| !matches!(node.value, Value::Null))
@@ -47,12 +47,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Where the value at each canonical place stands in the document: its place as spelt there, and its mark.
+/// Path, line and column in the document of the value at each canonical path.
 #[derive(Debug, Clone, Default)]
 pub struct Places(HashMap<String, (String, Option<Mark>)>);
 
 impl Places {
-    /// Gives a rule's problem the place, line and column in the document.
+    /// Returns the problem of a rule with its path, line and column in the document.
     pub fn locate(&self, mut problem: Problem) -> Problem {
         let mut place = problem.place.as_str();
         loop {
@@ -73,7 +73,7 @@ impl Places {
 }
 
 impl Reader {
-    /// Goes on from what reading the document itself has brought to light.
+    /// Creates a reader that already has the problems of the document itself.
     pub fn new(problems: Vec<Problem>) -> Reader {
         Reader { problems, ..Reader::default() }
     }
@@ -82,7 +82,7 @@ impl Reader {
         self.problems.push(node.problem(message));
     }
 
-    /// Notes an unusual spelling, and the canonical one.
+    /// Records an unusual spelling and its canonical form.
     pub fn respell(&mut self, node: &Node, new: New, message: impl Into<String>) {
         self.notes.push(node.problem(message));
         let old = match &node.value {
@@ -93,7 +93,7 @@ impl Reader {
         self.edits.extend(Edit::at(node.mark, old, new));
     }
 
-    /// A problem after which the value at the canonical `place` is not known.
+    /// Reports a problem that leaves the value at the canonical `place` unknown.
     pub fn unreadable(&mut self, node: &Node, place: &str, message: impl Into<String>) {
         if !matches!(node.value, Value::Unreadable) {
             self.problem(node, message);
@@ -101,17 +101,17 @@ impl Reader {
         self.unread.push(place.to_owned());
     }
 
-    /// Notes where the value at a canonical place stands in the document.
+    /// Records the location in the document of the value at a canonical path.
     pub fn place(&mut self, place: &str, node: &Node) {
         self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
 
-    /// The fields of a mapping, with a problem for each name that is none of `known`.
+    /// Returns the fields of a mapping, and reports each name that is not in `known`.
     pub fn fields<'a>(&mut self, node: &'a Node, place: &str, known: &[Field]) -> Option<Fields<'a>> {
         self.fields_of_v2(node, place, known, &[])
     }
 
-    /// The same where metal-stack's v2 API has fields more, which are for people and mean nothing here.
+    /// Returns the fields of a mapping. `unread` lists descriptive fields of metal-stack's v2 API, which are ignored with a note.
     pub fn fields_of_v2<'a>(
         &mut self,
         node: &'a Node,
@@ -121,7 +121,7 @@ impl Reader {
     ) -> Option<Fields<'a>> {
         self.place(place, node);
         let Value::Map(entries) = &node.value else {
-            self.unreadable(node, place, format!("must be a mapping of fields, found {}", node.kind()));
+            self.unreadable(node, place, format!("must be a mapping of fields, but is {}", node.kind()));
             return None;
         };
         let mut fields = Fields { place: place.to_owned(), node, found: Vec::new(), misspelt: Vec::new() };
@@ -129,7 +129,7 @@ impl Reader {
             match known_as(&entry.key, known) {
                 Some(field) => self.known_field(&mut fields, entry, field.name),
                 None if unread.contains(&entry.key.as_str()) => {
-                    let message = "metal-stack's v2 API has this field, and it is not read here";
+                    let message = "this field of metal-stack's v2 API is ignored";
                     self.notes.push(marked(&entry.node.place, entry.mark, message));
                     self.edits.extend(Edit::at(entry.mark, &entry.key, New::Nothing));
                 }
@@ -141,7 +141,7 @@ impl Reader {
 
     fn known_field<'a>(&mut self, fields: &mut Fields<'a>, entry: &'a Entry, name: &'static str) {
         if fields.found.iter().any(|(canonical, _)| *canonical == name) {
-            let message = format!("{name} is given twice, under two of its names");
+            let message = format!("{name} is specified twice, under two of its names");
             self.problems.push(marked(&entry.node.place, entry.mark, message));
             return;
         }
@@ -162,13 +162,13 @@ impl Reader {
                 fields.misspelt.push(name);
                 format!("did you mean {name}?")
             }
-            None => format!("known here: {}", known.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")),
+            None => format!("supported: {}", known.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")),
         };
         let message = format!("unknown field {}; {hint}", entry.key);
         self.problems.push(marked(&entry.node.place, entry.mark, message));
     }
 
-    /// A field that must be there. One that was misspelt has been reported under its wrong name.
+    /// Returns a required field. A missing field is not reported if a misspelt name has been reported for it.
     pub fn required<'a>(&mut self, fields: &Fields<'a>, name: &str, missing: &str) -> Option<&'a Node> {
         let found = fields.get(name);
         if found.is_none() {
@@ -181,12 +181,12 @@ impl Reader {
         found
     }
 
-    /// A single value as written, and whether it stands without quotes.
+    /// Returns a scalar as written, and whether it is unquoted.
     pub fn scalar<'a>(&mut self, node: &'a Node, place: &str) -> Option<(&'a str, bool)> {
         match &node.value {
             Value::Scalar { text, plain } => Some((text, *plain)),
             _ => {
-                self.unreadable(node, place, format!("must be a single value, found {}", node.kind()));
+                self.unreadable(node, place, format!("must be a single value, but is {}", node.kind()));
                 None
             }
         }
@@ -195,25 +195,27 @@ impl Reader {
     pub fn text(&mut self, node: &Node, place: &str) -> Option<String> {
         let (text, plain) = self.scalar(node, place)?;
         if plain && is_number_or_truth(text) {
-            let message = format!("this is text: only in quotes, \"{text}\", is it that for every reader");
+            let message = format!(
+                "this is text: write it in quotes, \"{text}\", because YAML parsers may treat it as another type"
+            );
             self.respell(node, New::Raw(format!("{text:?}")), message);
         }
         Some(text.to_owned())
     }
 
-    /// Text that may be absent; empty text is absent.
+    /// Returns optional text; empty text counts as missing.
     pub fn optional_text(&mut self, fields: &Fields, name: &str) -> Option<String> {
         let node = fields.get(name)?;
         self.text(node, &fields.at(name)).filter(|text| !text.is_empty())
     }
 
-    /// Text that must be there; empty when it is not, which is then in `unread`.
+    /// Returns required text; if it is missing, reports that and returns an empty string.
     pub fn required_text(&mut self, fields: &Fields, name: &str) -> String {
         let node = self.required(fields, name, &format!("{name} is missing"));
         node.and_then(|node| self.text(node, &fields.at(name))).unwrap_or_default()
     }
 
-    /// A whole number, not negative.
+    /// Returns a non-negative integer.
     pub fn number<T: FromStr>(&mut self, node: &Node, place: &str) -> Option<T> {
         let (text, plain) = self.scalar(node, place)?;
         match whole_number(text) {
@@ -226,7 +228,7 @@ impl Reader {
             }
             Err(why) => {
                 let mib = if place.ends_with(".size") { mib_of(text) } else { None };
-                let mib = mib.map(|mib| format!("; sizes are MiB: write {mib}")).unwrap_or_default();
+                let mib = mib.map(|mib| format!("; sizes are in MiB: write {mib}")).unwrap_or_default();
                 self.unreadable(node, place, why + &mib);
                 None
             }
@@ -248,14 +250,14 @@ impl Reader {
                 self.unreadable(
                     node,
                     &fields.at(name),
-                    format!("must be true or false, without quotes, found {found}"),
+                    format!("must be true or false without quotes, but is {found}"),
                 );
                 false
             }
         }
     }
 
-    /// The items of a list, each read by `read`; an absent list is empty.
+    /// Returns the items of a list, each read by `read`; a missing list is empty.
     pub fn items<T>(
         &mut self,
         fields: &Fields,
@@ -265,12 +267,12 @@ impl Reader {
         let Some(node) = fields.get(name) else { return Vec::new() };
         let place = fields.at(name);
         let Value::List(items) = &node.value else {
-            self.unreadable(node, &place, format!("must be a list, found {}", node.kind()));
+            self.unreadable(node, &place, format!("must be a list, but is {}", node.kind()));
             return Vec::new();
         };
         let mut values = Vec::new();
         for item in items {
-            // By the position in the types, which the rules speak of: an item that could not be read is not in them.
+            // Numbered as in the types, which the rules refer to: items that could not be read are not in them.
             let place = format!("{place}[{}]", values.len());
             self.place(&place, item);
             match read(self, item, &place) {
@@ -281,7 +283,7 @@ impl Reader {
         values
     }
 
-    /// An item is not in the list: nothing can be said about the list as a whole, and the place is free again.
+    /// Records that an item of the list could not be read: rules for the whole list no longer apply. The path belongs to the next item.
     fn incomplete(&mut self, fields: &Fields, name: &str, place: &str) {
         self.unread.retain(|unread| unread != place);
         self.unread.push(format!("{}[]", fields.at(name)));
@@ -291,19 +293,19 @@ impl Reader {
         self.items(fields, name, |reader, node, place| reader.text(node, place))
     }
 
-    /// Words in one string where a list belongs, as `split` finds them; `None` when the value is no string.
+    /// Splits a string that is written instead of a list; `None` if the value is not a string.
     pub fn one_string(&mut self, fields: &Fields, name: &str, split: fn(&str) -> Vec<&str>) -> Option<Vec<String>> {
         let node = fields.get(name)?;
         let Value::Scalar { text, .. } = &node.value else { return None };
         let words = split(text);
         let list = format!("[{}]", quoted(&words));
         let words = words.into_iter().map(str::to_owned).collect();
-        self.respell(node, New::Raw(list.clone()), format!("this is a list of single words: {list}"));
+        self.respell(node, New::Raw(list.clone()), format!("write a list with one word per item: {list}"));
         Some(words)
     }
 }
 
-/// The field of that name. metal-stack's v2 API writes `mount_options` and `mountOptions`.
+/// Returns the field with that name. metal-stack's v2 API writes `mount_options` and `mountOptions`.
 fn known_as<'k>(name: &str, known: &'k [Field]) -> Option<&'k Field> {
     let exact = known.iter().find(|field| field.name == name || field.also.contains(&name));
     exact.or_else(|| known.iter().find(|field| field.name == plain(name) && name.len() <= 40))

@@ -1,11 +1,10 @@
-//! Which disk is meant: root device hints as Ironic writes them, matched against the disks of a machine.
+//! Root device hints as in Ironic: selection of a disk of the machine by its attributes.
 //!
-//! Each hint is an attribute with an expression: a value, or an operator and its values. Numbers of `size` are whole
-//! GiB. What is documented for Ironic and does not work there (ranges, `<or>` on sizes, `<all-in>`) works here, and
-//! `size: smallest` and `removable` are ours.
+//! Each hint is an attribute with an expression: a value, or an operator and its operands. Numbers of `size` are whole GiB. Expressions
+//! that Ironic documents but does not support (ranges, `<or>` on sizes, `<all-in>`) work here; `size: smallest` and `removable` are
+//! extensions.
 //!
-//! Somebody's USB stick and the virtual medium of a management controller are disks as well. No hint means them that does
-//! not say so.
+//! USB sticks and virtual media of a management controller are disks too. A hint selects them only if it does so explicitly.
 
 pub(super) mod doubts;
 mod expression;
@@ -21,10 +20,10 @@ use crate::text;
 use expression::{Comparison, Condition, Flag, Number, Word};
 use std::collections::BTreeMap;
 
-/// Attribute to expression, as the layout has them.
+/// Expressions by attribute, as in the layout.
 type Hints = BTreeMap<String, String>;
 
-/// As Ironic lists them, and `removable`.
+/// Ironic's hints, and `removable`.
 const KNOWN: [&str; 13] = [
     "size",
     "model",
@@ -42,19 +41,19 @@ const KNOWN: [&str; 13] = [
 ];
 const REMOVABLE: &str = "removable";
 const USB: &str = "usb";
-/// Hints that are about one disk and no other.
+/// Hints that identify exactly one disk.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
-/// Hints that are about the hardware of one disk, wherever it is.
+/// Hints that identify the hardware of one disk, independent of its slot.
 const HARDWARE: [&str; 3] = ["serial", "wwn", "wwn_with_extension"];
 const GIB: u128 = 1 << 30;
-/// Hexadecimal digits of a world wide name without the extension that its vendor may add (NAA 6).
+/// Hexadecimal digits of a world wide name without the vendor extension (NAA 6).
 const WWN_DIGITS: usize = 16;
-/// The disk with the fewest bytes among those that match everything else.
+/// Smallest disk in bytes among those that match all other hints.
 const SMALLEST: &str = "smallest";
-/// Disks of one capacity on paper differ by less than this, by maker and series: none of them is the smallest.
+/// Disks of the same nominal capacity differ by less than this between manufacturers and series, so none of them counts as the smallest.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
-/// Identifiers of a disk that hints are compared with.
+/// Treatment of placeholders in a disk's identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Identifiers {
     /// Identifiers without placeholders, which select no disk.
@@ -63,7 +62,7 @@ enum Identifiers {
     Reported,
 }
 
-/// What is wrong with hints whatever the machine: the hint, and what to say about it.
+/// Returns the problems of hints that do not depend on a machine, each with the name of the hint.
 pub fn problems(hints: &Hints) -> Vec<(String, String)> {
     let problem = |(hint, text): (&String, &String)| match Condition::read(hint, text) {
         Err(why) => Some((hint.clone(), why)),
@@ -72,9 +71,9 @@ pub fn problems(hints: &Hints) -> Vec<(String, String)> {
     hints.iter().filter_map(problem).collect()
 }
 
-/// The hints that the disk does not match, each with what the disk has instead; none: it is a candidate.
+/// Returns the hints that the disk does not match, each with the actual value; empty if the disk is a candidate.
 ///
-/// `smallest` is no matter of one disk: [`candidates`] sees to it.
+/// `smallest` depends on other disks: see [`candidates`].
 pub fn differs(hints: &Hints, disk: &Disk) -> Vec<String> {
     differs_by(hints, disk, Identifiers::Usable)
 }
@@ -88,7 +87,7 @@ fn differs_by(hints: &Hints, disk: &Disk, identifiers: Identifiers) -> Vec<Strin
     let unnamed = is_portable(disk) && !is_named;
     let unnamed = unnamed.then(|| {
         let what = if disk.transport == USB { "is attached by USB" } else { "is removable" };
-        format!("it {what}, which tran: usb or removable: true must say")
+        format!("the disk {what}, which must be requested with tran: usb or removable: true")
     });
     hints.iter().filter_map(different).chain(unnamed).collect()
 }
@@ -97,7 +96,7 @@ fn is_portable(disk: &Disk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Does this hint of a disk that comes and goes mean such a one? A condition that every disk but some fulfils does not.
+/// Returns whether this hint explicitly selects the portable disk. A condition that is true for most disks does not.
 fn names_portable(hint: &str, text: &str, disk: &Disk, identifiers: Identifiers) -> bool {
     match Condition::read(hint, text) {
         Ok(Condition::Flag(Flag(wanted))) => hint == REMOVABLE && wanted,
@@ -117,13 +116,13 @@ pub fn name_hardware(hints: &Hints, disk: &Disk) -> bool {
     })
 }
 
-/// The disks that match all hints, in their order; of disks that are about equally small, all.
+/// Returns the disks that match all hints, in their order. With `smallest`, all disks of nearly the same size are returned.
 pub fn candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     candidates_by(hints, disks, Identifiers::Usable)
 }
 
-/// Returns the disks that match all hints by what the hardware reports, placeholders included. For disks that are left alone: a
-/// placeholder there protects all disks that report it.
+/// Returns the disks that match all hints, comparing identifiers as the hardware reports them, including placeholders. It is used for disks
+/// that must not be touched: a placeholder then protects all disks that report it.
 pub fn reported_candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     candidates_by(hints, disks, Identifiers::Reported)
 }
@@ -145,7 +144,7 @@ fn candidates_by<'a>(hints: &Hints, disks: &'a [Disk], identifiers: Identifiers)
     found
 }
 
-/// What the disk has, for a person.
+/// Returns the actual value of the attribute, for messages.
 fn found(hint: &str, disk: &Disk) -> String {
     match hint {
         "size" => {
@@ -164,7 +163,7 @@ fn found(hint: &str, disk: &Disk) -> String {
     }
 }
 
-/// The identifier that the hint is about, as the hardware reports it.
+/// Returns the identifier that the hint compares, as the hardware reports it.
 fn reported<'a>(hint: &str, disk: &'a Disk) -> &'a str {
     match hint {
         "serial" => &disk.serial,
@@ -173,7 +172,7 @@ fn reported<'a>(hint: &str, disk: &'a Disk) -> &'a str {
     }
 }
 
-/// Every spelling of a text attribute of the disk; none when it is not known.
+/// Returns every spelling of a text attribute of the disk; empty if it is not known.
 fn attributes(hint: &str, disk: &Disk, identifiers: Identifiers) -> Vec<String> {
     let is_placeholder = match hint {
         "serial" => is_placeholder_serial(&disk.serial),
@@ -188,7 +187,7 @@ fn attributes(hint: &str, disk: &Disk, identifiers: Identifiers) -> Vec<String> 
         "model" => vec![disk.model.as_str()],
         "vendor" => vec![disk.vendor.as_str()],
         "serial" => vec![disk.serial.as_str()],
-        // udev gives the first 64 bits, our inventory all of it: both are right.
+        // udev reports the first 64 bits, the inventory all of it: both match.
         "wwn" => vec![disk.wwn.as_str(), short],
         "wwn_with_extension" => vec![disk.wwn.as_str()],
         "wwn_vendor_extension" => return extension.map(|digits| format!("0x{digits}")).into_iter().collect(),
@@ -201,7 +200,7 @@ fn attributes(hint: &str, disk: &Disk, identifiers: Identifiers) -> Vec<String> 
     values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect()
 }
 
-/// A world wide name as udev cuts it: 64 bits, and the extension of its vendor where it has one.
+/// Splits a world wide name as udev does: the first 64 bits, and the vendor extension if there is one.
 fn wwn_parts(wwn: &str) -> (&str, Option<&str>) {
     let cut = "0x".len() + WWN_DIGITS;
     match wwn.strip_prefix("0x") {
@@ -221,7 +220,7 @@ impl Condition {
                 let values = attributes(hint, disk, identifiers);
                 let values: Vec<String> = values.iter().map(|value| value.to_lowercase()).collect();
                 match word {
-                    // A disk has not that name only when none of the spellings of its name is it.
+                    // The disk differs only if none of the spellings of the attribute is equal.
                     Word::Differs(_) => !values.is_empty() && values.iter().all(|value| word.holds(value)),
                     _ => values.iter().any(|value| word.holds(value)),
                 }
@@ -230,7 +229,8 @@ impl Condition {
     }
 }
 
-/// Returns whether the only spelling of the attribute differs from the wanted one. Most disks differ, and need no copy of their attributes.
+/// Returns whether the only spelling of the attribute differs from the requested one. Most disks differ; for these, no attributes are
+/// copied.
 fn is_evidently_other(word: &Word, hint: &str, disk: &Disk) -> bool {
     let value = match hint {
         "serial" => &disk.serial,
@@ -243,7 +243,7 @@ fn is_evidently_other(word: &Word, hint: &str, disk: &Disk) -> bool {
     value.is_ascii() && !value.eq_ignore_ascii_case(wanted)
 }
 
-/// Exact, without rounding to GiB: a disk of 894.25 GiB is none of 894.
+/// Compares sizes exactly, without rounding to GiB: a disk of 894.25 GiB does not match 894.
 fn size_holds(number: &Number, size_bytes: u64) -> bool {
     let size = u128::from(size_bytes);
     let bytes = |gib: &u64| u128::from(*gib) * GIB;

@@ -1,31 +1,31 @@
-//! Longest names of logical volumes. lvcreate fails with a longer one, and LVM would not activate it.
+//! Maximum lengths of the names of logical volumes. lvcreate fails if they are exceeded, and LVM would not activate the volume.
 
 use super::LvmType;
 
-/// DM_NAME_LEN of the kernel, without the closing NUL. UUIDs of LVM have at most 85 bytes, and DM_UUID_LEN is 129.
+/// DM_NAME_LEN of the kernel, without the closing NUL. LVM's UUIDs have at most 85 bytes, and DM_UUID_LEN is 129.
 const MAX_MAPPER_NAME_BYTES: usize = 127;
 
-/// What LVM takes for the names of group and volume together: NAME_LEN without three separators and the closing NUL
-/// (vg_validate in lvm2's lib/metadata/metadata.c). Hyphens count once there.
+/// Maximum length of group name and volume name together: NAME_LEN without three separators and the closing NUL (vg_validate in lvm2's
+/// lib/metadata/metadata.c). Hyphens count once.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Longest suffix that LVM appends to the name of a mirror. A mirror with a longer name can be created, but LVM fails to
-/// deactivate it, because it looks for temporary mappings of this name.
+/// Longest suffix that LVM appends to the name of a mirror. A mirror with a longer name can be created, but LVM fails to deactivate it,
+/// because it looks for temporary mappings of this name.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
-/// Returns the name in /dev/mapper: each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
+/// Returns the name in /dev/mapper, with each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
 pub fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns why the names of a group and a volume are too long together.
+/// Returns the reason why the names of a group and a volume are too long; the text continues "has …".
 pub fn excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());
     if mapper > MAX_MAPPER_NAME_BYTES {
-        return Some(format!("{mapper} bytes in the device mapper, which has room for {MAX_MAPPER_NAME_BYTES}"));
+        return Some(format!("{mapper} bytes in its device mapper name, which is limited to {MAX_MAPPER_NAME_BYTES}"));
     }
-    (names > MAX_NAMES_BYTES).then(|| format!("{names} bytes in both names, and LVM takes {MAX_NAMES_BYTES} together"))
+    (names > MAX_NAMES_BYTES).then(|| format!("{names} bytes in both names, which LVM limits to {MAX_NAMES_BYTES}"))
 }
 
 #[cfg(test)]
@@ -37,11 +37,11 @@ mod tests {
         for (group, volume, kind, expected) in [
             ("a".repeat(62), "b".repeat(62), LvmType::Linear, None),
             ("a".repeat(62), "b".repeat(63), LvmType::Linear, Some("125 bytes in both names")),
-            ("a".repeat(63), "b".repeat(64), LvmType::Linear, Some("128 bytes in the device mapper")),
+            ("a".repeat(63), "b".repeat(64), LvmType::Linear, Some("128 bytes in its device mapper name")),
             ("a-".repeat(21), "b".repeat(63), LvmType::Linear, None),
-            ("a-".repeat(22), "b-".repeat(21), LvmType::Striped, Some("130 bytes in the device mapper")),
+            ("a-".repeat(22), "b-".repeat(21), LvmType::Striped, Some("130 bytes in its device mapper name")),
             ("a".repeat(52), "b".repeat(53), LvmType::Raid1, None),
-            ("a".repeat(53), "b".repeat(53), LvmType::Raid1, Some("128 bytes in the device mapper")),
+            ("a".repeat(53), "b".repeat(53), LvmType::Raid1, Some("128 bytes in its device mapper name")),
         ] {
             let found = excessive_name(&group, &volume, kind);
             match expected {

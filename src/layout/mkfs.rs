@@ -1,18 +1,18 @@
-//! Create options of a filesystem, read as the tool that gets them reads them: getopt's clusters (`-Fn`), values (`-b 4096`,
-//! `-b4096`, `--label=x`), abbreviations (`--lab x`), and lists of parts in a value (`-J size=16,device=…`).
+//! Validation of mkfs options, parsed as the tool itself parses them: getopt's clusters (`-Fn`), values (`-b 4096`, `-b4096`, `--label=x`),
+//! abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
 //!
-//! A tool finds a wrong one when the disks are wiped already, and some reach for what the layout does not speak of.
+//! The tool would only report an invalid option after the disks were wiped, and some options use devices or files outside of the layout.
 
 mod tables;
 
 use super::{Filesystem, Format};
 use tables::{KnownOption, Rule, Takes, Tool};
 
-/// One option of a list, understood.
+/// Parsed option.
 struct Given<'a> {
-    /// As it stands in the list: `-Fn`, `--uuid=x`.
+    /// Word of the list: `-Fn`, `--uuid=x`.
     word: &'a str,
-    /// The option alone: `-n`, `--uuid`.
+    /// Name of the option: `-n`, `--uuid`.
     name: String,
     known: &'static KnownOption,
     value: Option<&'a str>,
@@ -21,13 +21,13 @@ struct Given<'a> {
 type Read<'a> = Result<Given<'a>, String>;
 
 impl Filesystem {
-    /// Why its create options cannot be given.
+    /// Returns the problems of the create options.
     pub fn option_problems(&self) -> Vec<String> {
         let words = &self.createoptions;
         let read = read(self.format, words).into_iter();
         let mut problems: Vec<String> =
             read.flat_map(|given| given.map_or_else(|why| vec![why], |given| given.problems(self.format))).collect();
-        // None of the values that these tools take is a device, so that this is none either.
+        // No value of these tools is a device, so such a word is refused.
         for word in words.iter().filter(|word| word.contains("/dev/")) {
             let problem = refused(word, tables::DEVICE);
             if !problems.contains(&problem) {
@@ -37,7 +37,7 @@ impl Filesystem {
         problems
     }
 
-    /// The value that the tool will use of a short option: the last one.
+    /// Returns the value of a short option that the tool will use: the last one.
     pub fn create_option(&self, letter: char) -> Option<&str> {
         let read = read(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()
@@ -50,14 +50,14 @@ impl Given<'_> {
             Rule::Free => Vec::new(),
             Rule::Refused(why) => vec![refused(&self.in_word(), why)],
             Rule::Format if self.value == Some(format.name()) => Vec::new(),
-            Rule::Format => vec![refused(&self.in_word(), "the layout says it with format")],
+            Rule::Format => vec![refused(&self.in_word(), "set format in the layout instead")],
             Rule::Parts(parts) => {
                 let named = |part: &str| {
                     let name = name_of(part);
                     let found = parts.iter().find(|(refused, _)| *refused == name);
                     found.map(|(_, why)| refused(part, why))
                 };
-                // mke2fs takes features apart at blanks too.
+                // mke2fs also separates features at blanks.
                 let is_between = |letter: char| letter == ',' || letter.is_whitespace();
                 self.value.unwrap_or_default().split(is_between).filter_map(named).collect()
             }
@@ -70,7 +70,8 @@ impl Given<'_> {
     }
 }
 
-/// The name of a part of a value, in small letters. mke2fs reads the number of a feature with strtol(3): `FEATURE_I+03` is `FEATURE_I3`.
+/// Returns the name of a part of a value in lower case. mke2fs parses the number of a feature with strtol(3): `FEATURE_I+03` is
+/// `FEATURE_I3`.
 fn name_of(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());
@@ -78,10 +79,10 @@ fn name_of(part: &str) -> String {
 }
 
 fn refused(option: &str, why: &str) -> String {
-    format!("the create option {option} is not for the layout to give: {why}")
+    format!("the create option {option} is not allowed: {why}")
 }
 
-/// Nothing of a format that no tool makes.
+/// Parses the options. The result is empty for a format that no tool creates.
 fn read(format: Format, words: &[String]) -> Vec<Read<'_>> {
     let Some(tool) = tables::tool(format) else { return Vec::new() };
     let mut found = Vec::new();
@@ -92,7 +93,7 @@ fn read(format: Format, words: &[String]) -> Vec<Read<'_>> {
             Some(long) => found.push(tool.long(word, long, &mut next)),
             None => match word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
                 Some(letters) => found.extend(tool.cluster(word, letters, &mut next)),
-                None => found.push(Err(format!("{word} is no option: mkfs would take it for the device"))),
+                None => found.push(Err(format!("{word} is not an option: mkfs would use it as the device"))),
             },
         }
     }
@@ -100,7 +101,7 @@ fn read(format: Format, words: &[String]) -> Vec<Read<'_>> {
 }
 
 impl Tool {
-    /// Letters behind one `-`; the first that takes a value takes all that is left of the word, or the next one.
+    /// Parses a cluster of letters after one `-`. The first option that requires a value uses the rest of the word, or the next word.
     fn cluster<'a>(&self, word: &'a str, letters: &'a str, next: &mut dyn FnMut() -> Option<&'a str>) -> Vec<Read<'a>> {
         let mut found = Vec::new();
         for (at, letter) in letters.char_indices() {
@@ -117,7 +118,7 @@ impl Tool {
             let value = if left.is_empty() { next() } else { Some(left) };
             found.push(match value {
                 Some(_) => Ok(Given { word, name, known, value }),
-                None => Err(format!("the create option {word} has no value")),
+                None => Err(format!("the create option {word} requires a value")),
             });
             break;
         }
@@ -129,15 +130,15 @@ impl Tool {
         let known = self.by_name(name).ok_or_else(|| self.unknown(word, word))?;
         let value = match (known.takes, value) {
             (Takes::Nothing, Some(_)) => {
-                return Err(format!("the create option --{} takes no value, found {word}", known.long));
+                return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));
             }
-            (Takes::Value, None) => Some(next().ok_or_else(|| format!("the create option {word} has no value"))?),
+            (Takes::Value, None) => Some(next().ok_or_else(|| format!("the create option {word} requires a value"))?),
             (_, value) => value,
         };
         Ok(Given { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// An exact name, or the beginning of only one.
+    /// Returns the option with this name or unambiguous abbreviation.
     fn by_name(&self, name: &str) -> Option<&'static KnownOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));
@@ -147,7 +148,7 @@ impl Tool {
 
     fn unknown(&self, option: &str, word: &str) -> String {
         let place = if option == word { String::new() } else { format!(" of {word}") };
-        format!("{option}{place} is no option of {} that is known here", self.name)
+        format!("{option}{place} is not a supported option of {}", self.name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
+//! Filesystem layouts: parsing of all spellings in use, validation that reports all problems at once, and canonical output.
 
 mod advice;
 mod arrays;

@@ -1,4 +1,4 @@
-//! A set of layouts: which of them is for which size and image, and where two of them claim the same.
+//! Set of layouts: selection by size and image, and conflicts between layouts.
 
 use super::Layout;
 use super::constraints::{Accepted, ImageId};
@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// More collisions than a person reads; two large layouts can have millions.
+/// Maximum number of collisions that are reported; two large layouts can have millions.
 const MOST_COLLISIONS: usize = 1000;
 
-/// Layouts with the files that they come from.
+/// Layouts with their files.
 #[derive(Debug, Clone, Default)]
 pub struct Set {
     members: Vec<Member>,
 }
 
-/// A layout, as far as choosing it goes.
+/// Layout of the set, reduced to the fields that the selection uses.
 #[derive(Debug, Clone)]
 pub struct Member {
     pub id: String,
     pub file: PathBuf,
     sizes: BTreeSet<String>,
-    /// By OS.
+    /// Constraints by operating system.
     images: BTreeMap<String, Claim>,
 }
 
-/// An image constraint as written, and what it accepts.
+/// Image constraint as written, and the versions that it accepts.
 #[derive(Debug, Clone)]
 struct Claim {
     written: String,
@@ -44,37 +44,37 @@ pub struct Duplicate {
     pub second: PathBuf,
 }
 
-/// An OS on a size of which some images are claimed by two layouts.
+/// Size and operating system for which two layouts accept some images in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Collision {
     pub size: String,
     pub os: String,
     pub first: Claimant,
     pub second: Claimant,
-    /// An image that both layouts take.
+    /// Image that both layouts accept.
     pub example: String,
 }
 
-/// One side of a collision.
+/// One of the two layouts of a collision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claimant {
     pub id: String,
     pub file: PathBuf,
-    /// As written in the layout.
+    /// Constraint as written in the layout.
     pub constraint: String,
 }
 
-/// No layout, or more than one, is for this size and image.
+/// Failed selection: no layout matches the size and image, or several do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NotChosen {
-    /// One sentence.
+    /// Reason in one sentence.
     pub message: String,
-    /// What comes nearest: layouts with the size and what they take, or the sizes there are.
+    /// Closest candidates: layouts for this size with the images that they accept, or else the known sizes.
     pub nearest: Vec<String>,
 }
 
 impl Set {
-    /// A constraint that is none accepts nothing here; [`super::validate`] says what is wrong with it.
+    /// Builds the set. An invalid constraint accepts nothing; [`super::validate`] reports it.
     pub fn new<'a>(layouts: impl IntoIterator<Item = (&'a Path, &'a Layout)>) -> Set {
         let members = layouts.into_iter().map(|(file, layout)| {
             let claim = |(os, written): (&String, &String)| {
@@ -91,7 +91,7 @@ impl Set {
         Set { members: members.collect() }
     }
 
-    /// Every layout whose id an earlier one has.
+    /// Returns every layout that has the id of an earlier one.
     pub fn duplicates(&self) -> Vec<Duplicate> {
         let mut first: BTreeMap<&str, &Member> = BTreeMap::new();
         let mut duplicates = Vec::new();
@@ -105,21 +105,21 @@ impl Set {
         duplicates
     }
 
-    /// Every size and OS of which two layouts take the same images: when there is none, at most one layout is chosen for
-    /// any size and image. At most a thousand of them.
+    /// Returns all sizes and operating systems for which two layouts accept the same images, at most a thousand. If there are none, at most
+    /// one layout matches any size and image.
     pub fn collisions(&self) -> Vec<Collision> {
         let members = self.members.iter().enumerate();
         let pairs =
             members.flat_map(|(index, first)| self.members[index + 1..].iter().map(move |second| (first, second)));
-        // Two layouts with the same id are an error of their own.
+        // Two layouts with the same id are reported as duplicates.
         let pairs = pairs.filter(|(first, second)| first.id != second.id);
         pairs.flat_map(|(first, second)| first.collisions(second)).take(MOST_COLLISIONS).collect()
     }
 
-    /// The one layout for a size and an image id.
+    /// Returns the layout for a size and an image id.
     ///
     /// # Errors
-    /// There is none or more than one, or the image's id has no version.
+    /// No layout or several match, or the image id has no version.
     pub fn select(&self, size: &str, image: &str) -> Result<&Member, NotChosen> {
         let alone = |message| NotChosen { message, nearest: Vec::new() };
         let id = ImageId::parse(image).map_err(alone)?;
@@ -132,7 +132,7 @@ impl Set {
             }),
             _ => Err(NotChosen {
                 message: format!(
-                    "{} layouts match size:{size} and image:{image}: change their constraints so that one does, or name the layout",
+                    "{} layouts match size:{size} and image:{image}: change their constraints so that only one matches, or name the layout in the allocation",
                     chosen.len()
                 ),
                 nearest: chosen.iter().map(|member| member.describe(id.os)).collect(),
@@ -148,7 +148,7 @@ impl Set {
         let sizes: BTreeSet<&str> =
             self.members.iter().flat_map(|member| member.sizes.iter().map(String::as_str)).collect();
         let sizes = sizes.into_iter().collect::<Vec<_>>().join(", ");
-        vec![format!("no layout lists this size; listed are: {}", if sizes.is_empty() { "none" } else { &sizes })]
+        vec![format!("no layout lists this size; listed sizes: {}", if sizes.is_empty() { "none" } else { &sizes })]
     }
 }
 
@@ -181,14 +181,14 @@ impl Member {
         Claimant { id: self.id.clone(), file: self.file.clone(), constraint: claim.written.clone() }
     }
 
-    /// `default (default.yaml) takes debian ">= 10"`, for a person who looks for an image of `os`.
+    /// Describes the images that the layout accepts: `default (default.yaml) accepts debian ">= 10"`.
     fn describe(&self, os: &str) -> String {
         let takes = match self.images.get(os) {
-            Some(claim) => format!("takes {os} {:?}", claim.written),
-            None if self.images.is_empty() => "takes no image: only an allocation that names it gets it".to_owned(),
+            Some(claim) => format!("accepts {os} {:?}", claim.written),
+            None if self.images.is_empty() => "accepts no image: it is only used if an allocation names it".to_owned(),
             None => {
                 let all = self.images.iter().map(|(os, claim)| format!("{os} {:?}", claim.written));
-                format!("takes no {os}, but {}", all.collect::<Vec<_>>().join(", "))
+                format!("does not accept {os}, but {}", all.collect::<Vec<_>>().join(", "))
             }
         };
         format!("{} ({}) {takes}", self.id, self.file.display())

@@ -1,19 +1,19 @@
-//! How large a partition or volume is.
+//! Size of a partition or logical volume.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// In documents a number of MiB, where 0 is all that is left.
+/// Size in MiB; documents write the remaining space as 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     Mib(NonZeroU64),
-    /// All that is left of the disk or group.
+    /// Remaining space of the disk or group.
     Rest,
 }
 
 impl Size {
-    /// `None`: all that is left.
+    /// Returns the size in MiB; `None` for the remaining space.
     pub fn mib(self) -> Option<u64> {
         match self {
             Size::Mib(mib) => Some(mib.get()),
@@ -22,14 +22,14 @@ impl Size {
     }
 }
 
-/// As documents have it.
+/// Converts the number of a document.
 impl From<u64> for Size {
     fn from(mib: u64) -> Size {
         NonZeroU64::new(mib).map_or(Size::Rest, Size::Mib)
     }
 }
 
-/// As documents have it.
+/// Displays the number as documents write it.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mib().unwrap_or(0))

@@ -1,7 +1,7 @@
-//! Reads a layout from every spelling in use into the canonical types.
+//! Parser for layouts that converts every spelling in use to the canonical types.
 //!
-//! Canonical are metal-api's names and kinds. What else is understood is in the tables of this file, and each use of
-//! it is a note, never silence.
+//! The canonical names and values are those of metal-api. The tables of this module list the alternatives; each use of one is reported as a
+//! note.
 
 mod disks;
 mod filesystems;
@@ -33,16 +33,16 @@ const LAYOUT: [Field; 10] = [
     only("constraints"),
     only("cleanfirmware"),
 ];
-/// Fields of metal-stack's v2 API that say nothing about disks: when a layout was made, and words for people.
+/// Fields of metal-stack's v2 API without effect on disks: creation time, names and descriptions.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
 const CONSTRAINTS: [Field; 2] = [Field { name: "sizes", also: &["size"] }, only("images")];
-const SIZE_MISSING: &str = "size is missing: MiB, or 0 for all that is left";
+const SIZE_MISSING: &str = "size is missing: specify MiB, or 0 for the remaining space";
 
-/// Under this key, Ansible's roles of metal-stack have a list of layouts.
+/// Key of the list of layouts in metal-stack's Ansible roles.
 const ANSIBLE_KEY: &str = "metal_api_filesystemlayouts";
 
-/// A layout that can be worked with, and what was unusual about its spelling.
+/// Valid layout, with notes about its spelling.
 #[derive(Debug, Clone)]
 pub struct Parsed {
     pub layout: Layout,
@@ -52,48 +52,48 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// Gives a problem that was found later (on this machine, say) its line and column in the file.
+    /// Returns a problem that was found later, for example on this machine, with its line and column in the file.
     pub fn locate(&self, problem: Problem) -> Problem {
         self.places.locate(problem)
     }
 
-    /// What is valid and hardly meant, with its line and column in the file.
+    /// Returns advice about settings that are valid but probably not intended, with line and column in the file.
     pub fn advice(&self) -> Vec<Problem> {
         sorted(self.layout.advice().into_iter().map(|problem| self.locate(problem)).collect())
     }
 
-    /// Is every word of it spelt canonically?
+    /// Returns whether the whole document is spelt canonically.
     pub fn is_canonical(&self) -> bool {
         self.edits.is_empty()
     }
 }
 
-/// Reads and validates a layout from YAML (JSON is YAML too), with line and column in every problem.
+/// Parses and validates a layout in YAML or JSON. Problems have line and column.
 ///
 /// # Errors
-/// Every problem of the document: spelling, types, unknown fields, and the rules of [`super::validate`].
+/// All problems of the document: spelling, types, unknown fields, and the rules of [`super::validate`].
 pub fn read_yaml(text: &str) -> Result<Parsed, Vec<Problem>> {
     let layouts = layouts(text).map_err(|problem| vec![tidy(problem)])?;
     match &layouts[..] {
         [(root, problems)] => read(root, problems.clone()),
-        [] => Err(vec![Problem::new("", "there is no layout in this list")]),
+        [] => Err(vec![Problem::new("", "the list contains no layout")]),
         [_, (second, _), ..] => Err(vec![tidy(
-            second.problem("a second layout starts here, and one is wanted: give each a file of its own"),
+            second.problem("a second layout starts here, but only one is supported: use a separate file for each"),
         )]),
     }
 }
 
-/// Reads all layouts of a file: of several YAML documents, of a list, or below the key of metal-stack's Ansible roles.
+/// Parses all layouts of a file: several YAML documents, a list, or the list under the key of metal-stack's Ansible roles.
 pub fn read_all(text: &str) -> Vec<Result<Parsed, Vec<Problem>>> {
     match layouts(text) {
-        Ok(layouts) if layouts.is_empty() => vec![Err(vec![Problem::new("", "there is no layout in this list")])],
+        Ok(layouts) if layouts.is_empty() => vec![Err(vec![Problem::new("", "the list contains no layout")])],
         Ok(layouts) => layouts.into_iter().map(|(root, problems)| read(&root, problems)).collect(),
         Err(problem) => vec![Err(vec![tidy(problem)])],
     }
 }
 
-/// The text with the canonical spelling in the places where it has another one; comments, order and line ends stay. None when
-/// that cannot be done so.
+/// Returns the text with canonical spelling; comments, order and line endings are preserved. `None` if the text cannot be edited in this
+/// way.
 pub fn respelt(text: &str, layouts: &[&Parsed]) -> Option<String> {
     let edits: Vec<Edit> = layouts.iter().flat_map(|parsed| parsed.edits.clone()).collect();
     let new = edit::apply(text, &edits)?;
@@ -104,7 +104,7 @@ pub fn respelt(text: &str, layouts: &[&Parsed]) -> Option<String> {
     (again.len() == layouts.len() && again.iter().zip(layouts).all(is_same)).then_some(new)
 }
 
-/// Each layout of the text, with what was wrong with its document.
+/// Splits the text into layouts, each with the problems of its part of the document.
 fn layouts(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem> {
     let mut layouts = Vec::new();
     for (root, problems) in document::from_yaml(text)? {
@@ -131,10 +131,10 @@ fn layouts(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem> {
     Ok(layouts)
 }
 
-/// Reads and validates a layout as it arrives inside an allocation.
+/// Parses and validates a layout that is embedded in an allocation.
 ///
 /// # Errors
-/// As [`read_yaml`], with places but no lines.
+/// As for [`read_yaml`]; problems have a path but no line.
 pub fn read_json(value: &serde_json::Value) -> Result<Parsed, Vec<Problem>> {
     let root = document::from_json(value).map_err(|problem| vec![tidy(problem)])?;
     read(&root, Vec::new())
@@ -160,7 +160,7 @@ fn sorted(problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// The document's own words go to consoles and reports: no control characters, no megabytes.
+/// Removes control characters and limits the length, because text of the document is printed to consoles and reports.
 fn tidy(mut problem: Problem) -> Problem {
     for (text, most) in [(&mut problem.place, 200), (&mut problem.message, 1000)] {
         let plain = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
@@ -186,7 +186,7 @@ fn layout(reader: &mut Reader, root: &Node) -> Option<Layout> {
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
-                let message = "no constraints: only an allocation that names this layout gets it";
+                let message = "no constraints: the layout is only used if an allocation names it";
                 reader.notes.push(marked("constraints", root.mark, message));
                 Constraints::default()
             }
@@ -210,12 +210,12 @@ fn read_constraints(reader: &mut Reader, node: &Node) -> Option<Constraints> {
                 }
             }
         }
-        // `images: []` is how the proposal speaks of a layout for explicit use.
+        // metal-stack's proposal writes `images: []` in a layout for explicit use.
         Value::List(items) if items.is_empty() => {
-            reader.respell(images, New::Raw("{}".to_owned()), "this is a mapping: write {}");
+            reader.respell(images, New::Raw("{}".to_owned()), "this must be a mapping: write {}");
         }
         _ => {
-            let message = format!("must be a mapping of OS to version constraint, found {}", images.kind());
+            let message = format!("must be a mapping of OS to version constraint, but is {}", images.kind());
             reader.unreadable(images, "constraints.images", message);
         }
     }
@@ -226,7 +226,7 @@ fn image_constraint(reader: &mut Reader, node: &Node, place: &str) -> Option<Str
     let constraint = reader.text(node, place)?;
     Some(match constraints::with_blank(&constraint) {
         Some(canonical) => {
-            let message = format!("a blank belongs between operator and version: \"{canonical}\"");
+            let message = format!("write a blank between operator and version: \"{canonical}\"");
             reader.respell(node, New::Raw(format!("{canonical:?}")), message);
             canonical
         }
@@ -234,7 +234,7 @@ fn image_constraint(reader: &mut Reader, node: &Node, place: &str) -> Option<Str
     })
 }
 
-/// Since metal-hammer 0.11.7 each entry is one argument; before, `-F 32` in one entry was usual.
+/// Reads create options. Since metal-hammer 0.11.7 each item is one argument; before that, `-F 32` in one item was common.
 fn create_options(reader: &mut Reader, fields: &Fields) -> Vec<String> {
     let options = match reader.one_string(fields, "createoptions", at_blanks) {
         Some(options) => options,
@@ -243,7 +243,10 @@ fn create_options(reader: &mut Reader, fields: &Fields) -> Vec<String> {
     if let Some(node) = fields.get("createoptions")
         && options.iter().any(|option| option.contains(['"', '\'']))
     {
-        reader.problem(node, "quotes in createoptions would reach the command as they are: no shell reads them");
+        reader.problem(
+            node,
+            "remove the quotes from createoptions: no shell interprets them, the command would receive them literally",
+        );
     }
     options
 }
@@ -255,7 +258,7 @@ fn single_words(reader: &mut Reader, node: &Node, place: &str) -> Option<Vec<Str
         return Some(vec![text]);
     }
     let items = words.iter().map(|word| format!("{word:?}")).collect();
-    reader.respell(node, New::Items(items), format!("one word per entry: {}", quoted(&words)));
+    reader.respell(node, New::Items(items), format!("write one word per item: {}", quoted(&words)));
     Some(words.into_iter().map(str::to_owned).collect())
 }
 
@@ -263,7 +266,7 @@ fn at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// A required value out of a few; `called` is metal-api's word for it in the refusal.
+/// Reads a required value from a list of valid ones; `called` is metal-api's name of the value in its error message.
 pub(super) fn one_of<T: Copy>(
     reader: &mut Reader,
     fields: &Fields,
@@ -291,7 +294,7 @@ pub(super) fn one_of<T: Copy>(
     found.map(|(_, value)| *value)
 }
 
-/// `FORMAT_EXT4`, as metal-stack's v2 API has it → `ext4`.
+/// Removes the prefix that metal-stack's v2 API adds: `FORMAT_EXT4` becomes `ext4`.
 fn without_prefix(text: &str, called: &str) -> String {
     let plain = plain(text);
     plain.strip_prefix(called).map(str::to_owned).unwrap_or(plain)

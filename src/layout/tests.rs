@@ -1,4 +1,4 @@
-//! The layouts in `testdata/layouts`, good and bad, and what must hold for any layout at all.
+//! Valid and invalid layouts of `testdata/layouts`, and properties of all layouts.
 
 mod random;
 
@@ -29,7 +29,7 @@ fn said(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(|problem| problem.to_string()).collect()
 }
 
-/// Each bad layout has a `.expected` file beside it: its problems as a person sees them, one a line.
+/// Each invalid layout has an `.expected` file with its problems, one per line.
 #[test]
 fn bad_layouts_get_all_their_problems_at_once() {
     let files = layouts("bad");
@@ -102,11 +102,11 @@ fn the_default_layout_as_it_is_spelt() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "8:13: constraints.images.debian: a blank belongs between operator and version: \">= 10\"",
-            "9:13: constraints.images.ubuntu: a blank belongs between operator and version: \">= 20.04\"",
-            "10:13: constraints.images.centos: a blank belongs between operator and version: \">= 7\"",
+            "8:13: constraints.images.debian: write a blank between operator and version: \">= 10\"",
+            "9:13: constraints.images.ubuntu: write a blank between operator and version: \">= 20.04\"",
+            "10:13: constraints.images.centos: write a blank between operator and version: \">= 7\"",
             "15:5: filesystems[0].options: the canonical name of this field is createoptions",
-            "15:14: filesystems[0].options: this is a list of single words: [\"-F\", \"32\"]",
+            "15:14: filesystems[0].options: write a list with one word per item: [\"-F\", \"32\"]",
             "31:5: disks[0].wipe: the canonical name of this field is wipeonreinstall",
             "36:9: disks[0].partitions[0].type: the canonical name of this field is gpttype",
             "36:15: disks[0].partitions[0].type: the canonical value is \"ef00\"",
@@ -132,7 +132,7 @@ fn all_seed_layouts_are_read_as_they_are_spelt() {
              "createoptions": ["--metadata=1.0"], "spares": 0},
         ])
     );
-    // No machine has /dev/nvmne0n1: a plan finds that out.
+    // The misspelt /dev/nvmne0n1 is only detected by the plan.
     let lvm = read_yaml(SEEDS[4]).unwrap().layout;
     assert_eq!(
         serde_json::to_value((&lvm.volumegroups, &lvm.logicalvolumes)).unwrap(),
@@ -143,7 +143,7 @@ fn all_seed_layouts_are_read_as_they_are_spelt() {
     );
 }
 
-/// A valid layout with one filesystem and one disk, whose lines can be replaced.
+/// Returns a valid layout with one filesystem and one disk, whose lines can be replaced.
 fn layout_with(filesystem: &str, disk: &str, partition: &str) -> String {
     format!(
         "id: x\nfilesystems:\n  - {{ path: /, device: /dev/sda1, format: ext4{filesystem} }}\n\
@@ -196,8 +196,8 @@ fn layouts_for_explicit_use_and_swap_as_in_fstab() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "1:1: constraints: no constraints: only an allocation that names this layout gets it",
-            "4:10: filesystems[1].path: what is not mounted has no path: leave it out",
+            "1:1: constraints: no constraints: the layout is only used if an allocation names it",
+            "4:10: filesystems[1].path: remove path: a filesystem that is not mounted must not have one",
         ]
     );
 }
@@ -210,9 +210,9 @@ fn json_has_places_and_no_lines() {
     assert_eq!(
         said(&read_json(&wrong).unwrap_err()),
         [
-            "disks[0].partitions[0].number: must be a whole number without a unit, found \"1.0\"",
-            "disks[0].partitions[0].size: must not be negative, found -1",
-            "disks[0].wipe: must be true or false, without quotes, found \"no\"",
+            "disks[0].partitions[0].number: must be an integer without a unit, but is \"1.0\"",
+            "disks[0].partitions[0].size: must not be negative, but is -1",
+            "disks[0].wipe: must be true or false without quotes, but is \"no\"",
         ]
     );
     for other in [json!(null), json!([]), json!("text"), json!(1)] {
@@ -244,7 +244,7 @@ fn what_a_document_says_reaches_the_console_without_control_characters() {
     assert!(lines(&read_yaml(&long).unwrap_err()).len() < 3000);
 }
 
-/// What the reader puts right or refuses reaches the rules only from code; they hold there too.
+/// Values that the parser corrects or refuses reach the rules only from code; the rules must refuse them too.
 #[test]
 fn rules_do_not_rely_on_the_reader() {
     let mut layout = read_yaml(DEFAULT).unwrap().layout;

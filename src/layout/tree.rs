@@ -1,7 +1,7 @@
-//! A layout as a graph: disks, what is made of them, what that becomes, up to the mount points.
+//! Graph of a layout: disks, the devices built on them, and the filesystems on top.
 //!
-//! Pure, and for any layout at all: a device that the layout does not bring about becomes a node of its own, and an
-//! array that would stand on itself is cut there, so that every drawing ends.
+//! The module does no I/O and accepts any layout: a device that the layout does not provide becomes a node of its own, and a cycle of
+//! arrays is broken, so that every traversal ends.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -11,7 +11,7 @@ use crate::device::LayoutPath;
 use crate::topology::graph;
 use std::ops::Range;
 
-/// What a node stands for, as the layout has it.
+/// Object of the layout that a node represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
     Disk(&'a Disk),
@@ -20,18 +20,18 @@ pub enum Item<'a> {
     Group(&'a VolumeGroup),
     Volume(&'a LogicalVolume),
     Filesystem(&'a Filesystem),
-    /// A device that something is put on and that nothing in the layout brings about.
+    /// Device that is used but not provided by the layout.
     Missing,
 }
 
-/// A node is called by its device path; a group by its name; a filesystem by its mount point, or not at all where it has none.
+/// Graph whose nodes are named by device path; groups by their name, filesystems by their mount point or an empty name.
 ///
-/// Disks come first, then partitions, arrays, groups, volumes, filesystems, missing devices, each in the layout's order.
+/// The nodes are ordered: disks, partitions, arrays, groups, volumes, filesystems, missing devices, each in the layout's order.
 #[derive(Debug, Clone)]
 pub struct Graph<'a> {
     pub layout: &'a Layout,
     inner: graph::Graph<LayoutPath, Item<'a>>,
-    // Nodes of the layout's lists.
+    // Node ranges of the layout's lists.
     pub(super) disks: Range<usize>,
     pub(super) arrays: Range<usize>,
     pub(super) groups: Range<usize>,
@@ -56,7 +56,7 @@ impl<'a> Graph<'a> {
         graph.groups = graph.all(&layout.volumegroups, |graph, group| {
             graph.inner.add(group.name.as_str().into(), Item::Group(group));
         });
-        // Before groups are put on devices: no group can then come to stand on its own volume.
+        // Before devices are assigned to groups, so that no group can end up on its own volume.
         graph.volumes();
         for (raid, array) in layout.raid.iter().zip(graph.arrays.clone()) {
             raid.devices.iter().for_each(|device| graph.put(array, device));
@@ -68,7 +68,7 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    /// Is `member` one of the spares of `array`? mdadm takes the last of the devices for that.
+    /// Returns whether `member` is a spare of `array`: mdadm uses the last devices as spares.
     pub fn is_spare(&self, array: usize, member: usize) -> bool {
         let Item::Array(raid) = self.nodes[array].item else { return false };
         let active = raid.devices.len().saturating_sub(raid.spares as usize);
@@ -76,7 +76,7 @@ impl<'a> Graph<'a> {
         !is_active && self.nodes[array].below.contains(&member)
     }
 
-    /// The filesystem or swap area on this device.
+    /// Returns the filesystem or swap area on this device.
     pub fn content(&self, node: usize) -> Option<&'a Filesystem> {
         self.nodes[node].above.iter().find_map(|above| match self.nodes[*above].item {
             Item::Filesystem(filesystem) => Some(filesystem),
@@ -84,20 +84,20 @@ impl<'a> Graph<'a> {
         })
     }
 
-    /// Is an array or a group made of this device?
+    /// Returns whether the device is a member of an array or a group.
     pub fn is_member(&self, device: &LayoutPath) -> bool {
         let above = self.device(device).into_iter().flat_map(|node| &self.nodes[node].above);
         above.into_iter().any(|above| matches!(self.nodes[*above].item, Item::Array(_) | Item::Group(_)))
     }
 
-    /// The node of a device that the layout brings about.
+    /// Returns the node of a device that the layout provides.
     pub fn device(&self, device: &LayoutPath) -> Option<usize> {
-        // What a raw image brings is known by its filesystems only, and lies on the disk.
+        // Partitions of a raw image are known from its filesystems only; they are represented by the disk.
         let of_image = || self.layout.disks.iter().position(|disk| disk.image_partition(device).is_some());
         self.find(device).or_else(of_image)
     }
 
-    /// Adds a node for each of a list.
+    /// Adds a node for each item of a list.
     fn all<T>(&mut self, list: &'a [T], add: impl Fn(&mut Graph<'a>, &'a T)) -> Range<usize> {
         let first = self.nodes.len();
         list.iter().for_each(|item| add(self, item));
@@ -139,11 +139,11 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Puts a node on a device.
+    /// Places a node on a device.
     fn put(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.device(device) {
             Some(lower) if !self.beneath([lower]).contains(&upper) => lower,
-            // An array on itself: to a person that device is not there when it is needed.
+            // Cycle of arrays: the device does not exist yet when it is needed.
             Some(_) => self.inner.add(device.clone(), Item::Missing),
             None => self.missing(device),
         };

@@ -1,7 +1,7 @@
-//! The layout as the program uses it: canonical names, units in the names, nothing optional that has a default.
+//! Types of a layout: canonical names, units in the names, and no optional field that has a default.
 //!
-//! Serialised, it is metal-api's wire format (`v1.FilesystemLayoutResponse`). Reading goes through
-//! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
+//! They serialize to metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse them,
+//! including the other spellings in use.
 
 use super::encrypted::Encrypted;
 use super::size::Size;
@@ -11,106 +11,107 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What the disks of a machine should become.
+/// Partitions, arrays, volumes and filesystems of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Layout {
-    /// What allocations name the layout by.
+    /// Id by which allocations refer to the layout.
     pub id: String,
-    /// For people.
+    /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// For people.
+    /// Description for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What is made on disks, partitions, arrays and volumes, and where it is mounted. One has the path `/`.
+    /// Filesystems, swap areas and tmpfs, with their mount points. One has the path `/`.
     pub filesystems: Vec<Filesystem>,
-    /// Every disk that drophammer may write to.
+    /// Disks that drophammer may write to.
     pub disks: Vec<Disk>,
-    /// Arrays of mdadm.
+    /// RAID arrays (mdadm).
     pub raid: Vec<Raid>,
-    /// Volume groups of LVM.
+    /// LVM volume groups.
     pub volumegroups: Vec<VolumeGroup>,
-    /// Logical volumes of LVM.
+    /// LVM logical volumes.
     pub logicalvolumes: Vec<LogicalVolume>,
-    /// Which sizes and images the layout is chosen for when an allocation names none.
+    /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
     pub constraints: Constraints,
-    /// Whether boot variables that earlier systems left in the firmware are removed.
+    /// True if boot variables that earlier systems left in the firmware are removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cleanfirmware: bool,
 }
 
-/// Which sizes and images the layout is chosen for when an allocation names none.
+/// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Constraints {
     /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
-    /// OS to version constraint, as written in the layout (`>= 10`, `*`).
+    /// Version constraints by operating system, as written in the layout (`>= 10`, `*`).
     pub images: BTreeMap<String, String>,
 }
 
-/// One filesystem, swap area or tmpfs.
+/// Filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Filesystem {
-    /// Mount point; without one the filesystem is made and not mounted.
+    /// Mount point; a filesystem without one is created but not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
-    /// What is made on the device.
+    /// Type of the filesystem.
     pub format: Format,
-    /// Name of the filesystem, as `LABEL=` finds it.
+    /// Label of the filesystem, as used by `LABEL=`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Options of mount, one each.
+    /// Options for mount, one per item.
     pub mountoptions: Vec<String>,
-    /// Arguments for mkfs, one word each.
+    /// Arguments for mkfs, one word per item.
     pub createoptions: Vec<String>,
-    /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
+    /// Treatment of the image's files below a filesystem that a reinstall preserves.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// Does the last partition of a raw image, and this filesystem on it, take all that is left of the disk?
+    /// True if the last partition of a raw image, and this filesystem on it, grow to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
-    /// Does it lie in a LUKS2 container?
+    /// LUKS2 encryption of the filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<Encrypted>,
 }
 
 impl Filesystem {
-    /// Each of the mount options, also where several are written as one.
+    /// Returns the individual mount options, also if several are written as one.
     pub fn options(&self) -> impl Iterator<Item = &str> {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// cloud-init looks for its seed in a filesystem that is called so.
+    /// Returns whether cloud-init looks for its seed in this filesystem.
     pub fn is_for_seed(&self) -> bool {
         self.format == Format::Vfat && self.label.as_deref().is_some_and(is_for_seed)
     }
 
-    /// Do its mount options say `ro`? The last word counts.
+    /// Returns whether the filesystem is mounted read-only: the last of the options `ro` and `rw` is `ro`.
     pub fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 }
 
-/// Of a vfat; cloud-init takes both spellings (its NoCloud data source).
+/// Returns whether a vfat filesystem with this label is a seed of cloud-init, which accepts the label in upper and lower case (NoCloud data
+/// source).
 pub fn is_for_seed(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
-/// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
+/// Treatment of the image's files below a filesystem that a reinstall preserves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnReinstall {
-    /// They lie hidden beneath it: it is mounted when the image is on.
+    /// The files are hidden: the filesystem is mounted after the image was unpacked.
     #[default]
     Keep,
-    /// They are added to it and win over files of the same name; nothing else on it is touched.
+    /// The files are added and replace files of the same name; other files are not changed.
     Merge,
 }
 
@@ -130,121 +131,121 @@ impl OnReinstall {
     }
 }
 
-/// One disk of the machine.
+/// Disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Disk {
-    /// Kernel name or `/dev/disk/by-*` path; with `hints` any name, which the rest of the layout uses for it.
+    /// Kernel name or `/dev/disk/by-*` path; with `hints`, any name, which the rest of the layout uses for the disk.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
-    /// How to find the disk, whatever the kernel calls it today: hint to expression, as Ironic's root device hints.
+    /// Criteria that select the disk, independent of its kernel name: hint to expression, as in Ironic's root device hints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
-    /// None: the disk is used as a whole, or only erased.
+    /// Partitions; empty if the disk is used as a whole, or only erased.
     pub partitions: Vec<Partition>,
-    /// May a reinstall erase this disk? A fresh install erases every listed disk.
+    /// True if a reinstall may erase this disk. A first installation erases all listed disks.
     pub wipeonreinstall: bool,
-    /// Is the image a raw disk image that is written onto this disk as it is? It brings partitions and filesystems of its own.
+    /// True if a raw disk image is written to this disk. The image contains its own partitions and filesystems.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub image: bool,
 }
 
 impl Disk {
-    /// What the layout promises for the data of the disk.
+    /// Returns whether the layout wipes or preserves the data of the disk on a reinstall.
     pub fn promise(&self) -> Promise {
         if self.wipeonreinstall { Promise::Wiped } else { Promise::Kept }
     }
 
-    /// The number of the partition that the layout calls `device`, where a raw image may bring any.
+    /// Returns the number of the partition that has the path `device` if a raw image is written to this disk.
     pub fn image_partition(&self, device: &LayoutPath) -> Option<u32> {
         (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition(*number) == *device)
     }
 }
 
-/// Entries in a GPT as everybody makes it (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
+/// Number of entries in a usual GPT (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
 pub const MAX_PARTITION_NUMBER: u32 = 128;
 
-/// One partition of a GPT.
+/// Partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Partition {
-    /// Place in the partition table; partitions lie on the disk in the order of their numbers, which may have gaps.
+    /// Number in the partition table; partitions are placed on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
     /// Name in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// MiB; 0 is all that is left of the disk.
+    /// Size in MiB; 0 takes the remaining space of the disk.
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: Size,
-    /// Type in the partition table; `8300` where nothing is said.
+    /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PartitionKind>,
 }
 
-/// One array of mdadm.
+/// RAID array (mdadm).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Raid {
-    /// `/dev/md0`, or `/dev/md/NAME`.
+    /// Path of the array: `/dev/md0` or `/dev/md/NAME`.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub arrayname: LayoutPath,
     /// Members and spares: disks, partitions or other arrays.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
-    /// Level, as text.
+    /// RAID level, as text.
     pub level: RaidLevel,
-    /// Arguments for mdadm --create, one word each.
+    /// Arguments for mdadm --create, one word per item.
     pub createoptions: Vec<String>,
-    /// How many of `devices` are spares: the last ones.
+    /// Number of spares; the last `devices` are the spares.
     pub spares: u32,
 }
 
-/// One volume group of LVM.
+/// LVM volume group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct VolumeGroup {
-    /// Its volumes are `/dev/NAME/…`.
+    /// Name of the group; its volumes are `/dev/NAME/…`.
     pub name: String,
-    /// What becomes physical volumes: disks, partitions or arrays.
+    /// Physical volumes: disks, partitions or arrays.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
-    /// Tags of the group, for those who look for it.
+    /// LVM tags of the group.
     pub tags: Vec<String>,
-    /// Does each of its physical volumes lie in a LUKS2 container of its own?
+    /// LUKS2 encryption of the physical volumes, each in a container of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<Encrypted>,
 }
 
-/// One logical volume of LVM.
+/// LVM logical volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct LogicalVolume {
-    /// The rest of the layout calls it `/dev/GROUP/NAME`.
+    /// Name of the volume; its path is `/dev/GROUP/NAME`.
     pub name: String,
-    /// The group it is in.
+    /// Name of its volume group.
     pub volumegroup: String,
-    /// MiB; 0 is all that is left of the group.
+    /// Size in MiB; 0 takes the remaining space of the group.
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: Size,
-    /// How its data lie on the physical volumes.
+    /// Distribution of the data over the physical volumes.
     pub lvmtype: LvmType,
 }
 
-/// Levels of arrays.
+/// RAID levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RaidLevel {
-    /// Striped over all members; one lost is all lost.
+    /// Striped over all members; the loss of one member loses all data.
     #[serde(rename = "0")]
     Raid0,
-    /// Mirrored; what metal-stack takes where none is given.
+    /// Mirrored. Default of metal-stack.
     #[default]
     #[serde(rename = "1")]
     Raid1,
-    /// One member may be lost.
+    /// Survives the loss of one member.
     #[serde(rename = "5")]
     Raid5,
-    /// Two members may be lost.
+    /// Survives the loss of two members.
     #[serde(rename = "6")]
     Raid6,
     /// Striped over pairs of mirrors.
@@ -256,7 +257,7 @@ impl RaidLevel {
     pub const ALL: [RaidLevel; 5] =
         [RaidLevel::Raid0, RaidLevel::Raid1, RaidLevel::Raid5, RaidLevel::Raid6, RaidLevel::Raid10];
 
-    /// As the layout and `mdadm --level` write it.
+    /// Returns the level as layouts and `mdadm --level` write it.
     pub fn number(self) -> &'static str {
         match self {
             RaidLevel::Raid0 => "0",
@@ -279,10 +280,10 @@ impl fmt::Display for RaidLevel {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LvmType {
-    /// One physical volume after the other.
+    /// Consecutive physical volumes.
     #[default]
     Linear,
-    /// Over all physical volumes of the group.
+    /// Striped over all physical volumes of the group.
     Striped,
     /// Two copies, on two physical volumes.
     Raid1,
@@ -306,7 +307,7 @@ impl fmt::Display for LvmType {
     }
 }
 
-/// What is made on a device.
+/// Filesystem type, swap, tmpfs or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -319,12 +320,12 @@ pub enum Format {
     Swap,
     /// In memory; `device` is `tmpfs`.
     Tmpfs,
-    /// The device is left without a filesystem.
+    /// No filesystem is created.
     None,
 }
 
 impl Format {
-    /// metal-api's first, in its order.
+    /// All formats; first those of metal-api, in its order.
     pub const ALL: [Format; 8] = [
         Format::Ext3,
         Format::Ext4,
@@ -349,7 +350,7 @@ impl Format {
         }
     }
 
-    /// Can it be made larger while it is mounted?
+    /// Returns whether a mounted filesystem of this type can be enlarged.
     pub fn grows(self) -> bool {
         match self {
             Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs => true,
@@ -364,7 +365,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Partition types by their four-digit `sgdisk` code, as metal-api writes them.
+/// Partition types by their four-digit `sgdisk` codes, as metal-api writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PartitionKind {
@@ -374,10 +375,10 @@ pub enum PartitionKind {
     /// Linux filesystem.
     #[serde(rename = "8300")]
     Linux,
-    /// Member of an array.
+    /// Member of a RAID array.
     #[serde(rename = "fd00")]
     LinuxRaid,
-    /// Physical volume of LVM.
+    /// LVM physical volume.
     #[serde(rename = "8e00")]
     LinuxLvm,
 }
@@ -395,7 +396,7 @@ impl PartitionKind {
         }
     }
 
-    /// The type GUID in the partition entry (UEFI specification 5.3.3; Discoverable Partitions).
+    /// Returns the type GUID of the partition entry (UEFI specification 5.3.3; Discoverable Partitions Specification).
     pub fn guid(self) -> uuid::Uuid {
         uuid::Uuid::from_u128(match self {
             PartitionKind::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,

@@ -1,7 +1,7 @@
-//! The rules a layout must keep before any machine is looked at.
+//! Validation of layouts, independent of a machine.
 //!
-//! metal-api's rules come with metal-api's words, because people and scripts know them. It lets a good deal through that
-//! then fails half-way through an installation; those rules are ours.
+//! metal-api's rules are reported with metal-api's messages, because users and scripts know them. metal-api accepts many layouts that fail
+//! in the middle of an installation; the other rules reject these.
 
 mod disks;
 mod encrypted;
@@ -17,12 +17,12 @@ use crate::device::LayoutPath;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
-/// Every rule that the layout breaks; empty when it can be used.
+/// Returns all violated rules; empty if the layout is valid.
 pub fn validate(layout: &Layout) -> Vec<Problem> {
     validate_except(layout, &[])
 }
 
-/// The same for a layout that could not be read in full: nothing is said that rests on a place in `unread`.
+/// Validates a layout that could not be parsed completely: rules that depend on a path in `unread` are skipped.
 pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem> {
     let mut check = Check { unread, ..Check::default() };
     if layout.id.is_empty() {
@@ -44,21 +44,21 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
 struct Check<'a> {
     unread: &'a [String],
     problems: Vec<Problem>,
-    /// Every block device there will be.
+    /// Block devices that will exist.
     provided: BTreeMap<LayoutPath, Provider>,
-    /// Partitions by the names that other kinds of disk would give them, and their right names.
+    /// Correct names of partitions by the names that other types of disks would give them.
     misnamed: BTreeMap<LayoutPath, LayoutPath>,
-    /// Block devices that something is put on, and the place of what.
+    /// Block devices that are in use, each with the path of its user.
     used: BTreeMap<LayoutPath, String>,
 }
 
-/// Where a block device comes from.
+/// Source of a block device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Provider {
     Disk,
     PartitionedDisk,
     Partition,
-    /// Of a raw image, if that has it.
+    /// Partition of a raw image, if the image contains it.
     ImagePartition,
     Array,
     /// Logical volume.
@@ -72,21 +72,21 @@ impl Check<'_> {
         }
     }
 
-    /// Could the value at `place` be read?
+    /// Returns whether the value at `place` could be read.
     fn known(&self, place: &str) -> bool {
         !self.unread.iter().any(|unread| is_within(place, unread))
     }
 
-    /// Could every item of the list `place`, and every field of that name below it, be read?
+    /// Returns whether every item of the list `place`, and every field of that name below it, could be read.
     fn all_known(&self, place: &str, field: &str) -> bool {
         !self.unread.iter().any(|unread| {
-            // `[]` marks a list with an item missing.
+            // `[]` marks a list in which an item is missing.
             let unread = unread.strip_suffix("[]").unwrap_or(unread);
             unread == place || (is_within(unread, place) && unread.ends_with(&format!(".{field}")))
         })
     }
 
-    /// Could all of the list `place` be read?
+    /// Returns whether the whole list `place` could be read.
     fn known_whole(&self, place: &str) -> bool {
         !self
             .unread
@@ -94,7 +94,7 @@ impl Check<'_> {
             .any(|unread| unread.is_empty() || is_within(unread.strip_suffix("[]").unwrap_or(unread), place))
     }
 
-    /// Are all devices known by name that the layout brings about?
+    /// Returns whether the names of all devices that the layout provides are known.
     fn all_devices_known(&self) -> bool {
         self.all_known("disks", "device")
             && self.all_known("disks", "number")
@@ -104,10 +104,10 @@ impl Check<'_> {
             && self.all_known("logicalvolumes", "volumegroup")
     }
 
-    /// Something at `place` is put on `device`: nothing else may be, and partitions neither.
+    /// Records that `device` is used at `place`. A device can be used only once, and not if it is partitioned.
     fn occupy(&mut self, place: &str, device: &LayoutPath) {
         if self.provided.get(device) == Some(&Provider::PartitionedDisk) {
-            self.report(place, format!("device:{device} is divided into partitions: use one of them"));
+            self.report(place, format!("device:{device} is partitioned: use one of its partitions"));
         } else if let Some(first) = self.used.get(device) {
             let message = format!("device:{device} is already used by {first}");
             self.report(place, message);
@@ -116,16 +116,15 @@ impl Check<'_> {
         }
     }
 
-    /// The same for each of the `devices` of something that is made of several; `not_provided` says what is wrong with
-    /// one that nobody provides.
+    /// Records the use of all `devices` of an array or group; `not_provided` returns the message for a device that does not exist.
     fn occupy_all(&mut self, place: &str, devices: &[LayoutPath], not_provided: impl Fn(&LayoutPath) -> String) {
         if devices.is_empty() {
-            self.report(&format!("{place}.devices"), "no devices are given");
+            self.report(&format!("{place}.devices"), "no devices are specified");
         }
         for (index, device) in devices.iter().enumerate() {
             let place = format!("{place}.devices[{index}]");
             if self.provided.get(device) == Some(&Provider::ImagePartition) {
-                self.report(&place, format!("device:{device} is a partition of the image: it can only be mounted"));
+                self.report(&place, format!("device:{device} is a partition of the image and can only be mounted"));
             } else if self.provided.contains_key(device) {
                 self.occupy(&place, device);
             } else if self.all_devices_known() {
@@ -135,12 +134,12 @@ impl Check<'_> {
         }
     }
 
-    /// There will be `device`.
+    /// Records that `device` will exist.
     fn provide(&mut self, device: LayoutPath, provider: Provider) {
         self.provided.entry(device).or_insert(provider);
     }
 
-    /// Arguments of a command, one word each.
+    /// Checks arguments of a command: one word per item.
     fn words(&mut self, place: &str, words: &[String]) {
         for word in words {
             if word.is_empty() {
@@ -156,7 +155,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a partition that nobody provides is really called, as an addition to a message.
+    /// Returns the correct name of a nonexistent partition as the end of a message.
     fn hint(&self, device: &LayoutPath) -> String {
         self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
     }
@@ -166,7 +165,7 @@ fn is_within(place: &str, outer: &str) -> bool {
     place.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Is this the full, normal path of a device node?
+/// Returns whether this is the full, normalized path of a device node.
 fn is_device_path(device: &str) -> bool {
     device.strip_prefix("/dev/").is_some_and(|name| name.split('/').all(|part| !matches!(part, "" | "." | "..")))
         && !device.contains(|c: char| c.is_whitespace() || c.is_control())

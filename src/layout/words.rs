@@ -1,8 +1,8 @@
-//! The words of a document: numbers, sizes with a unit, names in other styles, and the name that a misspelt one probably means.
+//! Text helpers for documents: numbers, sizes with units, naming styles, and suggestions for misspelt names.
 
 use std::str::FromStr;
 
-/// Words as a YAML or JSON list has them.
+/// Formats words as the items of a YAML or JSON list.
 pub(super) fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
 }
@@ -15,17 +15,17 @@ pub(super) fn is_number_or_truth(text: &str) -> bool {
 pub(super) fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if text.strip_prefix('-').is_some_and(digits) {
-        Err(format!("must not be negative, found {text}"))
+        Err(format!("must not be negative, but is {text}"))
     } else if !digits(text) {
-        Err(format!("must be a whole number without a unit, found {text:?}"))
+        Err(format!("must be an integer without a unit, but is {text:?}"))
     } else if text.len() > 1 && text.starts_with('0') {
-        Err(format!("must be written without leading zeros, found {text}: some readers take that for octal"))
+        Err(format!("must be written without leading zeros, but is {text}: some parsers treat that as octal"))
     } else {
         text.parse().map_err(|_| format!("is too large: {text}"))
     }
 }
 
-/// A size with a unit, in MiB: `G` and `GiB` are of 1024, `GB` is of 1000, as disks are sold.
+/// Converts a size with a unit to MiB. `G` and `GiB` are powers of 1024, `GB` is a power of 1000.
 pub(super) fn mib_of(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim().to_ascii_uppercase());
@@ -39,12 +39,12 @@ pub(super) fn mib_of(text: &str) -> Option<u64> {
     Some(bytes >> 20).filter(|mib| *mib > 0)
 }
 
-/// A name without what styles differ in.
+/// Returns a name in lower case without separators, so that naming styles compare equal.
 pub(super) fn plain(name: &str) -> String {
     name.replace(['_', '-', ' '], "").to_lowercase()
 }
 
-/// What a misspelt name probably means, out of pairs of a spelling and its meaning.
+/// Returns the meaning whose spelling is closest to a misspelt name, from pairs of spelling and meaning.
 pub(super) fn nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     let name = plain(name);
     if name.len() > 40 {
@@ -69,15 +69,15 @@ mod tests {
         }
         for (text, words) in [
             ("-1", "negative"),
-            ("", "whole number"),
-            ("-", "whole number"),
-            ("+5", "whole number"),
-            ("1.5", "whole number"),
-            ("1e3", "whole number"),
-            ("0x10", "whole number"),
-            ("1_000", "whole number"),
+            ("", "must be an integer"),
+            ("-", "must be an integer"),
+            ("+5", "must be an integer"),
+            ("1.5", "must be an integer"),
+            ("1e3", "must be an integer"),
+            ("0x10", "must be an integer"),
+            ("1_000", "must be an integer"),
             ("500M", "without a unit"),
-            ("٣", "whole number"),
+            ("٣", "must be an integer"),
             ("010", "octal"),
             ("4294967296", "too large"),
             ("99999999999999999999999999", "too large"),

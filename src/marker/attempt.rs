@@ -1,8 +1,9 @@
 //! Proof that an install marker was written by a particular attempt.
 //!
-//! Each attempt draws a secret. The control plane receives only its SHA-256, at the point of no return; the secret itself is written into
-//! the install marker at the end. Ids of machines, allocations and orders are public, so a marker that only repeats them proves nothing: a
-//! previous system of the machine may have written it. Such a system cannot know the secret of an attempt that has begun after it.
+//! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return; the secret itself is written
+//! into the install marker at the end. Ids of machines, allocations and orders are public, so a marker that only repeats them proves
+//! nothing: a previous system of the machine may have written it. Such a system cannot know the secret of an attempt that has begun after
+//! it.
 
 use super::{MarkedDisk, Marker};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,12 +20,12 @@ const SHA256: &str = "sha256:";
 pub struct AttemptSecret(String);
 
 impl AttemptSecret {
-    /// Draws a secret from two random UUIDs.
+    /// Generates a secret from two random UUIDs.
     pub fn draw(ids: &mut dyn FnMut() -> Uuid) -> AttemptSecret {
         AttemptSecret(format!("{}{}", ids().simple(), ids().simple()))
     }
 
-    /// Returns `sha256:HEX` of the secret; `None` if no agent draws such a secret.
+    /// Returns `sha256:HEX` of the secret; `None` if the text does not have the format of a secret.
     pub fn digest(&self) -> Option<String> {
         let is_plausible = self.0.len() == 64 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
         let hex = || Sha256::digest(self.0.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -32,8 +33,8 @@ impl AttemptSecret {
     }
 }
 
-/// Accepts any JSON: a marker must not become unreadable, and thereby pass for absent, because of its secret. A value that is not text
-/// becomes a secret that proves nothing.
+/// Accepts any JSON: a marker must not become unreadable, and thus count as absent, because of its secret. A value that is not text becomes
+/// a secret that proves nothing.
 impl<'de> Deserialize<'de> for AttemptSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttemptSecret, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -65,19 +66,19 @@ pub fn is_secret_digest(text: &str) -> bool {
     text.strip_prefix(SHA256).is_some_and(|hex| hex.len() == 64 && hex.bytes().all(is_hex))
 }
 
-/// Attempt that has passed its point of no return, as a control plane records it and declares it to later boots.
+/// Attempt that has passed its point of no return, as the control plane records it and reports it to later boots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct AttemptRecord {
     /// `sha256:HEX` of the attempt's secret.
     pub secret_digest: String,
-    /// Id of the image that the attempt installs; empty for a migration, which brings its own.
+    /// Id of the image that the attempt installs; empty for a migration, which transfers the installed system.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub image: Option<String>,
 }
 
-/// Difference between a marker and the attempt that is claimed to have written it.
+/// Difference between a marker and the attempt that is assumed to have written it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkerMismatch {
     /// The marker contains no secret, or the secret of another attempt.
@@ -86,7 +87,7 @@ pub enum MarkerMismatch {
         expected: String,
         found: String,
     },
-    /// Partition table of the disk with this name in the layout.
+    /// The partition table of this disk, named as in the layout.
     Table {
         device: String,
     },
@@ -95,20 +96,25 @@ pub enum MarkerMismatch {
 impl fmt::Display for MarkerMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MarkerMismatch::Secret => f.write_str("it does not contain the secret of the attempt that has begun"),
+            MarkerMismatch::Secret => {
+                f.write_str("it does not contain the secret of the attempt that passed the point of no return")
+            }
             MarkerMismatch::Image { expected, found } => {
-                write!(f, "it names image {found:?}, but the attempt that has begun installs {expected:?}")
+                write!(
+                    f,
+                    "it contains image {found:?}, but the attempt that passed the point of no return installs {expected:?}"
+                )
             }
             MarkerMismatch::Table { device } => {
-                write!(f, "it does not contain the GUID of the table that the attempt created on {device}")
+                write!(f, "it does not contain the GUID of the partition table that the attempt created on {device}")
             }
         }
     }
 }
 
 impl Marker {
-    /// Checks that the attempt has written this marker. `disks` are those that the attempt has announced: the marker must contain the
-    /// GUIDs of all tables that were created. An image with its own table leaves no such GUID.
+    /// Checks that the attempt has written this marker. `disks` are the disks that the attempt has announced: the marker must contain the
+    /// GUIDs of all partition tables that were created. An image with its own partition table leaves no such GUID.
     ///
     /// # Errors
     /// The first difference.
@@ -129,7 +135,7 @@ impl Marker {
     }
 }
 
-/// Returns the disks that have received a new partition table from the attempt that has announced them.
+/// Returns the disks that received a new partition table from the attempt that announced them.
 pub fn created_tables(disks: &[MarkedDisk]) -> impl Iterator<Item = &MarkedDisk> {
     disks.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }

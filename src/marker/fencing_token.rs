@@ -1,10 +1,10 @@
-//! Fencing token of an installation: which history of a server's database issued it, and its number in that history.
+//! Fencing tokens: they identify a server's database history and the position of an installation in it.
 //!
-//! A server issues one for each order, each first installation and each migration. The install marker records it. A reinstall
-//! whose token is older than the recorded one comes from an outdated database, and the agent refuses it.
+//! A server issues one for each order, first installation and migration, and the install marker records it. A reinstall whose token is
+//! older than the recorded one comes from an outdated database; the agent refuses it.
 //!
-//! A token that was read from a disk proves nothing by itself: any previous owner of the disk may have written it. It can only
-//! cause a refusal, which the operator overrides.
+//! A token that was read from a disk proves nothing by itself: any previous owner of the disk may have written it. It can only cause a
+//! refusal, which the operator can override.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 pub struct FencingToken {
     /// UUID of the database's history; a restored database starts a new one.
     pub database: String,
-    /// Number within that history, from 1 to [`FencingToken::LIMIT`]; 0 if the source had no such number.
+    /// Sequence number within that history, from 1 to [`FencingToken::LIMIT`]; 0 if the source contained no valid number.
     pub sequence: u64,
 }
 
@@ -38,8 +38,8 @@ impl FencingToken {
     }
 }
 
-/// Accepts any JSON: a marker must not become unreadable, and thereby pass for absent, because of its token. What is not a valid
-/// token becomes one that is not plausible.
+/// Accepts any JSON: a marker must not become unreadable, and thus count as absent, because of its token. An invalid token becomes an
+/// implausible one.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;

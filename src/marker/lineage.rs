@@ -1,8 +1,8 @@
-//! The order of installations, proven without clocks.
+//! Order of installations, established without clocks.
 //!
-//! The clock of a machine without a battery starts in the past, and no two machines agree. So a marker lists the installations that it
-//! replaced, by digest. One installation is newer than another only if its marker lists the other one. Markers of earlier versions list
-//! nothing: such an installation is never newer than another.
+//! The clock of a machine without a battery starts in the past, and clocks of different machines disagree. A marker therefore lists the
+//! digests of the installations that it replaced. One installation is newer than another only if its marker lists the other one. Markers of
+//! earlier versions list nothing, so such an installation is never newer than another.
 
 use super::Marker;
 use sha2::{Digest, Sha256};
@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl Marker {
-    /// Returns the digest that identifies the installation, `sha256:HEX`. It covers neither the owner, which
-    /// `drophammer.keep` changes, nor the list of replaced installations, which earlier versions drop.
+    /// Returns the digest that identifies the installation, `sha256:HEX`. It excludes the owner, which `drophammer.keep` changes, and the
+    /// list of replaced installations, which earlier versions drop.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = Marker { allocation, project, supersedes, ..self.clone() };
@@ -27,8 +27,8 @@ impl Marker {
     }
 }
 
-/// Returns the index of the newest installation: the one that replaced all others. Copies of one marker, as on both halves of a mirror,
-/// count as one. `None` if there are no markers or their order is not proven.
+/// Returns the index of the newest installation: the one that replaced all others; `None` if there are no markers or their order is not
+/// proven. Copies of one marker, as on both halves of a mirror, count as one.
 pub fn find_newest(markers: &[&Marker]) -> Option<usize> {
     let digests: Vec<String> = markers.iter().map(|marker| marker.digest()).collect();
     let is_newer = |one: usize, other: usize| markers[one].supersedes.contains(&digests[other]);
@@ -39,7 +39,7 @@ pub fn find_newest(markers: &[&Marker]) -> Option<usize> {
     (0..markers.len()).find(replaced_others)
 }
 
-/// Returns the list for the marker of an installation that replaces these ones: they themselves, and all that they replaced.
+/// Returns the list of superseded installations for a new marker: the replaced installations, and those that they had replaced.
 pub fn supersede<'a>(replaced: impl Iterator<Item = &'a Marker>) -> Vec<String> {
     let replaced: Vec<&Marker> = replaced.collect();
     let mut digests: Vec<String> = Vec::new();

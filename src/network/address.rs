@@ -1,10 +1,10 @@
-//! IP addresses with the length of their prefix, and what a host's own address cannot be.
+//! IP addresses with a prefix length, and validation of addresses.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `10.0.0.7/24`
+/// IP address with a prefix length: `10.0.0.7/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
     pub address: IpAddr,
@@ -27,7 +27,7 @@ fn width(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address as a number, aligned to the left.
+/// Returns the address as a number, left-aligned.
 fn bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -35,7 +35,7 @@ fn bits(address: &IpAddr) -> u128 {
     }
 }
 
-/// The bits of the prefix.
+/// Returns the network mask of a prefix length.
 fn mask(prefix: u8) -> u128 {
     match prefix {
         0 => 0,
@@ -48,7 +48,7 @@ impl Cidr {
         self.address.is_ipv4()
     }
 
-    /// Is it the whole family?
+    /// Returns whether the prefix covers the whole address family.
     pub fn is_default(&self) -> bool {
         self.prefix == 0
     }
@@ -57,12 +57,12 @@ impl Cidr {
         self.is_v4() == address.is_ipv4() && (bits(&self.address) ^ bits(address)) & mask(self.prefix) == 0
     }
 
-    /// A single address.
+    /// Returns the prefix that contains only this address.
     pub fn of(address: IpAddr) -> Cidr {
         Cidr { address, prefix: width(&address) }
     }
 
-    /// All addresses of the family.
+    /// Returns the prefix that contains all addresses of the family.
     pub fn all(is_v4: bool) -> Cidr {
         let address = if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
         Cidr { address, prefix: 0 }
@@ -85,40 +85,41 @@ pub(super) fn ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| format!("{text:?} is not an IP address such as 10.0.0.1 or 2001:db8::1"))
 }
 
-/// An address in a network, of either.
+/// Parses an address or network with its prefix length.
 pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
-    let no = || format!("{text:?} is not an address with the length of its prefix, such as 10.0.0.7/24");
+    let no = || format!("{text:?} is not an address with a prefix length, such as 10.0.0.7/24");
     let (address, length) = text.split_once('/').ok_or_else(no)?;
     let address = ip(address)?;
     let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
     let prefix = length.parse().ok().filter(|length| is_number && *length <= width(&address));
-    let prefix = prefix
-        .ok_or_else(|| format!("the prefix of {text:?} has a length of 0 to {}, and is no netmask", width(&address)))?;
+    let prefix = prefix.ok_or_else(|| {
+        format!("the prefix length of {text:?} must be a number from 0 to {}, not a netmask", width(&address))
+    })?;
     Ok(Cidr { address, prefix })
 }
 
-/// An address that a device can have.
+/// Parses an address that a device can have.
 pub(super) fn own(text: &str) -> Result<Cidr, String> {
     let cidr = cidr(text)?;
     let address = cidr.address;
     if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
-        return Err(format!("no card has the address {address}"));
+        return Err(format!("{address} cannot be the address of a NIC"));
     }
     if cidr.is_default() {
-        return Err(format!("{text:?} would make every address a neighbour; give the network's own prefix"));
+        return Err(format!("{text:?} would put every address on this link; specify the prefix length of the network"));
     }
     if cidr.prefix + 1 < width(&address) && cidr.network() == address {
-        return Err(format!("{text:?} is the network itself; give the address of this machine in it"));
+        return Err(format!("{text:?} is the network itself; specify the address of this machine in it"));
     }
     if cidr.is_broadcast() {
         return Err(format!(
-            "{text:?} is the broadcast address of its network; give the address of this machine in it"
+            "{text:?} is the broadcast address of its network; specify the address of this machine in it"
         ));
     }
     Ok(cidr)
 }
 
-/// Where a route leads. `default` is of the gateway's family.
+/// Parses the destination of a route. `default` has the address family of the gateway.
 pub(super) fn destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
     let to = match text {
         "default" => Cidr::all(via.is_ipv4()),
@@ -126,15 +127,15 @@ pub(super) fn destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
         _ => Cidr::of(ip(text)?),
     };
     if to.is_v4() != via.is_ipv4() {
-        return Err(format!("the route leads to {to}, and its gateway {via} is of the other family"));
+        return Err(format!("the destination {to} and the gateway {via} have different address families"));
     }
     if to.network() != to.address {
-        return Err(format!("{to} is an address in a network; the network is {}/{}", to.network(), to.prefix));
+        return Err(format!("{to} is not a network address: the network is {}/{}", to.network(), to.prefix));
     }
     Ok(to)
 }
 
-/// In lower case, with colons.
+/// Parses a MAC address and returns it in lower case, with colons.
 pub(super) fn mac(text: &str) -> Result<String, String> {
     let pairs: Vec<&str> = text.split([':', '-']).collect();
     let bytes: Option<Vec<u8>> = pairs
@@ -146,8 +147,8 @@ pub(super) fn mac(text: &str) -> Result<String, String> {
         .collect();
     match bytes {
         Some(bytes) if bytes.len() != 6 => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
-        Some(bytes) if bytes[0] & 1 == 1 => Err(format!("{text:?} is a group address, which no card has")),
-        Some(bytes) if bytes.iter().all(|byte| *byte == 0) => Err(format!("{text:?} is an address that no card has")),
+        Some(bytes) if bytes[0] & 1 == 1 => Err(format!("{text:?} is a group address, which a NIC cannot have")),
+        Some(bytes) if bytes.iter().all(|byte| *byte == 0) => Err(format!("{text:?} is not a valid address of a NIC")),
         Some(_) => Ok(pairs.join(":").to_lowercase()),
         None => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
     }
@@ -163,20 +164,20 @@ mod tests {
             assert_eq!(own(good).unwrap().to_string(), good);
         }
         for (bad, words) in [
-            ("10.0.0.7", "with the length of its prefix"),
+            ("10.0.0.7", "with a prefix length"),
             ("10.0.0.300/24", "not an IP address"),
             ("10.0.0.7/33", "0 to 32"),
             ("10.0.0.7/+8", "0 to 32"),
-            ("10.0.0.7/255.255.255.0", "no netmask"),
+            ("10.0.0.7/255.255.255.0", "not a netmask"),
             ("2001:db8::7/129", "0 to 128"),
             ("10.0.0.0/24", "the network itself"),
             ("2001:db8::/64", "the network itself"),
             ("10.0.0.255/24", "broadcast"),
             ("10.0.3.255/22", "broadcast"),
-            ("127.0.0.1/8", "no card"),
-            ("224.0.0.1/4", "no card"),
-            ("::1/128", "no card"),
-            ("10.0.0.7/0", "every address"),
+            ("127.0.0.1/8", "cannot be the address of a NIC"),
+            ("224.0.0.1/4", "cannot be the address of a NIC"),
+            ("::1/128", "cannot be the address of a NIC"),
+            ("10.0.0.7/0", "every address on this link"),
         ] {
             let said = own(bad).unwrap_err();
             assert!(said.contains(words), "{bad}: {said}");
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(to("10.9.0.0/16", "10.0.0.1").unwrap(), "10.9.0.0/16");
         assert_eq!(to("10.9.0.1", "10.0.0.1").unwrap(), "10.9.0.1/32");
         assert!(to("10.9.0.1/16", "10.0.0.1").unwrap_err().contains("the network is 10.9.0.0/16"));
-        assert!(to("10.9.0.0/16", "fe80::1").unwrap_err().contains("other family"));
+        assert!(to("10.9.0.0/16", "fe80::1").unwrap_err().contains("different address families"));
         assert!(to("nowhere", "fe80::1").is_err());
     }
 

@@ -1,13 +1,13 @@
-//! The parameters of a bond: what each may be, and what it is called by those who set it.
+//! Parameters of bonds: valid values, and names in each network manager.
 
-/// A parameter, by its name in every house.
+/// Bond parameter, with its name in each network manager.
 pub(super) struct Parameter {
     pub netplan: &'static str,
-    /// As `ip link` and NetworkManager have it.
+    /// Name in sysfs, `ip link` and NetworkManager.
     pub kernel: &'static str,
     pub networkd: &'static str,
     pub kind: Kind,
-    /// The modes that take it; all, where none is named.
+    /// Bond modes that support the parameter; empty if all do.
     pub modes: &'static [&'static str],
 }
 
@@ -19,7 +19,8 @@ pub(super) enum Kind {
     Targets,
 }
 
-/// What NetworkManager takes when nothing is said, and what the others would leave out: a bond that sees no lost link.
+/// Interval of carrier monitoring. NetworkManager defaults to it; without it, the other managers create a bond that does not detect link
+/// failures.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 
@@ -110,7 +111,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
 ];
 
 impl super::Bond {
-    /// What is given, in the order of the table.
+    /// Returns the parameters that are set, in the order of the table.
     pub(super) fn given(&self) -> impl Iterator<Item = (&'static Parameter, &str)> {
         PARAMETERS.iter().filter_map(|parameter| Some((parameter, self.parameters.get(parameter.netplan)?.as_str())))
     }

@@ -1,5 +1,5 @@
-//! Fuzzing network descriptions by structure: cards, bonds and VLANs with addresses, routes and name servers, some of them wrong. What
-//! is accepted is written for every system, and for the ramdisk as a script that runs nothing but its own commands.
+//! Structured fuzz tests of network configurations: NICs, bonds and VLANs with addresses, routes and name servers, some of them invalid.
+//! Accepted configurations are rendered for every network manager, and for the ramdisk as a script that runs only expected commands.
 
 mod dhcp;
 
@@ -81,7 +81,7 @@ fn verdict(document: &Value) -> &'static str {
     }
 }
 
-/// Asserts that a script has no commands but ours, and that nothing outside of quotes has another meaning to the shell.
+/// Asserts that a script contains only expected commands, and no shell metacharacters outside of quotes.
 fn assert_own_commands(script: &str) {
     const COMMANDS: [&str; 8] = ["modprobe", "echo", "ip", "carrier_of", "lease_of", "mkdir", "printf", "cat"];
     let script = script.replace(r"'\''", "");
@@ -196,7 +196,7 @@ fn bond(random: &mut Rng, members: &[&str]) -> Value {
     bond
 }
 
-/// Replaces one value somewhere.
+/// Replaces a value at a random position.
 fn corrupt(random: &mut Rng, value: &mut Value) {
     let odd = *random.choice(&ODD).unwrap();
     match value {

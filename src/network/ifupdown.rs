@@ -1,6 +1,6 @@
-//! ifupdown: `/etc/network/interfaces`, and the files by which udev names the cards.
+//! ifupdown: `/etc/network/interfaces`, and the `.link` files by which udev names the NICs.
 //!
-//! Bonds and VLANs are made by `ip` in the stanza itself: so the image needs neither ifenslave nor the package vlan.
+//! The stanzas themselves create bonds and VLANs with `ip`, so the image needs neither ifenslave nor the package vlan.
 
 use super::bonding::Kind;
 use super::{Bond, Card, Network, Rendered, Route, Settings, WRITTEN_BY};
@@ -18,7 +18,7 @@ impl Network {
             if self.bond_of(id).is_some() {
                 continue;
             }
-            // A VLAN is brought up at once, and needs it.
+            // A VLAN is brought up at once and needs its underlying device.
             let comes_late = ethernet.settings.optional && self.vlans_on(id).next().is_none();
             text += &stanzas(&name, comes_late, Vec::new(), &ethernet.settings, Vec::new());
         }
@@ -36,11 +36,11 @@ impl Network {
 
     fn makes_bond(&self, id: &str, bond: &Bond, nics: &[Nic]) -> Vec<String> {
         let given = bond.given().filter(|(parameter, value)| {
-            // Zero is what the kernel begins with, and next to the other kind of watching it is refused.
+            // 0 is the kernel's default, and the kernel refuses it together with the other type of link monitoring.
             !(matches!(parameter.kind, Kind::Milliseconds) && *value == "0")
         });
         let parameters: Vec<String> = given.map(|(parameter, value)| format!("{} {value}", parameter.kernel)).collect();
-        // Loading the kernel's module may have made a bond0 already.
+        // Loading the kernel module may have created bond0 already.
         let mut lines = vec![makes(id, &format!("name {id} type bond"))];
         lines.push(format!("pre-up ip link set dev {id} type bond {}", parameters.join(" ")));
         lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
@@ -63,7 +63,8 @@ fn removes(id: &str) -> Vec<String> {
     vec![format!("post-down ip link delete dev {id}")]
 }
 
-/// One for each address and each way to get one. What makes the device is in the first, what removes it in the last.
+/// Stanza of an interface: one per address and per dynamic method. The first contains the commands that create the device, the last those
+/// that remove it.
 struct Stanza {
     is_v4: bool,
     method: &'static str,
@@ -122,7 +123,7 @@ fn ways(settings: &Settings) -> Vec<Stanza> {
     ways
 }
 
-/// For resolvconf, if the image has it.
+/// Returns the options for resolvconf, if the image has it.
 fn dns(settings: &Settings) -> Vec<String> {
     let servers: Vec<String> = settings.nameservers.iter().map(ToString::to_string).collect();
     let lines = [("dns-nameservers", &servers), ("dns-search", &settings.search)];

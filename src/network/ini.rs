@@ -1,9 +1,9 @@
-//! Files of sections and keys: units of systemd-networkd, keyfiles of NetworkManager, and the name that udev gives a card.
+//! INI files: units of systemd-networkd, keyfiles of NetworkManager, and udev's `.link` files.
 
 use super::{Card, Network, Rendered, WRITTEN_BY};
 use std::fmt::Display;
 
-/// A file in the making. A section without keys is left out.
+/// INI file under construction. Sections without keys are omitted.
 #[derive(Default)]
 pub(super) struct Ini(Vec<(&'static str, Vec<String>)>);
 
@@ -13,7 +13,7 @@ impl Ini {
         self
     }
 
-    /// In the section that was begun last.
+    /// Adds a key to the last section.
     pub fn set(&mut self, key: impl Display, value: impl Display) -> &mut Ini {
         if let Some((_, lines)) = self.0.last_mut() {
             lines.push(format!("{key}={value}"));
@@ -21,7 +21,7 @@ impl Ini {
         self
     }
 
-    /// A line for each value: none, one, or several.
+    /// Adds a line for each value.
     pub fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut Ini {
         for value in values {
             self.set(key, value);
@@ -41,7 +41,7 @@ impl Ini {
 }
 
 impl Network {
-    /// The file by which udev gives the card its name. It takes the place of systemd's own, so it says all that is wanted.
+    /// Renders the `.link` file by which udev names the NIC. It replaces systemd's default `.link` file, so it contains all settings.
     pub(super) fn link_file(&self, id: &str, name: &str) -> Option<Rendered> {
         let ethernet = self.ethernets.get(id)?;
         let mut ini = Ini::default();

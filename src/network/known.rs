@@ -1,4 +1,4 @@
-//! The names of fields: those that are read, and those that netplan has besides.
+//! Names of fields that are supported, and of fields that only netplan supports.
 
 pub(super) const TOP: &[&str] = &["version", "ethernets", "bonds", "vlans"];
 pub(super) const TOP_UNREAD: &[&str] = &[
@@ -13,10 +13,10 @@ pub(super) const TOP_UNREAD: &[&str] = &[
     "vrfs",
     "wifis",
 ];
-/// What each device has besides what is its kind's.
+/// Supported fields of every type of device.
 pub(super) const SETTINGS: [&str; 10] =
     ["dhcp4", "dhcp6", "accept-ra", "addresses", "gateway4", "gateway6", "nameservers", "routes", "mtu", "optional"];
-/// Of devices.
+/// Fields of devices that only netplan supports.
 pub(super) const UNREAD: &[&str] = &[
     "activation-mode",
     "critical",

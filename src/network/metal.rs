@@ -1,8 +1,8 @@
-//! metal-stack's `networks` as a description, for an image that has no routing daemon to make something of them.
+//! Network configuration derived from metal-stack's `networks`, for an image without a routing daemon.
 //!
-//! In metal-stack a machine announces its addresses over BGP, and the switches route to it. Without a daemon that does so there
-//! is no gateway to name: `networks` has none. So each card with a link keeps what DHCP gives it, its default route above all, and
-//! the first has the addresses of the machine besides.
+//! In metal-stack a machine announces its addresses over BGP, and the switches route to it; `networks` contains no gateway. Without a
+//! routing daemon, each NIC with a link therefore uses DHCP, in particular for its default route, and the first NIC also has the addresses
+//! of the machine.
 
 use super::address::{cidr, ip};
 use super::fields::{Field, Reader};
@@ -12,10 +12,10 @@ use crate::problem::Problem;
 use serde_json::Value;
 
 impl Network {
-    /// The addresses of `networks`, and the servers of `dns_servers`.
+    /// Builds the configuration from the addresses of `networks` and the servers of `dns_servers`.
     ///
     /// # Errors
-    /// What is no address in them, with its place.
+    /// Invalid addresses, each with its path in the document.
     pub fn from_metal_stack(networks: &Value, dns_servers: &Value, nics: &[Nic]) -> Result<Network, Vec<Problem>> {
         let mut reader = Reader::default();
         let mut addresses: Vec<Cidr> = Vec::new();
@@ -40,7 +40,7 @@ impl Network {
         }
         let cards: Vec<Nic> = cards.into_iter().cloned().collect();
         let mut network = Network::dhcp(&cards);
-        // The first as the machine counts them, not as their names sort.
+        // The first NIC in the order of the inventory, not of the map's keys.
         let first = cards.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
         if let Some(first) = first.and_then(|mac| network.ethernets.get_mut(&format!("enx{mac}"))) {
             first.settings.addresses = addresses;
@@ -50,7 +50,7 @@ impl Network {
     }
 }
 
-/// The items; none where nothing is given.
+/// Returns the items of a list; empty if the list is missing.
 fn list<'a>(reader: &mut Reader, name: &str, value: &'a Value) -> Vec<Field<'a>> {
     match value {
         Value::Null => Vec::new(),
@@ -58,7 +58,8 @@ fn list<'a>(reader: &mut Reader, name: &str, value: &'a Value) -> Vec<Field<'a>>
     }
 }
 
-/// The machine's addresses in that network, each with the prefix that it lies in. The underlay is the switches' own.
+/// Returns the machine's addresses in the network, each with the prefix that contains it. Addresses of the underlay are skipped: the
+/// switches use them.
 fn addresses_of(reader: &mut Reader, network: &Field) -> Vec<Cidr> {
     let field = |name: &str| {
         let value = network.value.get(name).filter(|value| !value.is_null())?;

@@ -1,7 +1,7 @@
-//! The network of the installed system: what an allocation says in netplan's version 2, judged, and written for what the image has.
+//! Network configuration of the installed system, in version 2 of netplan's format.
 //!
-//! This room is pure. It reads a document ([`Network::read`]), holds it against the machine's cards ([`Network::fits`]) and makes
-//! files of it ([`Network::render`]). Who writes them is the finisher.
+//! This module does no I/O. It parses and validates a document ([`Network::read`]), compares it with the machine's NICs ([`Network::fits`])
+//! and renders it for the network manager of the image ([`Network::render`]). The finisher writes the files.
 
 mod address;
 mod bonding;
@@ -33,7 +33,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What the installed system is to have, by the ids of the document. No id is there twice.
+/// Parsed network configuration. Devices are keyed by their ids in the document; ids are unique across all three maps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Network {
     pub ethernets: BTreeMap<String, Ethernet>,
@@ -44,18 +44,18 @@ pub struct Network {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ethernet {
     pub card: Card,
-    /// The name that the card gets.
+    /// Name that the NIC gets.
     pub set_name: Option<String>,
     pub settings: Settings,
 }
 
-/// Which card it is.
+/// Criterion by which a NIC is selected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Card {
-    /// In lower case, with colons.
+    /// MAC address in lower case, with colons.
     Mac(String),
-    /// As the installed system calls it.
+    /// Interface name in the installed system.
     Name(String),
 }
 
@@ -64,9 +64,9 @@ pub struct Bond {
     /// Ids of ethernets.
     pub members: Vec<String>,
     pub mac: Option<String>,
-    /// Id of the member that is used before all others.
+    /// Id of the member that is preferred over all others.
     pub primary: Option<String>,
-    /// By netplan's names. Times are in milliseconds. `mode` is always there.
+    /// Parameters by their netplan names. Times are in milliseconds. `mode` is always set.
     pub parameters: BTreeMap<String, String>,
     pub settings: Settings,
 }
@@ -74,25 +74,25 @@ pub struct Bond {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vlan {
     pub id: u16,
-    /// Id of the device that it is on.
+    /// Id of the underlying device.
     pub link: String,
     pub settings: Settings,
 }
 
-/// What every kind of device may have.
+/// Settings that every type of device supports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Settings {
     pub dhcp4: bool,
     pub dhcp6: bool,
-    /// None: as the kernel has it.
+    /// `None`: the default of the kernel.
     pub accept_ra: Option<bool>,
     pub addresses: Vec<Cidr>,
-    /// With those that `gateway4` and `gateway6` are.
+    /// Includes the default routes of `gateway4` and `gateway6`.
     pub routes: Vec<Route>,
     pub nameservers: Vec<IpAddr>,
     pub search: Vec<String>,
     pub mtu: Option<u32>,
-    /// The boot does not wait for it.
+    /// True if the boot does not wait for the device.
     pub optional: bool,
 }
 
@@ -102,24 +102,24 @@ pub struct Route {
     pub to: Cidr,
     pub via: IpAddr,
     pub metric: Option<u32>,
-    /// The gateway is on the wire, though no address says so.
+    /// True if the gateway is reachable on the link although no address of the device covers it.
     pub on_link: bool,
 }
 
-/// A file of the installed system.
+/// File of the installed system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// From the root of the tree: `/etc/…`.
+    /// Path from the root of the tree: `/etc/…`.
     pub path: String,
     pub mode: u32,
     pub content: String,
 }
 
-/// What begins each file.
+/// First line of each file.
 const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.\n";
 
 impl Settings {
-    /// No address, and nothing that would bring one.
+    /// Returns whether the device has no addresses, routes or name servers, and no source of them.
     pub fn is_empty(&self) -> bool {
         let by_itself = self.dhcp4 || self.dhcp6 || self.accept_ra == Some(true);
         !by_itself && self.addresses.is_empty() && self.routes.is_empty() && self.has_no_dns()
@@ -129,7 +129,7 @@ impl Settings {
         self.nameservers.is_empty() && self.search.is_empty()
     }
 
-    /// May it have an address of that family?
+    /// Returns whether the device may have an address of the family.
     fn has_family(&self, is_v4: bool) -> bool {
         let dynamic = if is_v4 { self.dhcp4 } else { self.dhcp6 || self.accept_ra != Some(false) };
         dynamic || self.addresses.iter().any(|address| address.is_v4() == is_v4)
@@ -137,7 +137,7 @@ impl Settings {
 }
 
 impl Network {
-    /// Devices with their ids: ethernets, bonds, VLANs; each VLAN after what it is on.
+    /// Returns the devices with their ids: ethernets, bonds, VLANs; each VLAN after its underlying device.
     fn devices(&self) -> Vec<(&str, &Settings)> {
         let ethernets = self.ethernets.iter().map(|(id, one)| (id.as_str(), &one.settings));
         let bonds = self.bonds.iter().map(|(id, one)| (id.as_str(), &one.settings));
@@ -150,7 +150,7 @@ impl Network {
         vlans.into_iter()
     }
 
-    /// How many VLANs are beneath it.
+    /// Returns the number of VLANs below a VLAN.
     fn depth(&self, id: &str) -> usize {
         let mut beneath = self.vlans.get(id);
         let mut depth = 0;
@@ -160,7 +160,7 @@ impl Network {
         depth
     }
 
-    /// The bond that the ethernet belongs to.
+    /// Returns the id of the bond that the ethernet belongs to.
     fn bond_of(&self, ethernet: &str) -> Option<&str> {
         let found = self.bonds.iter().find(|(_, bond)| bond.members.iter().any(|member| member == ethernet));
         found.map(|(id, _)| id.as_str())
@@ -170,7 +170,7 @@ impl Network {
         self.vlans.iter().filter(move |(_, vlan)| vlan.link == id).map(|(id, _)| id.as_str())
     }
 
-    /// Name servers and search domains of all devices, as a file for what asks no daemon.
+    /// Renders the name servers and search domains of all devices as `/etc/resolv.conf`, for a system without a DNS daemon.
     fn resolv_conf(&self) -> Option<Rendered> {
         let (mut servers, mut domains) = (Vec::new(), Vec::new());
         for (_, settings) in self.devices() {

@@ -1,41 +1,45 @@
-//! What devices are called: in the document, and in the installed system.
+//! Ids and interface names of devices.
 
 use super::{Card, Network};
 use crate::inventory::Nic;
 
-/// The kernel has room for so many bytes, and one that ends them.
+/// Maximum length of an interface name: IFNAMSIZ without the closing NUL.
 const LONGEST_NAME: usize = 15;
-/// Ids become parts of file names.
+/// Maximum length of an id. Ids become parts of file names.
 const LONGEST_ID: usize = 64;
 
-/// The name of an interface, as the kernel and systemd take it.
+/// Validates the name of an interface by the rules of the kernel and systemd.
 pub(super) fn interface(text: &str) -> Result<String, String> {
     id(text)?;
     if text.len() > LONGEST_NAME {
-        return Err(format!("{text:?} is too long: the name of an interface has at most {LONGEST_NAME} characters"));
+        return Err(format!(
+            "{text:?} is too long: an interface name must not have more than {LONGEST_NAME} characters"
+        ));
     }
     if ["lo", "all", "default"].contains(&text) || text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("{text:?} cannot be the name of a card, bond or VLAN"));
+        return Err(format!("{text:?} cannot be the name of a NIC, bond or VLAN"));
     }
     Ok(text.to_owned())
 }
 
-/// What a device is called in the document only.
+/// Validates an id that is used in the document only.
 pub(super) fn id(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if text.contains(['*', '?', '[']) {
-        return Err(format!("{text:?} is a pattern: name one card, best by match.macaddress"));
+        return Err(format!("{text:?} is a pattern: select a single NIC, preferably with match.macaddress"));
     }
     if !begins_well || text.len() > LONGEST_ID || !text.bytes().all(is_good) {
-        return Err(format!("{text:?} is no name: it takes letters, digits, and . _ - after the first"));
+        return Err(format!(
+            "{text:?} is not a valid name: it must consist of letters and digits, and . _ - after the first character"
+        ));
     }
     Ok(text.to_owned())
 }
 
 impl Network {
-    /// For a system without udev, in which nobody gives a card the name that a document wants: each is called as the kernel calls it
-    /// now, and there.
+    /// Returns the configuration with kernel names, for a system without udev, in which NICs cannot be renamed: each NIC keeps the kernel
+    /// name that it has now.
     pub fn by_kernel_names(&self, nics: &[Nic]) -> Network {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {
@@ -47,7 +51,7 @@ impl Network {
         network
     }
 
-    /// What the device is called in the installed system, where the document says it. The kernel or udev names the others.
+    /// Returns the interface name in the installed system, if the document determines it. The kernel or udev names the other devices.
     pub(super) fn name_of<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
         match (&ethernet.set_name, &ethernet.card) {
@@ -56,8 +60,8 @@ impl Network {
         }
     }
 
-    /// The name that it gets where it must have one: its own, else its id, unless the kernel may call another card so. Then it is
-    /// the one that systemd would make of its MAC.
+    /// Returns an interface name where one is required: the configured name, else the id. If the kernel may give that name to another NIC,
+    /// returns the name that systemd derives from the MAC address.
     pub(super) fn given_name(&self, id: &str, nics: &[Nic]) -> String {
         if let Some(name) = self.name_of(id) {
             return name.to_owned();

@@ -1,11 +1,11 @@
-//! netplan's version 2 again, as netplan and cloud-init read it: in one spelling that their old versions know too.
+//! netplan and cloud-init: the configuration in netplan's version 2, in a form that their old versions also support.
 
 use super::bonding::{Kind, MII_MILLISECONDS};
 use super::{Bond, Card, Ethernet, Network, Rendered, Route, Settings, WRITTEN_BY};
 use crate::inventory::Nic;
 use std::fmt::Display;
 
-/// Lines of YAML. Every text is in quotes, so that no reader takes a MAC for a number.
+/// YAML writer. All text is quoted, so that no parser takes a MAC address for a number.
 #[derive(Default)]
 struct Yaml {
     text: String,
@@ -32,7 +32,7 @@ impl Yaml {
     }
 }
 
-/// What is read has no characters that would need an escape.
+/// Quotes a text. Validated text contains no characters that need escaping.
 fn quoted(text: impl Display) -> String {
     format!("\"{text}\"")
 }
@@ -41,12 +41,12 @@ impl Network {
     pub(super) fn netplan(&self) -> Vec<Rendered> {
         let mut yaml = Yaml { text: WRITTEN_BY.to_owned(), depth: 0 };
         yaml.within("network", |yaml| self.yaml(yaml, |_| None));
-        // netplan warns of a file that others can read.
+        // netplan warns about files that other users can read.
         vec![Rendered { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
     }
 
-    /// The `network-config` of cloud-init's NoCloud seed. What cloud-init writes for others than netplan calls a card by its id, so
-    /// each card gets a name.
+    /// Renders the `network-config` of cloud-init's NoCloud seed. Except for netplan, cloud-init refers to a NIC by its id in the files
+    /// that it writes, so each NIC gets a name.
     pub(super) fn cloud_init(&self, nics: &[Nic]) -> Vec<Rendered> {
         let mut yaml = Yaml { text: WRITTEN_BY.to_owned(), depth: 0 };
         let mut network = self.clone();
@@ -56,7 +56,7 @@ impl Network {
         vec![Rendered { path, mode: 0o600, content: yaml.text }]
     }
 
-    /// `name` gives names to cards that have none.
+    /// Writes the configuration. `name` returns a name for a NIC that has none.
     fn yaml(&self, yaml: &mut Yaml, name: impl Fn(&str) -> Option<String>) {
         yaml.line("version: 2");
         if !self.ethernets.is_empty() {
@@ -90,7 +90,7 @@ impl Network {
     }
 }
 
-/// cloud-init fails over netplan's name of the ARP targets, and netplan over its. So such a bond watches the carrier.
+/// Replaces ARP monitoring by carrier monitoring: cloud-init fails on netplan's name of the ARP targets, and netplan on cloud-init's.
 fn without_arp(bond: &mut Bond) {
     let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
     if had {
@@ -98,7 +98,7 @@ fn without_arp(bond: &mut Bond) {
     }
 }
 
-/// Which card it is, and its name: its own, else the one that is given here.
+/// Writes the match of a NIC and its name: its own, or else `given`.
 fn card(yaml: &mut Yaml, id: &str, ethernet: &Ethernet, given: Option<String>) {
     let mut name = ethernet.set_name.clone();
     match &ethernet.card {
@@ -130,7 +130,7 @@ fn bond(yaml: &mut Yaml, bond: &Bond) {
     settings(yaml, &bond.settings);
 }
 
-/// `dhcp4` is always said: a device with nothing in it is none to netplan.
+/// Writes the settings. `dhcp4` is always written: netplan ignores a device without any settings.
 fn settings(yaml: &mut Yaml, settings: &Settings) {
     yaml.line(format!("dhcp4: {}", settings.dhcp4));
     if settings.dhcp6 {
@@ -153,7 +153,7 @@ fn settings(yaml: &mut Yaml, settings: &Settings) {
     }
 }
 
-/// `default` came late; the whole family is known to every version.
+/// Writes a route. Old versions do not support `default`, but all support the prefix of the whole family.
 fn route(yaml: &mut Yaml, route: &Route) {
     yaml.line(format!("- to: {}", quoted(route.to)));
     yaml.line(format!("  via: {}", quoted(route.via)));

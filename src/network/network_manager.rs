@@ -1,4 +1,4 @@
-//! NetworkManager: a keyfile for each device. It reads them only where nobody else can.
+//! NetworkManager: one keyfile per device. NetworkManager only reads keyfiles that no other user can read.
 
 use super::bonding::Kind;
 use super::ini::Ini;
@@ -30,7 +30,7 @@ impl Network {
             if self.bond_of(id).is_none() {
                 ip(&mut ini, &ethernet.settings);
             }
-            // NetworkManager names no cards: udev does, where the document or the bond needs a name.
+            // NetworkManager does not rename NICs; udev does, if the document or the bond requires a name.
             if ethernet.set_name.is_some() || matches!(ethernet.card, Card::Mac(_)) {
                 files.extend(name.and_then(|name| self.link_file(id, &name)));
             }
@@ -43,7 +43,7 @@ impl Network {
             let mut ini = connection(id, "vlan");
             ini.set("interface-name", id);
             ini.section("ethernet").set_each("mtu", vlan.settings.mtu);
-            // By UUID: a card that is found by its MAC may have any name.
+            // By UUID: a NIC that is matched by its MAC address may have any name.
             ini.section("vlan").set("id", vlan.id).set("parent", uuid(&vlan.link));
             ip(&mut ini, &vlan.settings);
             files.push(ini.file(path(id), MODE));
@@ -63,7 +63,7 @@ impl Network {
         ini.set_each("mtu", bond.settings.mtu);
         ini.section("bond");
         for (parameter, value) in bond.given() {
-            // Zero would contradict arp_interval; it is what leaving it out means.
+            // 0 would conflict with arp_interval, and is the default.
             let is_off = matches!(parameter.kind, Kind::Milliseconds) && value == "0";
             if !is_off || !bond.parameters.contains_key("arp-interval") {
                 ini.set(parameter.kernel, value);
@@ -85,7 +85,7 @@ fn connection(id: &str, kind: &str) -> Ini {
     ini
 }
 
-/// The same at every installation, so that a file that was written anew is the same connection.
+/// Returns the UUID of the connection. It is derived from the id, so that a rewritten file is still the same connection.
 fn uuid(id: &str) -> Uuid {
     let digest = Sha256::digest(format!("drophammer network {id}"));
     let mut bytes = [0; 16];
@@ -120,7 +120,7 @@ fn family(ini: &mut Ini, settings: &Settings, is_v4: bool) {
     if !servers.is_empty() {
         ini.set("dns", servers.concat());
     }
-    // In one family; it has to be one that is up.
+    // Search domains go into one family, which must be enabled.
     let carries_search = if is_v4 { method != "disabled" } else { !settings.has_family(true) && method != "ignore" };
     if carries_search && !settings.search.is_empty() {
         ini.set("dns-search", format!("{};", settings.search.join(";")));
@@ -134,7 +134,7 @@ fn family(ini: &mut Ini, settings: &Settings, is_v4: bool) {
     }
 }
 
-/// `ignore` leaves it to the kernel, as the document does when it says nothing.
+/// Returns the IPv6 method. `ignore` leaves IPv6 to the kernel, as does a document without IPv6 settings.
 fn method_of_ipv6(settings: &Settings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
         (true, Some(false)) => "dhcp",

@@ -1,10 +1,10 @@
-//! systemd-networkd: a `.network` for each device, a `.netdev` for each that is made, a `.link` for each card that gets a name.
+//! systemd-networkd: a `.network` file per device, a `.netdev` file per virtual device, and a `.link` file per renamed NIC.
 
 use super::bonding::Kind;
 use super::ini::Ini;
 use super::{Bond, Card, Network, Rendered, Route, Settings};
 
-/// networkd runs without rights, and reads the files as it is.
+/// File mode: networkd runs unprivileged and must be able to read the files.
 const MODE: u32 = 0o644;
 
 impl Network {
@@ -42,7 +42,7 @@ impl Network {
         ini.file(path(id, "network"), MODE)
     }
 
-    /// All but what it is for.
+    /// Writes all sections except `[Match]`.
     fn network_unit(&self, ini: &mut Ini, id: &str, settings: &Settings) {
         ini.section("Link").set_each("MTUBytes", settings.mtu);
         if settings.optional {

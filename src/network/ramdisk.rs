@@ -1,11 +1,11 @@
-//! The same description for the ramdisk, which has neither udev nor a daemon: a script for its shell.
+//! Shell script that applies the configuration in the ramdisk, which has neither udev nor a network daemon.
 
 use super::{Card, Network, Settings};
 use crate::inventory::Nic;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Commands, and what the devices of the description are called in the ramdisk.
+/// Script under construction, with the interface names of the devices in the ramdisk.
 struct Script<'a> {
     network: &'a Network,
     names: BTreeMap<&'a str, &'a str>,
@@ -13,11 +13,11 @@ struct Script<'a> {
 }
 
 impl Network {
-    /// For `sh -eu`, after `/usr/lib/network.sh` of the ramdisk, of which it takes `carrier_of` and `lease_of`. Cards keep the names that
-    /// the kernel gave them: `set-name` is for the installed system.
+    /// Returns a script for `sh -eu`. It uses `carrier_of` and `lease_of` of the ramdisk's `/usr/lib/network.sh`. NICs keep their kernel
+    /// names: `set-name` applies to the installed system only.
     ///
     /// # Errors
-    /// A card of the description is not there.
+    /// The machine lacks a NIC of the configuration.
     pub fn for_the_ramdisk(&self, nics: &[Nic]) -> Result<String, String> {
         let mut names = BTreeMap::new();
         for (id, ethernet) in &self.ethernets {
@@ -40,11 +40,13 @@ impl Network {
 
 fn missing(id: &str, card: &Card, nics: &[Nic]) -> String {
     let cards: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
-    let there = if cards.is_empty() { "no card".to_owned() } else { cards.join(", ") };
+    let there = if cards.is_empty() { "no NICs".to_owned() } else { cards.join(", ") };
     match card {
-        Card::Mac(mac) => format!("ethernets.{id}: no card has the MAC {mac}; there is {there}"),
+        Card::Mac(mac) => format!("ethernets.{id}: no NIC has the MAC address {mac}; this machine has {there}"),
         Card::Name(name) => {
-            format!("ethernets.{id}: the ramdisk calls no card {name}; there is {there}: match it by its macaddress")
+            format!(
+                "ethernets.{id}: no NIC is called {name} in the ramdisk; this machine has {there}: match it by macaddress"
+            )
         }
     }
 }
@@ -61,7 +63,7 @@ impl Script<'_> {
 
     fn bonds(&mut self) {
         for (id, bond) in &self.network.bonds {
-            // The module makes one of its own unless it is told not to.
+            // Without max_bonds=0, the module creates a bond of its own.
             self.line(&["modprobe", "bonding", "max_bonds=0"]);
             self.set("/sys/class/net/bonding_masters", &format!("+{id}"));
             for (parameter, value) in bond.given() {
@@ -94,7 +96,7 @@ impl Script<'_> {
         }
     }
 
-    /// What is beneath a VLAN is up before it.
+    /// Configures addresses, routes and leases. The underlying device of a VLAN is brought up before the VLAN.
     fn addresses(&mut self) {
         let network = self.network;
         let devices = || network.devices().into_iter().filter(|(id, _)| network.bond_of(id).is_none());
@@ -135,7 +137,8 @@ impl Script<'_> {
         }
     }
 
-    /// Beside those of leases, in the file that says that the machine has a network.
+    /// Writes the name servers to a file next to those of the DHCP leases. The ramdisk's scripts take these files as the sign that the
+    /// network is up.
     fn name_servers(&mut self) {
         let content = self.network.resolv_conf().map(|file| file.content).unwrap_or_default();
         self.line(&["mkdir", "-p", "/run/leases"]);
@@ -144,7 +147,7 @@ impl Script<'_> {
     }
 }
 
-/// As a shell takes it for one word, whatever is in it.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:+=,@".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -222,9 +225,9 @@ cat /run/leases/* > /etc/resolv.conf
         for (card, words) in [
             (
                 json!({"match": {"macaddress": "52:54:00:00:00:01"}}),
-                "no card has the MAC 52:54:00:00:00:01; there is eth0 52:54:00:12:34:56, ",
+                "no NIC has the MAC address 52:54:00:00:00:01; this machine has eth0 52:54:00:12:34:56, ",
             ),
-            (json!({"match": {"name": "eno1"}}), "the ramdisk calls no card eno1; there is eth0"),
+            (json!({"match": {"name": "eno1"}}), "no NIC is called eno1 in the ramdisk; this machine has eth0"),
         ] {
             let said = script(&json!({"ethernets": {"a": card}})).unwrap_err();
             assert!(said.contains(words), "{said}");

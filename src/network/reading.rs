@@ -1,4 +1,4 @@
-//! The document, netplan's version 2, as a [`Network`]: every field read, and all that is wrong said at once.
+//! Parser for the document (netplan version 2). It reads every field and reports all problems at once.
 
 use super::address::{destination, ip, mac, own};
 use super::bonding::{DEFAULT_MODE, Kind, MII_MILLISECONDS, PARAMETERS, Parameter};
@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 const MTU: (u32, u32) = (68, 65_535);
-/// What IPv6 needs of every link.
+/// Minimum MTU of a link with IPv6 (RFC 8200).
 const MTU_OF_IPV6: u32 = 1280;
 
-/// Something of the document, and where it stands.
+/// Values of the document, each with its path.
 pub(super) type Placed<T> = Vec<(T, String)>;
 
-/// What the rules of the whole are held against. It has what could be read, even of devices that could not.
+/// Values that the rules for the whole document compare. They include values of devices that could not be read completely.
 #[derive(Default)]
 pub(super) struct Seen {
     pub ids: Placed<String>,
-    /// With the device's id.
+    /// Interface name and id of the device.
     pub names: Placed<(String, String)>,
     pub macs: Placed<String>,
     pub addresses: Placed<IpAddr>,
-    /// Family and metric of a default route.
+    /// Address family (whether IPv4) and metric of a default route.
     pub defaults: Placed<(bool, Option<u32>)>,
     /// Bond and member.
     pub members: Placed<(String, String)>,
@@ -38,15 +38,15 @@ pub(super) struct Reading {
     pub reader: Reader,
     pub seen: Seen,
     pub network: Network,
-    /// Where the document begins: a whole file of netplan has `network` around it.
+    /// Path of the configuration in the document: a complete netplan file wraps it in `network`.
     pub root: String,
 }
 
 impl Network {
-    /// Reads and judges the description.
+    /// Parses and validates a document.
     ///
     /// # Errors
-    /// All that is wrong, each with its place.
+    /// All problems of the document, each with its path.
     pub fn read(document: &Value) -> Result<Network, Vec<Problem>> {
         let mut reading = Reading::default();
         reading.document(document);
@@ -64,13 +64,14 @@ impl Reading {
         if let Some(version) = fields.get("version")
             && self.reader.text(&version).is_some_and(|version| version != "2")
         {
-            self.reader.problem(&version.place, "only version 2 is read, which netplan and cloud-init share");
+            self.reader.problem(&version.place, "only version 2 is supported, the format of netplan and cloud-init");
         }
         self.each(&fields, "ethernets", Self::ethernet);
         self.each(&fields, "bonds", Self::bond);
         self.each(&fields, "vlans", Self::vlan);
         if self.seen.ids.is_empty() && self.reader.problems.is_empty() {
-            self.reader.problem(&self.root, "this names no device: give ethernets, or leave the description out");
+            self.reader
+                .problem(&self.root, "no device is configured: add ethernets, or remove the network configuration");
         }
     }
 
@@ -82,7 +83,7 @@ impl Reading {
         }
     }
 
-    /// The fields of a device: those of its kind, and those that all have.
+    /// Reads the fields of a device: those of its type, and those that all types have.
     fn fields<'a>(&mut self, device: &Field<'a>, own: &[&str]) -> Option<Fields<'a>> {
         self.reader.fields(device, &[own, &SETTINGS].concat(), UNREAD)
     }
@@ -91,7 +92,7 @@ impl Reading {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// The id is the name of the interface.
+    /// Checks that the id is a valid interface name, because the id names the interface.
     fn id_is_name(&mut self, id: &str, device: &Field) {
         match interface(id) {
             Ok(name) => self.name(id, &name, &device.place),
@@ -109,7 +110,7 @@ impl Reading {
         });
         match (&card, &set_name) {
             (None, Some((_, place))) => {
-                self.reader.problem(place, "set-name needs a match that says which card gets the name");
+                self.reader.problem(place, "set-name requires a match that selects the NIC");
             }
             (None, None) => self.id_is_name(id, device),
             (Some(_), _) => {
@@ -139,11 +140,11 @@ impl Reading {
             }
             (None, Some(field)) => self.reader.parsed(&field, interface).map(Card::Name),
             (Some(_), Some(field)) => {
-                self.reader.problem(&field.place, "macaddress says which card it is: take name out");
+                self.reader.problem(&field.place, "macaddress already selects the NIC: remove name");
                 None
             }
             (None, None) => {
-                self.reader.problem(&matched.place, "this matches every card: give macaddress");
+                self.reader.problem(&matched.place, "this matches every NIC: add macaddress");
                 None
             }
         }
@@ -154,7 +155,7 @@ impl Reading {
         let Some(fields) = self.fields(device, &["interfaces", "parameters", "macaddress"]) else { return };
         let members = self.reader.all_parsed(fields.get("interfaces"), |text| Ok(text.to_owned()));
         if members.is_empty() {
-            let message = "a bond without interfaces carries nothing: list the ethernets that it is made of";
+            let message = "a bond without interfaces does not work: list the ethernets that are its members";
             self.reader.problem(&child(&device.place, "interfaces"), message);
         }
         for (member, place) in &members {
@@ -186,7 +187,7 @@ impl Reading {
         match parameter.kind {
             Kind::OneOf(words) => self.reader.parsed(field, |text| match words.contains(&text) {
                 true => Ok(text.to_owned()),
-                false => Err(format!("{text:?} is no {}{}", parameter.netplan, nearest(text, words))),
+                false => Err(format!("{text:?} is not a valid {}{}", parameter.netplan, nearest(text, words))),
             }),
             Kind::Milliseconds => self.reader.parsed(field, milliseconds),
             Kind::Number => {
@@ -196,7 +197,7 @@ impl Reading {
             Kind::Targets => {
                 let targets = self.reader.all_parsed(Some(field.clone()), |text| match ip(text)? {
                     IpAddr::V4(address) => Ok(address.to_string()),
-                    IpAddr::V6(_) => Err(format!("{text:?} is no IPv4 address, and ARP knows no other")),
+                    IpAddr::V6(_) => Err(format!("{text:?} is not an IPv4 address, which ARP requires")),
                 });
                 let targets: Vec<String> = targets.into_iter().map(|(target, _)| target).collect();
                 Some(targets.join(",")).filter(|targets| !targets.is_empty())
@@ -209,9 +210,9 @@ impl Reading {
         let Some(fields) = self.fields(device, &["id", "link"]) else { return };
         let number = self.reader.number(fields.get("id"), 1, 4094, "the id of a VLAN");
         let link = fields.get("link").and_then(|field| self.reader.text(&field));
-        for (name, what) in [("id", "number, from 1 to 4094"), ("link", "device that it is on")] {
+        for (name, what) in [("id", "a number from 1 to 4094"), ("link", "an underlying device")] {
             if fields.get(name).is_none() {
-                self.reader.problem(&device.place, format!("{name} is missing: a VLAN needs the {what}"));
+                self.reader.problem(&device.place, format!("{name} is missing: a VLAN requires {what}"));
             }
         }
         let settings = self.settings(&fields);
@@ -262,7 +263,7 @@ impl Reading {
         (firsts(addresses), firsts(search))
     }
 
-    /// A server that the device itself cannot reach: systems with settings by family have no place for it.
+    /// Reports a name server that the device itself cannot reach: network managers with settings per address family have no setting for it.
     fn family_of_servers(&mut self, fields: &Fields, settings: &Settings, all_read: bool) {
         for is_v4 in [true, false] {
             let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);
@@ -273,7 +274,7 @@ impl Reading {
             {
                 let family = family(is_v4);
                 let message = format!(
-                    "{server} is not reached from here, where there is no {family} address: give it at another device"
+                    "{server} cannot be reached from this device, which has no {family} address: add it to another device"
                 );
                 self.reader.problem(&child(&field.place, "addresses"), message);
             }
@@ -286,7 +287,7 @@ impl Reading {
             let Some(field) = fields.get(name) else { continue };
             let gateway = self.reader.parsed(&field, |text| match ip(text)? {
                 via if via.is_ipv4() == is_v4 => Ok(via),
-                via => Err(format!("{via} is no {} address", family(is_v4))),
+                via => Err(format!("{via} is not an {} address", family(is_v4))),
             });
             let route = gateway.map(|via| Route { to: Cidr::all(is_v4), via, metric: None, on_link: false });
             routes.extend(route.map(|route| (route, field.place)));
@@ -302,7 +303,7 @@ impl Reading {
             if route.to.is_default() {
                 self.seen.defaults.push(((route.to.is_v4(), route.metric), place.clone()));
             } else if let Some((_, first)) = routes[..index].iter().find(|(other, _)| same(other)) {
-                self.reader.problem(place, format!("the route to {} is given twice, first at {first}", route.to));
+                self.reader.problem(place, format!("the route to {} is specified twice, first at {first}", route.to));
             }
         }
         settings.routes = firsts(routes);
@@ -312,7 +313,7 @@ impl Reading {
         let fields = self.reader.fields(item, ROUTE, ROUTE_UNREAD)?;
         for name in ["to", "via"] {
             if fields.get(name).is_none() {
-                let message = format!("{name} is missing: a route has a network that it leads to, and a gateway");
+                let message = format!("{name} is missing: a route requires a destination and a gateway");
                 self.reader.problem(&item.place, message);
             }
         }
@@ -332,7 +333,7 @@ pub(super) fn family(is_v4: bool) -> &'static str {
     if is_v4 { "IPv4" } else { "IPv6" }
 }
 
-/// A gateway must be a neighbour, or nothing gets there. What DHCP and routers will say is not known.
+/// Checks that the gateway is directly reachable. Networks that DHCP or router advertisements configure are not known here.
 fn reachable(route: &Route, settings: &Settings) -> Result<(), String> {
     let via = route.via;
     if settings.addresses.iter().any(|own| own.address == via) {
@@ -344,13 +345,13 @@ fn reachable(route: &Route, settings: &Settings) -> Result<(), String> {
         return Ok(());
     }
     let own: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
-    let own = if own.is_empty() { "which has none".to_owned() } else { own.join(", ") };
+    let own = if own.is_empty() { "no addresses".to_owned() } else { own.join(", ") };
     Err(format!(
-        "the gateway {via} is in no network of this device ({own}); on-link: true is for one that is reached all the same"
+        "the gateway {via} is not in any network of this device ({own}); set on-link: true if it is reachable on the link nevertheless"
     ))
 }
 
-/// What a bond has without being told.
+/// Adds the parameters that every bond has.
 fn with_defaults(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
     parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
     if !parameters.contains_key("arp-interval") {
@@ -359,7 +360,7 @@ fn with_defaults(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, S
     parameters
 }
 
-/// `100`, `100ms` or `1s`.
+/// Parses a time such as `100`, `100ms` or `1s` and returns it in milliseconds.
 fn milliseconds(text: &str) -> Result<String, String> {
     let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => (number, 1),
@@ -370,7 +371,7 @@ fn milliseconds(text: &str) -> Result<String, String> {
     let time = number.trim().parse::<u32>().ok().filter(|_| is_number).and_then(|number| number.checked_mul(factor));
     let time = time.filter(|time| *time <= i32::MAX as u32);
     time.map(|time| time.to_string())
-        .ok_or_else(|| format!("{text:?} is no time such as 100 (milliseconds), 100ms or 1s"))
+        .ok_or_else(|| format!("{text:?} is not a time such as 100 (milliseconds), 100ms or 1s"))
 }
 
 fn domain(text: &str) -> Result<String, String> {
@@ -381,6 +382,6 @@ fn domain(text: &str) -> Result<String, String> {
     };
     match text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(is_label) {
         true => Ok(text.to_owned()),
-        false => Err(format!("{text:?} is no domain such as example.org")),
+        false => Err(format!("{text:?} is not a domain such as example.org")),
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for the description as a whole: nothing twice, every link leads somewhere, and bonds that the kernel takes.
+//! Rules for the configuration as a whole: unique names and addresses, existing links, and valid bonds.
 
 use super::bonding::{Parameter, WITH_PRIMARY};
 use super::fields::child;
@@ -6,7 +6,7 @@ use super::reading::{Placed, Reading, family};
 use super::{Bond, Settings, Vlan};
 use crate::problem::Problem;
 
-/// What a card has when nothing is said.
+/// Default MTU of Ethernet.
 const USUAL_MTU: u32 = 1500;
 
 impl Reading {
@@ -29,23 +29,23 @@ impl Reading {
 
     fn doubles(&self, found: &mut Vec<Problem>) {
         let seen = &self.seen;
-        twice(&seen.ids, |one, other| one == other, found, |id| format!("{id:?} is given twice"));
+        twice(&seen.ids, |one, other| one == other, found, |id| format!("{id:?} is specified twice"));
         let is_same_name =
             |(name, id): &(String, String), (other, other_id): &(String, String)| name == other && id != other_id;
-        twice(&seen.names, is_same_name, found, |(name, _)| format!("two devices would be called {name:?}"));
-        twice(&seen.macs, |one, other| one == other, found, |mac| format!("the card {mac} is matched twice"));
+        twice(&seen.names, is_same_name, found, |(name, _)| format!("two devices would have the name {name:?}"));
+        twice(&seen.macs, |one, other| one == other, found, |mac| format!("the NIC {mac} is matched twice"));
         // Every link has the same link-local network.
         let is_same = |one: &std::net::IpAddr, other: &std::net::IpAddr| {
             one == other && !matches!(one, std::net::IpAddr::V6(one) if one.is_unicast_link_local())
         };
-        twice(&seen.addresses, is_same, found, |address| format!("the address {address} is given twice"));
+        twice(&seen.addresses, is_same, found, |address| format!("the address {address} is specified twice"));
         twice(
             &seen.defaults,
             |one, other| one == other,
             found,
             |(is_v4, _)| {
                 format!(
-                    "there are two default routes of {} with one metric: give the second a higher one",
+                    "two default routes of {} have the same metric: increase the metric of the second",
                     family(*is_v4)
                 )
             },
@@ -54,25 +54,24 @@ impl Reading {
 
     fn members(&self, found: &mut Vec<Problem>) {
         let is_same = |(_, one): &(String, String), (_, other): &(String, String)| one == other;
-        twice(&self.seen.members, is_same, found, |(_, member)| format!("{member:?} is in a bond already"));
+        twice(&self.seen.members, is_same, found, |(_, member)| format!("{member:?} is already a member of a bond"));
         for ((bond, member), place) in &self.seen.members {
             let Some(ethernet) = self.network.ethernets.get(member) else {
                 if !self.is_known("ethernets", member) {
                     let ids = self.known("ethernets");
-                    found.push(Problem::new(place, format!("there is no ethernet {member:?}; {ids}")));
+                    found.push(Problem::new(place, format!("ethernet {member:?} does not exist; {ids}")));
                 }
                 continue;
             };
             if !ethernet.settings.is_empty() {
-                let message = format!(
-                    "{member} is a part of {bond}: what it has of addresses, DHCP, routes and name servers belongs there"
-                );
+                let message =
+                    format!("{member} is a member of {bond}: move its addresses, DHCP, routes and name servers there");
                 found.push(Problem::new(self.place("ethernets", member), message));
             }
             let of_bond = self.network.bonds.get(bond).map(|bond| mtu(&bond.settings));
             if ethernet.settings.mtu.is_some() && of_bond.is_some_and(|of_bond| of_bond != mtu(&ethernet.settings)) {
                 let message =
-                    format!("a part of a bond has the bond's MTU: give {bond} this one, and take it out here");
+                    format!("a member of a bond has the MTU of the bond: set this MTU on {bond} and remove it here");
                 found.push(Problem::new(child(&self.place("ethernets", member), "mtu"), message));
             }
         }
@@ -82,11 +81,11 @@ impl Reading {
         self.seen.ids.iter().any(|(_, place)| *place == self.place(kind, id))
     }
 
-    /// What there is of that kind.
+    /// Returns a list of the ids of that type, for messages.
     fn known(&self, kind: &str) -> String {
         let of_kind = |(id, place): &&(String, String)| *place == self.place(kind, id);
         let ids: Vec<&str> = self.seen.ids.iter().filter(of_kind).map(|(id, _)| id.as_str()).collect();
-        if ids.is_empty() { "there is none".to_owned() } else { format!("there is {}", ids.join(", ")) }
+        if ids.is_empty() { "none exist".to_owned() } else { format!("existing: {}", ids.join(", ")) }
     }
 
     fn judge_vlan(&self, id: &str, vlan: &Vlan, found: &mut Vec<Problem>) {
@@ -95,33 +94,33 @@ impl Reading {
         let mut problem = |name: &str, message: String| found.push(Problem::new(child(&place, name), message));
         if !self.seen.ids.iter().any(|(known, _)| *known == vlan.link) {
             let ids: Vec<&str> = self.seen.ids.iter().map(|(id, _)| id.as_str()).collect();
-            problem("link", format!("there is no device {:?}; there is {}", vlan.link, ids.join(", ")));
+            problem("link", format!("device {:?} does not exist; existing: {}", vlan.link, ids.join(", ")));
         }
         if self.is_on_itself(id) {
-            problem("link", format!("{id} would be on {}, which is on {id}", vlan.link));
+            problem("link", format!("{id} has the link {}, which is itself on {id}", vlan.link));
         }
         if let Some(bond) = network.bond_of(&vlan.link) {
-            problem("link", format!("{} is a part of {bond}: put the VLAN on {bond}", vlan.link));
+            problem("link", format!("{} is a member of {bond}: set the link to {bond}", vlan.link));
         }
         let is_same = |other: &Vlan| (&other.link, other.id) == (&vlan.link, vlan.id);
         if let Some((first, _)) =
             network.vlans.iter().find(|(_, other)| is_same(other)).filter(|(first, _)| *first != id)
         {
-            problem("id", format!("{} has VLAN {} already: {first}", vlan.link, vlan.id));
+            problem("id", format!("VLAN {1} on {0} already exists: {first}", vlan.link, vlan.id));
         }
         let beneath =
             network.devices().into_iter().find(|(known, _)| *known == vlan.link).map(|(_, beneath)| mtu(beneath));
         if let Some(beneath) = beneath.filter(|beneath| vlan.settings.mtu.is_some_and(|mtu| mtu > *beneath)) {
-            problem("mtu", format!("{} has an MTU of {beneath}, and nothing larger gets through it", vlan.link));
+            problem("mtu", format!("the MTU must not exceed the MTU of {}, which is {beneath}", vlan.link));
         }
-        // ifupdown reads names this way.
+        // ifupdown interprets names this way.
         if let Some((link, number)) = id.rsplit_once('.')
             && self.seen.ids.iter().any(|(known, _)| known == link)
             && (link, number) != (vlan.link.as_str(), vlan.id.to_string().as_str())
         {
             problem(
                 "id",
-                format!("its name says VLAN {number} of {link}, and it is VLAN {} of {}", vlan.id, vlan.link),
+                format!("the name stands for VLAN {number} on {link}, but this is VLAN {} on {}", vlan.id, vlan.link),
             );
         }
     }
@@ -143,7 +142,7 @@ fn mtu(settings: &Settings) -> u32 {
     settings.mtu.unwrap_or(USUAL_MTU)
 }
 
-/// A problem for each that was there before.
+/// Adds a problem for each value that has occurred before.
 fn twice<T>(
     placed: &Placed<T>,
     is_same: impl Fn(&T, &T) -> bool,
@@ -164,33 +163,37 @@ fn judge_bond(bond: &Bond, place: &str, found: &mut Vec<Problem>) {
     let takes = |parameter: &Parameter| parameter.modes.is_empty() || parameter.modes.contains(&mode.as_str());
     for (parameter, _) in bond.given().filter(|(parameter, _)| !takes(parameter)) {
         let modes = parameter.modes.join(", ");
-        problem(parameter.netplan, format!("a bond of mode {mode} has no {}; it is for {modes}", parameter.netplan));
+        problem(
+            parameter.netplan,
+            format!("{} is not supported in bond mode {mode}; it requires one of {modes}", parameter.netplan),
+        );
     }
     if let Some(primary) = &bond.primary {
         if !WITH_PRIMARY.contains(&mode.as_str()) {
-            problem("primary", format!("a bond of mode {mode} has no primary; it is for {}", WITH_PRIMARY.join(", ")));
+            problem(
+                "primary",
+                format!("primary is not supported in bond mode {mode}; it requires one of {}", WITH_PRIMARY.join(", ")),
+            );
         }
         if !bond.members.contains(primary) {
-            problem("primary", format!("{primary:?} is none of the bond's interfaces"));
+            problem("primary", format!("{primary:?} is not an interface of the bond"));
         }
     }
     let time = |name: &str| bond.parameters.get(name).filter(|time| *time != "0");
     let (mii, arp) = (time("mii-monitor-interval"), time("arp-interval"));
     if mii.is_some() && arp.is_some() {
-        let message = "a bond watches its links by mii-monitor-interval or by arp-interval, not by both";
+        let message = "mii-monitor-interval and arp-interval cannot be combined";
         problem("arp-interval", message.to_owned());
     }
     if arp.is_some() != bond.parameters.contains_key("arp-ip-targets") {
-        problem("arp-ip-targets", "arp-interval and arp-ip-targets go together".to_owned());
+        problem("arp-ip-targets", "arp-interval and arp-ip-targets must be set together".to_owned());
     }
     for name in ["up-delay", "down-delay"] {
         let Some(delay) = time(name).and_then(|delay| delay.parse::<u32>().ok()) else { continue };
         match mii.and_then(|mii| mii.parse::<u32>().ok()) {
             Some(mii) if delay % mii == 0 => {}
-            Some(mii) => {
-                problem(name, format!("the kernel takes multiples of mii-monitor-interval, which is {mii} ms"))
-            }
-            None => problem(name, format!("{name} needs a mii-monitor-interval")),
+            Some(mii) => problem(name, format!("must be a multiple of mii-monitor-interval ({mii} ms)")),
+            None => problem(name, format!("{name} requires mii-monitor-interval")),
         }
     }
 }

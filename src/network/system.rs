@@ -1,4 +1,4 @@
-//! What sets up the network in an installed system, how it is found, and what else the finisher must know of it.
+//! Network managers of installed systems: detection, units, and files.
 
 use super::{Network, Rendered, WRITTEN_BY};
 use crate::inventory::Nic;
@@ -12,23 +12,23 @@ pub enum System {
     CloudInit,
 }
 
-/// Files of the image that would configure cards besides ours: in that folder, with one of these endings.
+/// Files of the image that would configure NICs in addition to ours: those in `folder` with one of these endings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aside {
     pub folder: &'static str,
     pub endings: &'static [&'static str],
 }
 
-/// In the order in which they are asked: netplan steers the next two, and systemd brings networkd nearly everywhere. cloud-init is
-/// the last. It would write the same files, and loses some: for networkd it makes no bond and no VLAN, for ifupdown no VLAN whose
-/// name does not say it, and `on-link` for none but netplan (22.4, Debian 12).
+/// Supported network managers in the order of detection: netplan controls the next two, and networkd is part of nearly every systemd
+/// installation. cloud-init is last. It would write the same files, but loses some settings: for networkd it writes neither bonds nor
+/// VLANs, for ifupdown only VLANs whose name contains the VLAN id, and `on-link` only for netplan (22.4, Debian 12).
 const ALL: [System; 5] =
     [System::Netplan, System::NetworkManager, System::Ifupdown, System::Networkd, System::CloudInit];
 
 const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
 impl System {
-    /// What the tree has, by paths in it.
+    /// Detects the network manager of a tree by the paths that exist in it.
     pub fn found(has: &dyn Fn(&str) -> bool) -> Option<System> {
         let is_there = |system: &System| {
             let is_off = *system == System::CloudInit && has("/etc/cloud/cloud-init.disabled");
@@ -57,7 +57,7 @@ impl System {
         }
     }
 
-    /// The unit that must be enabled for it; none where another program's is.
+    /// Unit that must be enabled; `None` if another program's unit starts it.
     pub fn unit(self) -> Option<&'static str> {
         match self {
             System::CloudInit | System::Netplan => None,
@@ -67,7 +67,7 @@ impl System {
         }
     }
 
-    /// What the image has of its own, and must not count.
+    /// Configuration files of the image that must be moved aside.
     pub fn aside(self) -> &'static [Aside] {
         match self {
             System::CloudInit => &[],
@@ -80,7 +80,7 @@ impl System {
         }
     }
 
-    /// Would nothing in the tree write `/etc/resolv.conf`?
+    /// Returns whether no program in the tree writes `/etc/resolv.conf`.
     fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
         let resolved = ["/usr/lib/systemd/systemd-resolved", "/lib/systemd/systemd-resolved"];
         match self {
@@ -92,7 +92,7 @@ impl System {
 }
 
 impl Network {
-    /// The files that say it to that system, on a machine with these cards.
+    /// Renders the configuration files for the network manager, on a machine with these NICs.
     pub fn render(&self, system: System, nics: &[Nic]) -> Vec<Rendered> {
         match system {
             System::CloudInit => self.cloud_init(nics),
@@ -103,7 +103,8 @@ impl Network {
         }
     }
 
-    /// The files that a tree needs besides: name servers where no daemon takes them, and a word to a cloud-init that is not asked.
+    /// Renders additional files: `/etc/resolv.conf` if no daemon writes it, and a file that disables the network configuration of an unused
+    /// cloud-init.
     pub fn besides(&self, system: System, has: &dyn Fn(&str) -> bool) -> Vec<Rendered> {
         let resolv_conf = self.resolv_conf().filter(|_| system.needs_resolv_conf(has));
         let is_not_asked = system != System::CloudInit && has(CLOUD_INIT);

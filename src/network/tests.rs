@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/network")
 }
 
-/// The kernel's names, in an order that is not that of the MACs.
+/// NICs whose kernel names are not in the order of the MAC addresses.
 fn nics() -> Vec<Nic> {
     let nic = |name: &str, mac: &str, link| Nic { name: name.into(), mac: mac.into(), link, ..Nic::default() };
     vec![
@@ -25,7 +25,7 @@ fn read(document: &Value) -> Network {
     Network::read(document).unwrap_or_else(|problems| panic!("{}", crate::problem::lines(&problems)))
 }
 
-/// Documents of the folder, by name.
+/// Returns the documents of the folder, by name.
 fn documents() -> Vec<(String, Network)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).unwrap() {
@@ -39,7 +39,7 @@ fn documents() -> Vec<(String, Network)> {
     found
 }
 
-/// Compares with `testdata/network/DOCUMENT.SYSTEM`; with UPDATE_NETWORK in the environment, writes it.
+/// Compares the output with `testdata/network/DOCUMENT.SYSTEM`; rewrites that file if UPDATE_NETWORK is set in the environment.
 #[test]
 fn what_is_rendered_is_what_is_on_file() {
     for (name, network) in documents() {
@@ -58,7 +58,7 @@ fn what_is_rendered_is_what_is_on_file() {
     }
 }
 
-/// What netplan and cloud-init are given is the same description.
+/// The configuration for netplan and cloud-init parses to the same network.
 #[test]
 fn what_is_written_for_netplan_reads_as_the_same() {
     for (name, network) in documents() {
@@ -100,34 +100,34 @@ fn what_is_wrong_is_told_with_its_place() {
     let bond = |parameters: Value| json!({"ethernets": {"a": card(1), "b": card(2)}, "bonds": {"bond0": {"interfaces": ["a", "b"], "parameters": parameters}}});
     let vlans = |vlans: Value| json!({"ethernets": {"lan0": {"mtu": 1400}}, "bonds": {}, "vlans": vlans});
     let cases = [
-        // What it is.
+        // Types and fields.
         (json!([]), "", "must be a mapping"),
-        (json!({}), "", "names no device"),
+        (json!({}), "", "no device is configured"),
         (json!({"version": 1, "ethernets": {"a": {}}}), "version", "only version 2"),
-        (json!({"ethernet": {}}), "ethernet", "there is no field \"ethernet\"; did you mean \"ethernets\"?"),
-        (json!({"network": {"version": 2, "wifis": {}}}), "network.wifis", "does not render it"),
-        (json!({"bridges": {}}), "bridges", "does not render it"),
-        (json!({"ethernets": []}), "ethernets", "and is a list"),
-        (lan(json!({"dhcp": true})), "ethernets.lan0.dhcp", "there is no field \"dhcp\"; did you mean \"dhcp4\"?"),
-        (lan(json!({"wakeonlan": true})), "ethernets.lan0.wakeonlan", "does not render it"),
-        (lan(json!({"id": 5})), "ethernets.lan0.id", "there is no field"),
+        (json!({"ethernet": {}}), "ethernet", "unknown field \"ethernet\"; did you mean \"ethernets\"?"),
+        (json!({"network": {"version": 2, "wifis": {}}}), "network.wifis", "does not support netplan's field"),
+        (json!({"bridges": {}}), "bridges", "does not support netplan's field"),
+        (json!({"ethernets": []}), "ethernets", "but is a list"),
+        (lan(json!({"dhcp": true})), "ethernets.lan0.dhcp", "unknown field \"dhcp\"; did you mean \"dhcp4\"?"),
+        (lan(json!({"wakeonlan": true})), "ethernets.lan0.wakeonlan", "does not support netplan's field"),
+        (lan(json!({"id": 5})), "ethernets.lan0.id", "unknown field"),
         (lan(json!({"dhcp4": "perhaps"})), "ethernets.lan0.dhcp4", "true or false"),
-        // Cards and names.
+        // NICs and names.
         (json!({"ethernets": {"en*": {"dhcp4": true}}}), "ethernets.en*", "is a pattern"),
-        (json!({"ethernets": {"a/b": {"dhcp4": true}}}), "ethernets.a/b", "is no name"),
-        (json!({"ethernets": {"a\nb": {"match": {"macaddress": mac(1)}}}}), "ethernets.a\nb", "is no name"),
+        (json!({"ethernets": {"a/b": {"dhcp4": true}}}), "ethernets.a/b", "is not a valid name"),
+        (json!({"ethernets": {"a\nb": {"match": {"macaddress": mac(1)}}}}), "ethernets.a\nb", "is not a valid name"),
         (json!({"ethernets": {"lo": {"dhcp4": true}}}), "ethernets.lo", "cannot be the name"),
         (json!({"ethernets": {"a-name-of-sixteen": {}}}), "ethernets.a-name-of-sixteen", "too long"),
-        (lan(json!({"set-name": "x"})), "ethernets.lan0.set-name", "needs a match"),
-        (lan(json!({"match": {}})), "ethernets.lan0.match", "matches every card"),
-        (lan(json!({"match": {"driver": "e1000"}})), "ethernets.lan0.match.driver", "does not render it"),
+        (lan(json!({"set-name": "x"})), "ethernets.lan0.set-name", "requires a match"),
+        (lan(json!({"match": {}})), "ethernets.lan0.match", "matches every NIC"),
+        (lan(json!({"match": {"driver": "e1000"}})), "ethernets.lan0.match.driver", "does not support netplan's field"),
         (lan(json!({"match": {"macaddress": "52:54"}})), "ethernets.lan0.match.macaddress", "not a MAC"),
         (
             lan(json!({"match": {"macaddress": "01:00:5e:00:00:01"}})),
             "ethernets.lan0.match.macaddress",
             "group address",
         ),
-        (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "take name out"),
+        (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove name"),
         (lan(json!({"match": {"name": "en*"}})), "ethernets.lan0.match.name", "is a pattern"),
         (
             json!({"ethernets": {"a": card(1), "b": card(1)}}),
@@ -137,36 +137,32 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             json!({"ethernets": {"a": card(1), "b": {"match": {"macaddress": mac(2)}, "set-name": "a"}}}),
             "ethernets.b.set-name",
-            "two devices would be called \"a\"",
+            "two devices would have the name \"a\"",
         ),
-        (json!({"ethernets": {"x": {}}, "vlans": {"x": {"id": 1, "link": "x"}}}), "vlans.x", "given twice"),
+        (json!({"ethernets": {"x": {}}, "vlans": {"x": {"id": 1, "link": "x"}}}), "vlans.x", "specified twice"),
         // Addresses.
-        (lan(json!({"addresses": "10.0.0.7/24"})), "ethernets.lan0.addresses", "must be a list, and is a text"),
-        (lan(json!({"addresses": ["10.0.0.7"]})), "ethernets.lan0.addresses[0]", "length of its prefix"),
+        (lan(json!({"addresses": "10.0.0.7/24"})), "ethernets.lan0.addresses", "must be a list, but is text"),
+        (lan(json!({"addresses": ["10.0.0.7"]})), "ethernets.lan0.addresses[0]", "a prefix length"),
         (
             lan(json!({"addresses": ["10.0.0.7/24", "10.0.0.0/24"]})),
             "ethernets.lan0.addresses[1]",
             "the network itself",
         ),
-        (
-            lan(json!({"addresses": [{"10.0.0.7/24": {"lifetime": 0}}]})),
-            "ethernets.lan0.addresses[0]",
-            "must be a text",
-        ),
+        (lan(json!({"addresses": [{"10.0.0.7/24": {"lifetime": 0}}]})), "ethernets.lan0.addresses[0]", "must be text"),
         (
             json!({"ethernets": {"a": {"addresses": ["10.0.0.7/24"]}, "b": {"addresses": ["10.0.0.7/16"]}}}),
             "ethernets.b.addresses[0]",
-            "10.0.0.7 is given twice, first at ethernets.a.addresses[0]",
+            "10.0.0.7 is specified twice, first at ethernets.a.addresses[0]",
         ),
         // Routes.
         (
             lan(json!({"addresses": ["10.0.0.7/24"], "gateway4": "10.0.1.1"})),
             "ethernets.lan0.gateway4",
-            "in no network of this device (10.0.0.7/24)",
+            "not in any network of this device (10.0.0.7/24)",
         ),
-        (lan(json!({"gateway4": "10.0.1.1"})), "ethernets.lan0.gateway4", "which has none"),
+        (lan(json!({"gateway4": "10.0.1.1"})), "ethernets.lan0.gateway4", "(no addresses)"),
         (lan(json!({"addresses": ["10.0.0.7/24"], "gateway4": "10.0.0.7"})), "ethernets.lan0.gateway4", "own address"),
-        (lan(json!({"dhcp4": true, "gateway4": "fe80::1"})), "ethernets.lan0.gateway4", "no IPv4 address"),
+        (lan(json!({"dhcp4": true, "gateway4": "fe80::1"})), "ethernets.lan0.gateway4", "not an IPv4 address"),
         (lan(json!({"dhcp4": true, "routes": [{"to": "default"}]})), "ethernets.lan0.routes[0]", "via is missing"),
         (
             lan(json!({"dhcp4": true, "routes": [{"to": "10.1.1.1/8", "via": "10.0.0.1"}]})),
@@ -176,19 +172,19 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"dhcp4": true, "routes": [{"to": "default", "via": "10.0.0.1", "table": 5}]})),
             "ethernets.lan0.routes[0].table",
-            "does not render it",
+            "does not support netplan's field",
         ),
         (
             lan(json!({"dhcp4": true, "gateway4": "10.0.0.1", "routes": [{"to": "default", "via": "10.0.0.2"}]})),
             "ethernets.lan0.routes[0]",
-            "two default routes of IPv4 with one metric",
+            "two default routes of IPv4 have the same metric",
         ),
         (
             lan(
                 json!({"dhcp4": true, "routes": [{"to": "10.0.0.0/8", "via": "10.0.0.1"}, {"to": "10.0.0.0/8", "via": "10.0.0.2"}]}),
             ),
             "ethernets.lan0.routes[1]",
-            "given twice",
+            "specified twice",
         ),
         // Name servers and MTU.
         (
@@ -199,7 +195,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"dhcp4": true, "nameservers": {"search": ["a b"]}})),
             "ethernets.lan0.nameservers.search[0]",
-            "no domain",
+            "not a domain",
         ),
         (
             lan(json!({"nameservers": {"addresses": ["10.0.0.1"]}})),
@@ -216,70 +212,78 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             vlans(json!({"v": {"id": 5, "link": "lan1"}})),
             "vlans.v.link",
-            "there is no device \"lan1\"; there is lan0, v",
+            "device \"lan1\" does not exist; existing: lan0, v",
         ),
-        (vlans(json!({"v": {"id": 5, "link": "v"}})), "vlans.v.link", "v would be on v"),
+        (vlans(json!({"v": {"id": 5, "link": "v"}})), "vlans.v.link", "v has the link v, which is itself on v"),
         (
             vlans(json!({"v": {"id": 5, "link": "lan0"}, "w": {"id": 5, "link": "lan0"}})),
             "vlans.w.id",
-            "has VLAN 5 already: v",
+            "VLAN 5 on lan0 already exists: v",
         ),
-        (vlans(json!({"v": {"id": 5, "link": "lan0", "mtu": 1500}})), "vlans.v.mtu", "an MTU of 1400"),
-        (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "its name says VLAN 6 of lan0"),
+        (vlans(json!({"v": {"id": 5, "link": "lan0", "mtu": 1500}})), "vlans.v.mtu", "the MTU of lan0, which is 1400"),
+        (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "the name stands for VLAN 6 on lan0"),
         // Bonds.
-        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "carries nothing"),
+        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "does not work"),
         (
             json!({"bonds": {"bond0": {"interfaces": ["a"]}}}),
             "bonds.bond0.interfaces[0]",
-            "there is no ethernet \"a\"; there is none",
+            "ethernet \"a\" does not exist; none exist",
         ),
         (
             json!({"ethernets": {"a": card(1)}, "bonds": {"b0": {"interfaces": ["a"]}, "b1": {"interfaces": ["a"]}}}),
             "bonds.b1.interfaces[0]",
-            "is in a bond already",
+            "is already a member of a bond",
         ),
         (
             json!({"ethernets": {"a": {"dhcp4": true}}, "bonds": {"b0": {"interfaces": ["a"]}}}),
             "ethernets.a",
-            "is a part of b0",
+            "is a member of b0",
         ),
         (
             json!({"ethernets": {"a": {"mtu": 9000}}, "bonds": {"b0": {"interfaces": ["a"]}}}),
             "ethernets.a.mtu",
-            "the bond's MTU",
+            "the MTU of the bond",
         ),
         (
             json!({"ethernets": {"a": {}}, "bonds": {"b0": {"interfaces": ["a"]}}, "vlans": {"v": {"id": 1, "link": "a"}}}),
             "vlans.v.link",
-            "put the VLAN on b0",
+            "set the link to b0",
         ),
-        (bond(json!({"mode": "lacp"})), "bonds.bond0.parameters.mode", "is no mode"),
-        (bond(json!({"mode": 4})), "bonds.bond0.parameters.mode", "is no mode"),
+        (bond(json!({"mode": "lacp"})), "bonds.bond0.parameters.mode", "is not a valid mode"),
+        (bond(json!({"mode": 4})), "bonds.bond0.parameters.mode", "is not a valid mode"),
         (
             bond(json!({"lacp-rate": "fast"})),
             "bonds.bond0.parameters.lacp-rate",
-            "a bond of mode balance-rr has no lacp-rate",
+            "lacp-rate is not supported in bond mode balance-rr",
         ),
-        (bond(json!({"mode": "802.3ad", "primary": "a"})), "bonds.bond0.parameters.primary", "has no primary"),
+        (
+            bond(json!({"mode": "802.3ad", "primary": "a"})),
+            "bonds.bond0.parameters.primary",
+            "primary is not supported",
+        ),
         (
             bond(json!({"mode": "active-backup", "primary": "c"})),
             "bonds.bond0.parameters.primary",
-            "none of the bond's",
+            "not an interface of the bond",
         ),
-        (bond(json!({"mii-monitor-interval": "soon"})), "bonds.bond0.parameters.mii-monitor-interval", "is no time"),
-        (bond(json!({"up-delay": 150})), "bonds.bond0.parameters.up-delay", "multiples"),
-        (bond(json!({"arp-interval": 100})), "bonds.bond0.parameters.arp-ip-targets", "go together"),
+        (bond(json!({"mii-monitor-interval": "soon"})), "bonds.bond0.parameters.mii-monitor-interval", "is not a time"),
+        (bond(json!({"up-delay": 150})), "bonds.bond0.parameters.up-delay", "must be a multiple"),
+        (bond(json!({"arp-interval": 100})), "bonds.bond0.parameters.arp-ip-targets", "must be set together"),
         (
             bond(json!({"arp-interval": 100, "arp-ip-targets": ["10.0.0.1"], "mii-monitor-interval": 100})),
             "bonds.bond0.parameters.arp-interval",
-            "not by both",
+            "cannot be combined",
         ),
         (
             bond(json!({"arp-interval": 100, "arp-ip-targets": ["fe80::1"]})),
             "bonds.bond0.parameters.arp-ip-targets[0]",
-            "no IPv4 address",
+            "not an IPv4 address",
         ),
-        (bond(json!({"gratuitous-arp": 2})), "bonds.bond0.parameters.gratuitous-arp", "does not render it"),
+        (
+            bond(json!({"gratuitous-arp": 2})),
+            "bonds.bond0.parameters.gratuitous-arp",
+            "does not support netplan's field",
+        ),
     ];
     for (document, place, words) in cases {
         let problems = Network::read(&document).map(|_| ()).expect_err(&document.to_string());
@@ -316,7 +320,7 @@ fn vlans_in_a_circle_are_refused() {
     let vlan = |link: &str| json!({"id": 5, "link": link});
     let document = json!({"vlans": {"a": vlan("b"), "b": vlan("c"), "c": vlan("a"), "d": vlan("a")}});
     let problems = Network::read(&document).unwrap_err();
-    let circle = problems.iter().filter(|problem| problem.message.contains("would be on")).count();
+    let circle = problems.iter().filter(|problem| problem.message.contains("which is itself on")).count();
     assert_eq!(circle, 3, "{problems:?}");
 }
 
@@ -340,22 +344,22 @@ fn a_description_is_for_the_cards_that_there_are() {
     let lan =
         |mac: &str, name: &str| read(&json!({"ethernets": {"lan": {"match": {"macaddress": mac}, "set-name": name}}}));
     assert_eq!(lan("52:54:00:AA:00:01", "lan0").fits(&nics()), Vec::new());
-    // Its own name is no other's.
+    // A name is not taken if the NIC itself has it.
     assert_eq!(lan("52:54:00:aa:00:01", "eth1").fits(&nics()), Vec::new());
     let said = |network: Network, nics: &[Nic]| crate::problem::lines(&network.fits(nics));
     assert_eq!(
         said(lan("52:54:00:aa:00:09", "lan0"), &nics()),
-        "ethernets.lan.match.macaddress: no card has the MAC 52:54:00:aa:00:09; there is eth0 52:54:00:aa:00:02, \
+        "ethernets.lan.match.macaddress: no NIC has the MAC address 52:54:00:aa:00:09; this machine has eth0 52:54:00:aa:00:02, \
          eth1 52:54:00:AA:00:01, eth2 52:54:00:aa:00:03"
     );
-    assert!(said(lan("52:54:00:aa:00:09", "lan0"), &[]).ends_with("there is no card"));
+    assert!(said(lan("52:54:00:aa:00:09", "lan0"), &[]).ends_with("this machine has no NICs"));
     let doubled: Vec<Nic> = nics().into_iter().chain(nics()).collect();
-    assert!(said(lan("52:54:00:aa:00:01", "lan0"), &doubled).contains("several cards have the MAC"));
+    assert!(said(lan("52:54:00:aa:00:01", "lan0"), &doubled).contains("several NICs have the MAC address"));
     assert!(
         said(lan("52:54:00:aa:00:01", "eth0"), &nics())
-            .starts_with("ethernets.lan.set-name: the kernel calls another card eth0, ")
+            .starts_with("ethernets.lan.set-name: another NIC is called eth0 by the kernel (")
     );
-    // What the installed system calls its cards is not known in the ramdisk.
+    // NIC names of the installed system are not known in the ramdisk.
     assert!(read(&json!({"ethernets": {"eno1": {"dhcp4": true}}})).fits(&nics()).is_empty());
 }
 

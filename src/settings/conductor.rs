@@ -1,4 +1,4 @@
-//! What Ironic tells an agent at boot: the `ipa-…` words that its own agent reads, and `BOOTIF=`.
+//! Ironic's settings on the kernel command line: the `ipa-…` parameters of ironic-python-agent, and `BOOTIF=`.
 
 use super::{bad, is_url};
 use crate::error::Result;
@@ -6,30 +6,30 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where Ironic's agent listens.
+/// Default port of ironic-python-agent.
 const PORT: u16 = 9999;
 
-/// How long Ironic's agent asks who it is.
+/// Default lookup timeout of ironic-python-agent.
 const LOOKUP: Duration = Duration::from_secs(600);
 
-/// A conductor is in charge.
+/// Settings of a machine that an Ironic conductor controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conductor {
-    /// `ipa-api-url=`: any number, the first that answers is asked. Without a trailing slash. None where only an inspection is wanted.
+    /// `ipa-api-url=`: URLs without a trailing slash; the first that responds is used. Empty if only an inspection is requested.
     pub api: Vec<String>,
-    /// `ipa-inspection-callback-url=`: any number, the inventory is sent to the first that takes it.
+    /// `ipa-inspection-callback-url=`: URLs; the inventory is sent to the first that accepts it.
     pub inspection: Vec<String>,
     /// `ipa-listen-port=`.
     pub listen_port: u16,
-    /// `ipa-advertise-host=`: where the conductor reaches this machine; the address that Ironic is reached from when absent.
+    /// `ipa-advertise-host=`: address at which the conductor reaches this machine; if absent, the local address of the route to Ironic.
     pub advertise_host: Option<IpAddr>,
-    /// `ipa-advertise-port=`; the port that it listens at when absent.
+    /// `ipa-advertise-port=`: port at which the conductor reaches this machine; if absent, `listen_port`.
     pub advertise_port: Option<u16>,
-    /// `ipa-lookup-timeout=`, in seconds.
+    /// `ipa-lookup-timeout=`, given in seconds.
     pub lookup: Duration,
-    /// `ipa-agent-token=`: Ironic has made the token before the boot, and does not hand it out then.
+    /// `ipa-agent-token=`: token that Ironic generated before the boot; Ironic does not return it at lookup then.
     pub token: Option<String>,
-    /// `BOOTIF=`: the MAC that the machine was booted through.
+    /// `BOOTIF=`: MAC address of the NIC that the machine booted from.
     pub boot_mac: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Conductor {
             Some(host) => Some(
                 host.trim_matches(['[', ']'])
                     .parse()
-                    .map_err(|_| bad(format!("ipa-advertise-host={host} is no IP address")))?,
+                    .map_err(|_| bad(format!("ipa-advertise-host={host} is not an IP address")))?,
             ),
         };
         Ok(Conductor {
@@ -62,8 +62,8 @@ fn urls(name: &str, list: Option<String>) -> Result<Vec<String>> {
     let urls: Vec<String> =
         list.split(',').map(|url| url.trim_end_matches('/').to_owned()).filter(|url| !url.is_empty()).collect();
     match urls.iter().find(|url| !is_url(url)) {
-        Some(url) if url == "mdns" => Err(bad(format!("{name}=mdns is not understood: write the URL of Ironic there"))),
-        Some(url) => Err(bad(format!("{name}={url} is neither http:// nor https://"))),
+        Some(url) if url == "mdns" => Err(bad(format!("{name}=mdns is not supported: set it to the URL of Ironic"))),
+        Some(url) => Err(bad(format!("{name}={url} must begin with http:// or https://"))),
         None => Ok(urls),
     }
 }
@@ -71,11 +71,13 @@ fn urls(name: &str, list: Option<String>) -> Result<Vec<String>> {
 fn number<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T>> {
     match text {
         None => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| bad(format!("{name}={text} is no number that fits"))),
+        Some(text) => {
+            text.parse().map(Some).map_err(|_| bad(format!("{name}={text} is not a number within the supported range")))
+        }
     }
 }
 
-/// With colons and in lower case. PXELINUX writes hyphens, and the hardware type before the address.
+/// Returns the MAC address in lower case with colons. PXELINUX writes hyphens, and the hardware type before the address.
 fn mac(text: &str) -> Option<String> {
     let text = text.to_lowercase().replace('-', ":");
     let is_mac = |text: &str| {
@@ -130,11 +132,17 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         for (word, expected) in [
-            ("ipa-api-url=mdns", "write the URL of Ironic there"),
-            ("ipa-api-url=http://a,ftp://b", "ipa-api-url=ftp://b is neither http:// nor https://"),
-            ("ipa-api-url=http://a ipa-advertise-host=here", "ipa-advertise-host=here is no IP address"),
-            ("ipa-api-url=http://a ipa-advertise-port=65536", "ipa-advertise-port=65536 is no number that fits"),
-            ("ipa-api-url=http://a ipa-lookup-timeout=-1", "ipa-lookup-timeout=-1 is no number that fits"),
+            ("ipa-api-url=mdns", "set it to the URL of Ironic"),
+            ("ipa-api-url=http://a,ftp://b", "ipa-api-url=ftp://b must begin with http:// or https://"),
+            ("ipa-api-url=http://a ipa-advertise-host=here", "ipa-advertise-host=here is not an IP address"),
+            (
+                "ipa-api-url=http://a ipa-advertise-port=65536",
+                "ipa-advertise-port=65536 is not a number within the supported range",
+            ),
+            (
+                "ipa-api-url=http://a ipa-lookup-timeout=-1",
+                "ipa-lookup-timeout=-1 is not a number within the supported range",
+            ),
         ] {
             let error = Settings::from_cmdline(word).unwrap_err().to_string();
             assert!(error.contains(expected), "{word}: {error}");

@@ -391,8 +391,8 @@ pub(super) mod tests {
         let start =
             format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
         assert!(error.starts_with(&start), "{error}");
-        assert!(error.contains("with options nosuch; the kernel says: "), "{error}");
-        let said = error.split("the kernel says: ").nth(1).unwrap();
+        assert!(error.contains("with options nosuch; kernel log: "), "{error}");
+        let said = error.split("kernel log: ").nth(1).unwrap();
         assert!(said.contains("nosuch"), "{error}");
     }
 

@@ -1,4 +1,4 @@
-//! A control plane in memory, for all tests that need one.
+//! Fake control plane, for tests.
 
 use crate::allocation::{Allocation, Machine};
 use crate::carried::Newest;
@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What is told at a point of no return.
+/// Announcement of a point of no return: allocation, order, disks, extents.
 pub type Begun = (String, Option<String>, Vec<MarkedDisk>, Vec<Extents>);
 
-/// Keeps what it is told.
+/// Control plane that records all requests in memory.
 #[derive(Default)]
 pub struct FakeControl {
-    /// What it wants.
+    /// Allocation that is returned to the agent.
     pub allocation: Option<Allocation>,
     pub newest_move: Option<Newest>,
-    /// Neither beginnings nor endings are acknowledged.
+    /// True if announcements, logs and reports are not acknowledged.
     pub refuses: AtomicBool,
-    /// It says no, whatever is reported.
+    /// True if reports are denied.
     pub denies: AtomicBool,
-    /// It takes so long to hear an event.
+    /// Delay before an event is accepted.
     pub delay: Duration,
     pub heard: Mutex<Vec<Event>>,
-    /// It takes the log; else it says so.
+    /// True if the log is accepted.
     pub keeps_log: bool,
     pub log: Mutex<Vec<(u64, String)>>,
     pub begun: Mutex<Vec<Begun>>,
@@ -85,7 +85,7 @@ impl Control for FakeControl {
     }
 }
 
-/// Well.
+/// Returns a successful result.
 pub fn ended() -> Ended {
     let boot = BootInfo {
         kernel: "/vmlinuz".into(),

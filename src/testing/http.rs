@@ -1,4 +1,4 @@
-//! A small HTTP server, for all tests that need one. It can do everything wrong that servers do wrong.
+//! Small HTTP server for tests, which can simulate faults of servers.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// A request as it came.
+/// Received request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// How many requests with this method and path came before.
+    /// Number of earlier requests with the same method and path.
     pub nth: usize,
     pub method: String,
     pub path: String,
     pub range: Option<String>,
     pub if_range: Option<String>,
     pub authorization: Option<String>,
-    /// All of them, by their names in lower case.
+    /// All headers, by their names in lower case.
     headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -30,37 +30,37 @@ impl Request {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// `GET /image`.
+    /// Returns the request line: `GET /image`.
     pub fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
 
-/// How to answer. The default is a good server.
+/// Behaviour of the server for a request. The default is a correct response.
 #[derive(Debug, Clone)]
 pub struct Act {
     pub status: Option<u16>,
     pub etag: Option<String>,
-    /// Whether Range is honoured at all.
+    /// True if Range is supported.
     pub ranges: bool,
-    /// Honours Range without looking at If-Range.
+    /// True if Range is honoured regardless of If-Range.
     pub trust_range: bool,
-    /// A lie in the header.
+    /// Incorrect Content-Range header.
     pub content_range: Option<String>,
-    /// Whether Content-Length is sent.
+    /// True if Content-Length is sent.
     pub length: bool,
-    /// So many bytes of the body, then the end.
+    /// Number of bytes of the body after which the response ends.
     pub cut: Option<usize>,
-    /// At the cut, hold the connection instead of closing it.
+    /// True if the connection is held open at the cut instead of being closed.
     pub hold: bool,
-    /// One byte more than there are.
+    /// True if one extra byte is sent.
     pub more: bool,
     pub silent: bool,
-    /// Pause between the sixteenths of the body.
+    /// Pause between each sixteenth of the body.
     pub trickle: Option<Duration>,
-    /// Instead of the server's body, and of none where there is a status.
+    /// Body to send instead of the server's; a response with a status has no other body.
     pub body: Option<Vec<u8>>,
-    /// Instead of all that an answer is: the bytes on the wire.
+    /// Raw bytes to send instead of a response.
     pub wire: Option<Vec<u8>>,
     pub headers: Vec<(&'static str, String)>,
 }
@@ -95,7 +95,7 @@ impl Act {
         Act { body: Some(body.into()), ..Act::default() }
     }
 
-    /// A status with its body.
+    /// Response with a status and a body.
     pub fn says(status: u16, body: &str) -> Act {
         Act { status: Some(status), ..Act::body(body) }
     }
@@ -117,9 +117,9 @@ impl Act {
     }
 }
 
-/// Serves one body under every path, until the test ends.
+/// Serves one body under every path until the test ends.
 pub struct Server {
-    /// With the scheme, and no slash at its end.
+    /// Base URL, without a trailing slash.
     base: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
@@ -129,14 +129,14 @@ impl Server {
         Server::listen("http", body, act, Some)
     }
 
-    /// Gives these answers, one a request, and then that there are no more.
+    /// Serves these responses, one per request; further requests receive status 410.
     pub fn script(answers: &[(u16, &str)]) -> Server {
         let acts: Vec<Act> = answers.iter().map(|(status, body)| Act::says(*status, body)).collect();
         let acts = Mutex::new(acts.into_iter());
         Server::start(Vec::new(), move |_| acts.lock().unwrap().next().unwrap_or_else(|| Act::status(410)))
     }
 
-    /// With the certificate of `testdata/tls`.
+    /// Serves HTTPS with the certificate of `testdata/tls`.
     pub fn start_tls(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
         let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
         let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
@@ -164,7 +164,7 @@ impl Server {
                 thread::spawn(move || {
                     let Some(mut socket) = speak(socket) else { return };
                     if let Some(request) = read_request(&mut socket, &seen) {
-                        // A client that goes away in the middle is what half of the tests are about.
+                        // Errors are ignored, because many tests close the connection early.
                         let _ = answer(socket, &request, &act(&request), &body);
                     }
                 });
@@ -182,7 +182,7 @@ impl Server {
     }
 }
 
-/// A file of `testdata/tls`.
+/// Returns the path of a file in `testdata/tls`.
 pub fn tls_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name)
 }
@@ -267,7 +267,7 @@ fn answer(mut socket: impl Read + Write, request: &Request, act: &Act, body: &[u
     if act.hold { hold(socket) } else { Ok(()) }
 }
 
-/// Keeps the connection until the client closes it.
+/// Holds the connection open until the client closes it.
 fn hold(mut socket: impl Read) -> std::io::Result<()> {
     while socket.read(&mut [0; 64])? > 0 {}
     Ok(())

@@ -1,4 +1,4 @@
-//! What stands in for the rest of the world in unit tests.
+//! Test doubles for the control plane and HTTP servers.
 
 #[cfg(feature = "agent")]
 pub mod control;

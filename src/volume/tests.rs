@@ -163,7 +163,7 @@ fn names_have_room_on_the_disk() {
     // In the device mapper each hyphen counts twice.
     assert!(read(&json!([logical(&"g".repeat(84))])).is_ok());
     assert!(read(&json!([logical(&"g-".repeat(28))])).is_ok());
-    for (group, why) in [("g".repeat(85), "LVM takes 124 together"), ("g-".repeat(29), "which has room for 127")] {
+    for (group, why) in [("g".repeat(85), "which LVM limits to 124"), ("g-".repeat(29), "which is limited to 127")] {
         let said = problems(json!([logical(&group)]));
         assert!(said.len() == 1 && said[0].contains(why), "{said:?}");
     }

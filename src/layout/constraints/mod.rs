@@ -1,4 +1,4 @@
-//! Which images a layout is for: version constraints, as metal-api understands them, as exact sets of versions.
+//! Image constraints: metal-api's version constraints, evaluated as exact sets of versions.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -6,22 +6,22 @@ mod version;
 
 pub use version::{ImageId, Version, Written};
 
-/// As metal-api lists them, besides a bare version.
+/// Operators of metal-api. A version without an operator is also valid.
 const OPERATORS: [&str; 11] = ["=", "!=", ">", "<", ">=", "=>", "<=", "=<", "~", "~>", "^"];
 
-/// `>=10`, as the first proposal spells it, with the blank that metal-api demands; `None` for any other text.
+/// Inserts the blank that metal-api requires into a constraint such as `>=10`, which the first proposal used; `None` for any other text.
 pub(super) fn with_blank(constraint: &str) -> Option<String> {
     let version = constraint.trim_start_matches(['=', '!', '>', '<', '~', '^']);
     let operator = constraint.strip_suffix(version)?;
     (OPERATORS.contains(&operator) && Written::parse(version).is_some()).then(|| format!("{operator} {version}"))
 }
 
-/// What is wrong with an image constraint: `*`, a version, or operator, blank and version are right.
+/// Returns the problem of an image constraint. Valid are `*`, a version, and an operator followed by a blank and a version.
 pub(super) fn syntax_error(constraint: &str) -> Option<String> {
     parse(constraint).err()
 }
 
-/// Operator and version of a constraint; `None` stands for `*`.
+/// Parses a constraint into operator and version; `None` stands for `*`.
 fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     if constraint.trim() == "*" {
         return Ok(None);
@@ -39,7 +39,7 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     }
     let written = Written::parse(version).ok_or_else(|| {
         let several = match version.contains([',', '|']) || version.trim().contains(char::is_whitespace) {
-            true => "; one operator and one version is all that it can have: ~ 10 is all of 10, ^ 10.1 is 10.1 and later ones of 10",
+            true => "; only one operator and one version are supported: ~ 10 is all of 10, ^ 10.1 is 10.1 and later versions of 10",
             false => "",
         };
         format!("given version:{version} is not valid:invalid semantic version{several}")
@@ -47,11 +47,11 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     Ok(Some((operator, written)))
 }
 
-/// The versions that a constraint accepts: no sample, but all of them.
+/// Set of all versions that a constraint accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted(Vec<Interval>);
 
-/// All versions from `low` to `high`, both of them included.
+/// Versions from `low` to `high`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Interval {
     low: Version,
@@ -59,8 +59,10 @@ struct Interval {
 }
 
 impl Accepted {
+    /// Evaluates a constraint.
+    ///
     /// # Errors
-    /// What is wrong with the constraint.
+    /// The constraint is invalid.
     pub fn by(constraint: &str) -> Result<Accepted, String> {
         let versions = match parse(constraint)? {
             None => span(Some(Version::MIN), Some(Version::MAX)),
@@ -73,12 +75,12 @@ impl Accepted {
         self.0.iter().any(|interval| (interval.low..=interval.high).contains(&version))
     }
 
-    /// A version that both accept, if there is any: the lowest one, as far as a person would believe in it.
+    /// Returns a plausible version that both accept: usually the lowest one.
     pub fn common(&self, other: &Accepted) -> Option<Version> {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;
-        // No image has the version 0.0.0: rather the last major version, or the first.
+        // No image has version 0.0.0: the last major version is more plausible, or else the first one.
         let likely = Version::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
         Some(if low == Version::MIN && likely <= high { likely } else { low })
     }
@@ -89,8 +91,8 @@ fn span(low: Option<Version>, high: Option<Version>) -> Vec<Interval> {
     interval.map(|(low, high)| Interval { low, high }).into_iter().collect()
 }
 
-/// A written version stands for a range: `10` for all 10.*, `10.0` for all 10.0.*, `10.0.1` for itself, and a prerelease,
-/// which no image is, for nothing at its place.
+/// Returns the versions that a constraint accepts. A version stands for a range: `10` for 10.*, `10.0` for 10.0.*, `10.0.1` for itself. A
+/// prerelease, which no image is, stands for an empty range at its position.
 fn accepted(operator: &str, written: Written) -> Vec<Interval> {
     let Written { version: first, parts, prerelease } = written;
     let of_major = Version::new(first.major, u64::MAX, u64::MAX);
@@ -108,7 +110,7 @@ fn accepted(operator: &str, written: Written) -> Vec<Interval> {
         "<=" | "=<" => span(Some(Version::MIN), last),
         ">" => above(),
         ">=" | "=>" => span(Some(first), Some(Version::MAX)),
-        // Masterminds/semver: no release is equal to a prerelease of `10.0`, though it is to one of `10`.
+        // Masterminds/semver: no release is equal to a prerelease of `10.0`, but one is equal to a prerelease of `10`.
         "!=" if parts == 2 && prerelease => span(Some(Version::MIN), Some(Version::MAX)),
         "!=" => [below(), above()].concat(),
         "~" | "~>" => span(Some(first), Some(tilde_end(&written, of_major, of_minor))),
@@ -117,7 +119,8 @@ fn accepted(operator: &str, written: Written) -> Vec<Interval> {
     }
 }
 
-/// `~` keeps the major version, and the minor one where it is given. `~ 0.0.0` accepts everything (Masterminds/semver).
+/// Returns the end of a `~` range: the major version is fixed, and the minor version if it is specified. `~ 0.0.0` accepts everything
+/// (Masterminds/semver).
 fn tilde_end(written: &Written, of_major: Version, of_minor: Version) -> Version {
     match written.parts {
         3 if written.version == Version::MIN => Version::MAX,
@@ -126,7 +129,7 @@ fn tilde_end(written: &Written, of_major: Version, of_minor: Version) -> Version
     }
 }
 
-/// `^` keeps the first part that is not 0.
+/// Returns the end of a `^` range: the first nonzero part is fixed.
 fn caret_end(written: &Written, of_major: Version, of_minor: Version) -> Version {
     match (written.version, written.parts) {
         (Version { major: 1.., .. }, _) | (_, 1) => of_major,

@@ -1,4 +1,4 @@
-//! Held to what metal-api and Masterminds/semver 3.4 do, as recorded in `testdata/constraints`, and to their rules.
+//! Comparison with metal-api and Masterminds/semver 3.4, as recorded in `testdata/constraints`, and with their rules.
 
 use super::*;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn constraints_as_recorded() {
     }
 }
 
-/// What the recorded table has no line for; read off Masterminds/semver's rules.
+/// Cases that are not in the recorded table, derived from Masterminds/semver's rules.
 #[test]
 fn zeros_and_prereleases() {
     for (constraint, within, without) in [
@@ -81,7 +81,7 @@ fn zeros_and_prereleases() {
     }
 }
 
-/// The pairs that metal-api's own check gets wrong are in it too.
+/// Includes the pairs for which metal-api's own check is wrong.
 #[test]
 fn common_versions_are_found_exactly() {
     for (one, other, common) in [
@@ -110,7 +110,7 @@ fn common_versions_are_found_exactly() {
     }
 }
 
-/// The table in docs/checking.md, by what its words say.
+/// Checks the table in docs/checking.md.
 #[test]
 fn the_documented_constraints_mean_what_is_said() {
     let text = include_str!("../../../docs/checking.md");
@@ -188,7 +188,7 @@ fn constraints_follow_metal_api() {
         (">= 10 || < 9", "given version:10 || < 9 is not valid"),
         (
             ">= 10 < 12",
-            "given version:10 < 12 is not valid:invalid semantic version; one operator and one version is all",
+            "given version:10 < 12 is not valid:invalid semantic version; only one operator and one version are",
         ),
         (">= 10.x", "given version:10.x is not valid"),
         (">=  10", "given version: 10 is not valid"),
@@ -211,7 +211,7 @@ fn only_a_missing_blank_is_put_in() {
     }
 }
 
-/// Is the constraint kept, by the rules as they are told for one version at a time?
+/// Returns whether a version satisfies the constraint, by the rules for a single version.
 pub(in crate::layout) fn kept(operator: &str, written: &Written, version: Version) -> bool {
     let Written { version: given, parts, prerelease } = *written;
     let begins_so = version.major == given.major && (parts < 2 || version.minor == given.minor);
@@ -233,7 +233,7 @@ pub(in crate::layout) fn kept(operator: &str, written: &Written, version: Versio
     }
 }
 
-/// Few different numbers, so that versions and constraints meet; the largest one too.
+/// Few different numbers, so that versions often match constraints, and the largest number.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..4u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }

@@ -1,8 +1,8 @@
-//! Versions of images, as metal-api reads them: loosely, with minor and patch optional.
+//! Image versions, parsed as loosely as metal-api does: minor and patch are optional.
 
 use std::fmt;
 
-/// Major, minor, patch. Images have no prereleases: what stands behind the last `-` of an id is the whole version.
+/// Version with major, minor and patch. Images have no prereleases: the text after the last `-` of an id is the whole version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     pub major: u64,
@@ -18,7 +18,7 @@ impl Version {
         Version { major, minor, patch }
     }
 
-    /// The version right after this one; none comes after [`Version::MAX`].
+    /// Returns the next version; `None` after [`Version::MAX`].
     pub fn next(self) -> Option<Version> {
         let Version { major, minor, patch } = self;
         let next_minor = || minor.checked_add(1).map(|minor| Version::new(major, minor, 0));
@@ -26,7 +26,7 @@ impl Version {
         patch.checked_add(1).map(|patch| Version { patch, ..self }).or_else(next_minor).or_else(next_major)
     }
 
-    /// The version right before this one; none comes before [`Version::MIN`].
+    /// Returns the previous version; `None` before [`Version::MIN`].
     pub fn previous(self) -> Option<Version> {
         let Version { major, minor, patch } = self;
         let previous_minor = || minor.checked_sub(1).map(|minor| Version::new(major, minor, u64::MAX));
@@ -41,19 +41,19 @@ impl fmt::Display for Version {
     }
 }
 
-/// A version as it is written: `10` and `10.0` mean more than `10.0.0`.
+/// Version as written: `10` and `10.0` stand for more versions than `10.0.0`.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
-    /// Parts that are not written are 0.
+    /// Parts that are not specified are 0.
     pub version: Version,
-    /// How many of the three parts are written, 1 to 3.
+    /// Number of specified parts, 1 to 3.
     pub parts: usize,
-    /// A prerelease follows: this comes before `version` itself.
+    /// True if a prerelease is specified, which precedes `version`.
     pub prerelease: bool,
 }
 
 impl Written {
-    /// As Masterminds/semver reads loosely: `v` may come first, parts may have leading zeros, build metadata says nothing.
+    /// Parses a version as loosely as Masterminds/semver: with an optional `v` and leading zeros; build metadata is ignored.
     pub fn parse(text: &str) -> Option<Written> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let (text, metadata) = optional(text.split_once('+'), text);
@@ -63,7 +63,7 @@ impl Written {
         let mut parts = [0; 3];
         let mut count = 0;
         for number in numbers.split('.') {
-            // `parse` alone would take a plus sign.
+            // `parse` alone would accept a plus sign.
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
             *parts.get_mut(count)? = number.parse().ok().filter(|_| digits)?;
             count += 1;
@@ -79,23 +79,25 @@ fn optional<'a>(split: Option<(&'a str, &'a str)>, whole: &'a str) -> (&'a str, 
     split.map_or((whole, None), |(before, after)| (before, Some(after)))
 }
 
-/// An image's id, taken apart.
+/// Parsed id of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageId<'a> {
-    /// All before the last `-`: `firewall-ubuntu` of `firewall-ubuntu-2.0.20261101`.
+    /// Text before the last `-`: `firewall-ubuntu` of `firewall-ubuntu-2.0.20261101`.
     pub os: &'a str,
     pub version: Version,
 }
 
 impl<'a> ImageId<'a> {
+    /// Parses an image id.
+    ///
     /// # Errors
-    /// Why no layout can be chosen for this image, for most of it in metal-api's words.
+    /// No layout can be selected for this image; the message is mostly metal-api's.
     pub fn parse(id: &'a str) -> Result<ImageId<'a>, String> {
         let (os, version) = id
             .rsplit_once('-')
             .ok_or_else(|| format!("invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: {id}"))?;
         let written = Written::parse(version)
-            .ok_or_else(|| format!("image:{id} has {version:?} behind its last hyphen: invalid semantic version"))?;
+            .ok_or_else(|| format!("image:{id} has {version:?} after its last hyphen: invalid semantic version"))?;
         Ok(ImageId { os, version: written.version })
     }
 }

@@ -1,6 +1,6 @@
-//! Fuzzing: documents and constraints that nobody would write, made from those in `testdata`.
+//! Fuzz tests: mutated documents and constraints of `testdata`.
 //!
-//! An input that breaks something is made shorter and kept in `testdata/fuzz`, which every run begins with.
+//! A failing input is minimized and stored in `testdata/fuzz`; every run starts with the stored inputs.
 
 mod mutate;
 
@@ -15,15 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Inputs of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
+/// Number of inputs of a run without DROPHAMMER_FUZZ_SECONDS, which always uses the same inputs.
 const FEW: u64 = 600;
-/// More processor time for one input is no matter of a slow host: without optimisation, the largest ones take a second on a
-/// usual one.
+/// Maximum CPU time of an input. Without optimization, the largest inputs take a second on a usual host.
 const SLOW: Duration = Duration::from_secs(60);
-/// An input that takes so long never comes to an end, however busy the host is.
+/// Elapsed time after which an input counts as hanging, even on a busy host.
 const HANGS: Duration = Duration::from_secs(240);
 
-/// `DROPHAMMER_FUZZ_SECONDS` says how long, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz).
+/// `DROPHAMMER_FUZZ_SECONDS` sets the duration, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz).
 #[test]
 fn fuzz_layouts_and_constraints() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
@@ -49,7 +48,7 @@ fn fuzz_layouts_and_constraints() {
     println!("{inputs} documents, {accepted} of them accepted");
 }
 
-/// Checks input after input; gives their number, and how many documents were accepted.
+/// Checks inputs and returns their number, and the number of accepted documents.
 fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)>) -> (u64, u64) {
     let corpus = corpus();
     let mut random = Random(seed);
@@ -71,7 +70,7 @@ fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)
     (number, accepted)
 }
 
-/// Every document in `testdata/layouts`; the good ones several times, or most of what comes of it would be bad.
+/// Returns all documents of `testdata/layouts`; the valid ones several times, because most of their mutations are invalid.
 fn corpus() -> Vec<String> {
     let layouts = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts");
     let good = ["", "good"].map(|folder| texts(&layouts.join(folder))).concat();
@@ -87,7 +86,7 @@ fn texts(folder: &Path) -> Vec<String> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Was the input accepted? Fails with it, made as short as it can be, when it panics or takes too long.
+/// Returns whether the input is accepted. Fails with a minimized input if it panics or takes too long.
 fn judge(input: &str) -> bool {
     let began = processor_time();
     let Ok(accepted) = catch_unwind(|| check_document(input)) else {
@@ -98,7 +97,7 @@ fn judge(input: &str) -> bool {
     accepted
 }
 
-/// Without the lines that the panic does not need.
+/// Returns the input without the lines that are not needed for the panic.
 fn shortened(input: &str) -> String {
     let mut lines: Vec<&str> = input.lines().collect();
     let began = Instant::now();
@@ -118,7 +117,7 @@ fn panics(input: &str) -> bool {
     catch_unwind(|| check_document(input)).is_err()
 }
 
-/// Of this thread: what the machine does besides does not count.
+/// Returns the CPU time of this thread.
 fn processor_time() -> Duration {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
@@ -132,7 +131,7 @@ fn keep(input: &str) -> PathBuf {
     file
 }
 
-/// Was it accepted?
+/// Checks a document, and returns whether it is accepted.
 fn check_document(text: &str) -> bool {
     let read = read_yaml(text);
     match &read {
@@ -140,7 +139,7 @@ fn check_document(text: &str) -> bool {
             notes_are_fit_to_print(&parsed.notes);
             notes_are_fit_to_print(&parsed.advice());
             check_layout(&parsed.layout);
-            // What comes is the same layout, or nothing.
+            // The result is checked there: an equal layout, or `None`.
             let _ = respelt(text, &[parsed]);
         }
         Err(problems) => {
@@ -148,7 +147,7 @@ fn check_document(text: &str) -> bool {
             notes_are_fit_to_print(problems);
         }
     }
-    assert!(!read_all(text).is_empty(), "nothing is said of it");
+    assert!(!read_all(text).is_empty(), "neither a layout nor a problem");
     if let Ok(value) = serde_json::from_str(text) {
         let _ = read_json(&value);
     }
@@ -162,7 +161,7 @@ fn notes_are_fit_to_print(problems: &[Problem]) {
     }
 }
 
-/// What holds for a layout that was accepted.
+/// Asserts the properties of an accepted layout.
 fn check_layout(layout: &Layout) {
     assert_eq!(validate(layout), [], "accepted though it is not valid");
     let canonical = canonical_yaml(layout);
@@ -178,7 +177,7 @@ fn check_layout(layout: &Layout) {
     }
 }
 
-/// The set of versions and the rules are two ways to say the same.
+/// Asserts that the set of versions agrees with the rules for a single version.
 fn check_constraint(text: &str) {
     let accepted = Accepted::by(text);
     let (operator, version) = text.split_once(' ').unwrap_or(("=", text));
@@ -200,7 +199,7 @@ fn check_constraint(text: &str) {
     assert!(common.is_none_or(|version| accepted.contains(version)), "{text:?} {common:?}");
 }
 
-/// What `drophammer check` makes of such a file beside a good one.
+/// Asserts the result of `drophammer check` for the file together with a valid one.
 fn check_command(bytes: &[u8]) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.yaml"), include_str!("../../../testdata/layouts/default.yaml")).unwrap();

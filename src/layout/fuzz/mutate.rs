@@ -1,6 +1,6 @@
-//! Makes new inputs out of old ones: lines, words, numbers and characters changed, repeated, nested, mixed.
+//! Mutations of inputs: changed, repeated, nested and mixed lines, words, numbers and characters.
 
-/// splitmix64: a seed is a whole run.
+/// Random numbers (splitmix64): a seed determines the whole run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -12,7 +12,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`; 0 when there is nothing below it.
+    /// Returns a number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Words that mean something to YAML, to the layout, to the kernel or to a careless reader.
+/// Words with a special meaning in YAML, layouts, the kernel or careless parsers.
 const WORDS: [&str; 64] = [
     "",
     "~",
@@ -98,7 +98,7 @@ pub struct Mutator<'a> {
 }
 
 impl Mutator<'_> {
-    /// A document of the corpus with some changes.
+    /// Returns a document of the corpus with some changes.
     pub fn document(&mut self) -> String {
         let mut lines = self.some_lines();
         for _ in 0..self.random.below(4) {
@@ -135,7 +135,7 @@ impl Mutator<'_> {
                 let shifted = |line: &mut String| *line = line.strip_prefix("  ").unwrap_or(line).to_owned();
                 lines.iter_mut().skip(at).take(block.len()).for_each(shifted);
             }
-            // Long lists, below the size that is read at all.
+            // Long lists, within the maximum size of a document.
             9 => {
                 let bytes: usize = block.iter().map(|line| line.len() + 1).sum();
                 let times = self.random.below((100 << 10) / bytes.max(1));
@@ -155,7 +155,7 @@ impl Mutator<'_> {
         }
     }
 
-    /// A line as often as it goes, each time with another number.
+    /// Repeats a line as often as possible, with increasing numbers.
     fn many_different(&mut self, lines: &mut Vec<String>, at: usize) {
         let Some(line) = lines.get(at).cloned() else { return };
         let times = self.random.below((100 << 10) / (line.len() + 8));
@@ -174,7 +174,7 @@ impl Mutator<'_> {
         line.insert_str(value, &open.repeat(*depth));
     }
 
-    /// Puts another word, or one more, between blanks, quotes and brackets.
+    /// Replaces or inserts a word between blanks, quotes and brackets.
     fn change_word(&mut self, line: &mut String) {
         let is_end = |c: char| " \"':,[]{}".contains(c);
         let ends: Vec<usize> = line.char_indices().filter(|(_, c)| is_end(*c)).map(|(at, _)| at + 1).collect();
@@ -193,7 +193,7 @@ impl Mutator<'_> {
         line.replace_range(from..to, &word);
     }
 
-    /// A word of another document.
+    /// Returns a word of another document.
     fn any_word(&mut self) -> String {
         let lines = self.some_lines();
         let words: Vec<&str> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
@@ -210,7 +210,7 @@ impl Mutator<'_> {
         }
     }
 
-    /// A version constraint, right more often than not.
+    /// Returns a version constraint that is usually valid.
     pub fn constraint(&mut self) -> String {
         let mut text = self.random.of(&OPERATORS).to_owned();
         text += self.random.of(&["", " ", " ", " ", " ", " ", "  ", "\t"]);
@@ -234,7 +234,7 @@ impl Mutator<'_> {
         }
     }
 
-    /// The text as bytes that need not be text.
+    /// Returns the text as bytes that may be invalid UTF-8.
     pub fn bytes(&mut self, text: &str) -> Vec<u8> {
         let mut bytes = text.as_bytes().to_vec();
         for _ in 0..self.random.below(3) {

@@ -1,17 +1,17 @@
-//! Hints that are well written, and that no inventory can have.
+//! Advice about valid hints that cannot match any disk.
 
 use super::expression::{Condition, Number};
 use super::placeholders::{self, values};
 use super::{Comparison, Hints};
 use crate::layout::advice::{is_kernel_disk, likely_disk};
 
-/// As the inventory names them.
+/// Transports as the inventory names them.
 const TRANSPORTS: [&str; 8] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi"];
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
-/// 100 TiB: no disk is so large yet. MiB for GiB look like this.
+/// 100 TiB: larger than any disk so far. Sizes in MiB exceed this.
 const HUGE_GIB: u64 = 100 << 10;
 
-/// The hint, and what to say about it. Unreadable ones are no matter of this.
+/// Returns advice, each with the name of the hint. Invalid hints are ignored.
 pub fn doubts(hints: &Hints) -> Vec<(String, String)> {
     let doubt = |(hint, text): (&String, &String)| {
         let message = match Condition::read(hint, text).ok()? {
@@ -30,7 +30,7 @@ fn doubt_of_size(number: &Number) -> Option<String> {
         Number::Compared(_, gib) | Number::Within { low: gib, .. } => *gib,
         Number::OneOf(all) => all.iter().copied().min()?,
     };
-    (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes of hints are GiB"))
+    (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes in hints are in GiB"))
 }
 
 fn doubt_of_text(hint: &str, value: &str) -> Option<String> {
@@ -42,19 +42,19 @@ fn doubt_of_text(hint: &str, value: &str) -> Option<String> {
             let name = value.strip_prefix("/dev/").unwrap_or(value);
             let likely = likely_disk(&format!("/dev/{name}"));
             let likely = likely.map(|likely| format!("; did you mean {likely}?")).unwrap_or_default();
-            (!is_kernel_disk(name)).then(|| format!("the kernel calls no disk {value}{likely}"))
+            (!is_kernel_disk(name)).then(|| format!("{value} is not a kernel name of a disk{likely}"))
         }
         "tran" => (!TRANSPORTS.contains(&value))
-            .then(|| format!("no inventory has {value}: it has one of {}", TRANSPORTS.join(", "))),
+            .then(|| format!("{value} is not a transport; supported: {}", TRANSPORTS.join(", "))),
         "hctl" => {
             let numbers = value.split(':').filter(|part| part.parse::<u64>().is_ok()).count();
             (numbers != 4 || value.split(':').count() != 4)
-                .then(|| format!("{value} is no SCSI address: four numbers, as in 0:0:1:0"))
+                .then(|| format!("{value} is not a SCSI address: write four numbers, such as 0:0:1:0"))
         }
         "by_path" => (!value.starts_with("/dev/disk/by-path/"))
-            .then(|| format!("{value} is no link of udev: it begins with /dev/disk/by-path/")),
+            .then(|| format!("{value} is not a udev link: it must begin with /dev/disk/by-path/")),
         "wwn" | "wwn_with_extension" => (!WWN_STARTS.iter().any(|start| value.starts_with(start)))
-            .then(|| format!("no inventory has {value}: a WWN begins with one of {}", WWN_STARTS.join(", "))),
+            .then(|| format!("{value} is not a WWN: it must begin with one of {}", WWN_STARTS.join(", "))),
         _ => None,
     }
 }
@@ -69,14 +69,14 @@ mod tests {
             ("name", "/dev/nvmne0n1", "did you mean /dev/nvme0n1?"),
             ("name", "sda", ""),
             ("name", "<in> nvm", ""),
-            ("tran", "<or> sata <or> pata", "no inventory has pata"),
+            ("tran", "<or> sata <or> pata", "pata is not a transport"),
             ("tran", "SATA", ""),
             ("hctl", "0:0:1", "four numbers"),
             ("hctl", "0:0:1:0", ""),
-            ("by_path", "pci-0000:00:1f.2-ata-1", "begins with /dev/disk/by-path/"),
-            ("wwn", "5000c500a1b2c3d7", "begins with one of"),
+            ("by_path", "pci-0000:00:1f.2-ata-1", "must begin with /dev/disk/by-path/"),
+            ("wwn", "5000c500a1b2c3d7", "must begin with one of"),
             ("wwn", "0x5000c500a1b2c3d7", ""),
-            ("size", ">= 480000", "sizes of hints are GiB"),
+            ("size", ">= 480000", "sizes in hints are in GiB"),
             ("size", "< 480000", ""),
             ("size", "smallest", ""),
             ("size", "16 GB", ""),

@@ -1,15 +1,15 @@
-//! The expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
+//! Parser for the expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
 
 use super::{KNOWN, REMOVABLE, SMALLEST};
 use crate::layout::nearest;
 
-/// Longest first, so that the first that fits is meant.
+/// Longest operators first, because the first match is used.
 const NUMBER_OPERATORS: [(&str, Comparison); 7] = [
     ("==", Comparison::Equal),
     ("!=", Comparison::NotEqual),
     ("<=", Comparison::AtMost),
     (">=", Comparison::AtLeast),
-    // As in Ironic, which has it from Nova's scheduler: "at least".
+    // `=` means "at least", as in Ironic, which has it from Nova's scheduler.
     ("=", Comparison::AtLeast),
     ("<", Comparison::Less),
     (">", Comparison::More),
@@ -26,14 +26,14 @@ const IN: &str = "<in>";
 const ALL_IN: &str = "<all-in>";
 const OR: &str = "<or>";
 const RANGE_IN: &str = "<range-in>";
-/// As oslo.utils reads truth values.
+/// Boolean values of oslo.utils.
 const TRUE: [&str; 6] = ["true", "yes", "on", "1", "t", "y"];
 const FALSE: [&str; 6] = ["false", "no", "off", "0", "f", "n"];
 
-/// One hint, understood.
+/// Parsed expression of a hint.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// `None` is any size, in `smallest` without more.
+    /// `None` for `smallest` without another condition: any size matches.
     Size(Option<Number>),
     Flag(Flag),
     Text(Word),
@@ -42,7 +42,7 @@ pub(super) enum Condition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flag(pub bool);
 
-/// A condition on whole GiB.
+/// Condition on a size in whole GiB.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Compared(Comparison, u64),
@@ -50,7 +50,7 @@ pub(super) enum Number {
     Within { low: u64, low_included: bool, high: u64, high_included: bool },
 }
 
-/// A condition on text in lower case.
+/// Condition on text in lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Compared(Comparison, String),
@@ -92,7 +92,7 @@ impl Word {
         }
     }
 
-    /// Is that what is written there, in full?
+    /// Returns whether the condition requires exactly this value.
     pub fn names(&self, found: &str) -> bool {
         match self {
             Word::Compared(Comparison::Equal, wanted) => found == wanted,
@@ -103,14 +103,16 @@ impl Word {
 }
 
 impl Condition {
+    /// Parses the expression of a hint.
+    ///
     /// # Errors
-    /// What is wrong with the hint's name or expression, for a person.
+    /// The name of the hint or the expression is invalid.
     pub fn read(hint: &str, text: &str) -> Result<Condition, String> {
         if !KNOWN.contains(&hint) {
             let known = KNOWN.join(", ");
             return Err(match nearest(hint, KNOWN.map(|name| (name, name))) {
                 Some(name) => format!("unknown hint {hint}; did you mean {name}?"),
-                None => format!("unknown hint {hint}; known here: {known}"),
+                None => format!("unknown hint {hint}; supported: {known}"),
             });
         }
         let written = text.trim();
@@ -123,11 +125,11 @@ impl Condition {
             "rotational" | REMOVABLE => flag(&text).map(Condition::Flag),
             _ => word(&text).map(Condition::Text),
         }
-        .map_err(|why| format!("the hint {hint} cannot be {written:?}: {}", as_written(&why, written, &text)))
+        .map_err(|why| format!("invalid value {written:?} of the hint {hint}: {}", as_written(&why, written, &text)))
     }
 }
 
-/// What is quoted at the start of a message, as it was written: case is no matter of the expression, but of who wrote it.
+/// Restores the original case of the text that a message quotes at its start; expressions are parsed in lower case.
 fn as_written(why: &str, written: &str, lower: &str) -> String {
     let quoted =
         why.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0)).filter(|quoted| !quoted.is_empty());
@@ -138,7 +140,7 @@ fn as_written(why: &str, written: &str, lower: &str) -> String {
     }
 }
 
-/// What follows `smallest` in the expression of a size; `None` when the smallest is not asked for.
+/// Returns the condition after `smallest` in the expression of a size; `None` if the expression does not begin with it.
 pub(super) fn smallest(text: &str) -> Option<&str> {
     let start = text.trim_start().get(..SMALLEST.len())?;
     start.eq_ignore_ascii_case(SMALLEST).then(|| text.trim_start()[SMALLEST.len()..].trim())
@@ -160,7 +162,7 @@ fn number(text: &str) -> Result<Number, String> {
         return range(rest);
     }
     if text.starts_with(IN) || text.starts_with(ALL_IN) || text.starts_with(['s', '!']) && !text.starts_with("!=") {
-        return Err(format!("sizes know the operators {}, {OR} and {RANGE_IN}", operators(&NUMBER_OPERATORS)));
+        return Err(format!("sizes support the operators {}, {OR} and {RANGE_IN}", operators(&NUMBER_OPERATORS)));
     }
     for (operator, comparison) in NUMBER_OPERATORS {
         if let Some(rest) = text.strip_prefix(operator) {
@@ -173,12 +175,12 @@ fn number(text: &str) -> Result<Number, String> {
 fn gib(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let positive = text.parse::<u64>().ok().filter(|gib| *gib > 0 && text.bytes().all(|c| c.is_ascii_digit()));
-    positive.ok_or_else(|| format!("{text:?} is not a whole number of GiB above 0"))
+    positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
 }
 
-/// `[ 10 20 )`: a square bracket counts its number in, a round one does not.
+/// Parses `[ 10 20 )`: a square bracket includes its bound, a round one excludes it.
 fn range(text: &str) -> Result<Number, String> {
-    let usage = || format!("a range is written {RANGE_IN} [ 10 20 ], with a round bracket where the end is not in it");
+    let usage = || format!("a range must be written as {RANGE_IN} [ 10 20 ], with a round bracket to exclude a bound");
     let text = text.trim();
     let inner = text.strip_prefix(['[', '(']).and_then(|inner| inner.strip_suffix([']', ')'])).ok_or_else(usage)?;
     let mut ends = inner.split_whitespace();
@@ -186,7 +188,7 @@ fn range(text: &str) -> Result<Number, String> {
     let (low, high) = (gib(low)?, gib(high)?);
     let (low_included, high_included) = (text.starts_with('['), text.ends_with(']'));
     if low > high || (low == high && !(low_included && high_included)) {
-        return Err("nothing lies within this range".to_owned());
+        return Err("the range is empty".to_owned());
     }
     Ok(Number::Within { low, low_included, high, high_included })
 }
@@ -197,7 +199,7 @@ fn flag(text: &str) -> Result<Flag, String> {
     } else if FALSE.contains(&text) {
         Ok(Flag(false))
     } else {
-        Err("it is true or false".to_owned())
+        Err("it must be true or false".to_owned())
     }
 }
 
@@ -223,7 +225,9 @@ fn word(text: &str) -> Result<Word, String> {
     let stray = NUMBER_OPERATORS.iter().any(|(operator, _)| text.starts_with(operator)) || text.starts_with(['!', '~']);
     if stray || text.starts_with("s=") {
         let words = operators(&TEXT_OPERATORS);
-        return Err(format!("text knows the operators {words}, {IN}, {ALL_IN} and {OR}; a plain text must be equal"));
+        return Err(format!(
+            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must be equal"
+        ));
     }
     Ok(Word::Compared(Comparison::Equal, value(text)?))
 }
@@ -231,10 +235,10 @@ fn word(text: &str) -> Result<Word, String> {
 fn value(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() {
-        return Err("a value is missing behind the operator".to_owned());
+        return Err("a value is missing after the operator".to_owned());
     }
     match [OR, IN, ALL_IN, RANGE_IN].iter().find(|operator| text.contains(**operator)) {
-        Some(operator) => Err(format!("{operator} must stand at the beginning")),
+        Some(operator) => Err(format!("{operator} must be at the beginning")),
         None => Ok(text.to_owned()),
     }
 }

@@ -14,7 +14,11 @@ pub struct Placeholder {
 
 impl fmt::Display for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is a placeholder that many disks report: it identifies none, and matches none", self.value)
+        write!(
+            f,
+            "{:?} is a placeholder that many disks report: it does not identify a disk and matches none",
+            self.value
+        )
     }
 }
 
@@ -43,7 +47,7 @@ fn is_placeholder(hint: &str, value: &str) -> bool {
     }
 }
 
-/// The values of which a disk must have one in full.
+/// Returns the values of which a disk must have one in full.
 pub(super) fn values(word: &Word) -> Vec<&str> {
     match word {
         Word::Compared(Comparison::Equal, value) => vec![value],

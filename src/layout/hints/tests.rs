@@ -1,10 +1,10 @@
-//! Hints against the behaviour of Ironic's agent, and what is ours.
+//! Comparison of hints with the behaviour of ironic-python-agent, and extensions.
 
 use super::*;
 use serde::Deserialize;
 
-/// What ironic-python-agent made of these hints and disks. Left out: ranges, which it refuses though they are
-/// documented, and a second serial number of one disk, which only udev knows.
+/// Results of ironic-python-agent for these hints and disks. Omitted: ranges, which it refuses although they are documented, and a second
+/// serial number of a disk, which only udev provides.
 #[derive(Deserialize)]
 struct Recorded {
     disks: Vec<Disk>,
@@ -76,7 +76,7 @@ fn every_operator_means_what_the_documentation_says() {
         ("model", "<all-in> st8000nm", &["sdb", "sdc"]),
         ("model", "<all-in> samsung seagate", &[]),
         ("vendor", "ata", &["sda", "sde"]),
-        // The NVMe disk has no vendor: then it has not another one either.
+        // The NVMe disk has no vendor, so it does not match a different vendor either.
         ("vendor", "s!= ATA", &["sdb", "sdc"]),
         ("wwn", "0x5002538E00000001", &["sda"]),
         ("wwn", "0x5002538e00000001abcd", &["sda"]),
@@ -102,7 +102,7 @@ fn the_smallest_of_the_others_is_looked_for_last() {
     assert_eq!(names(&Hints::new(), &disks).len(), disks.len());
 }
 
-/// A stick in the front, and the medium that a management controller shows: smaller than every disk of the machine.
+/// A USB stick, and the virtual medium of a management controller: smaller than every disk of the machine.
 fn with_portable() -> Vec<Disk> {
     let mut disks = recorded().disks;
     let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| Disk {
@@ -150,11 +150,11 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
         assert_eq!(names(&hints, &disks), expected, "{pairs:?}");
     }
     let why = |index: usize| differs(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
-    assert_eq!(why(5), "it is attached by USB, which tran: usb or removable: true must say");
-    assert_eq!(why(7), "it is removable, which tran: usb or removable: true must say");
+    assert_eq!(why(5), "the disk is attached by USB, which must be requested with tran: usb or removable: true");
+    assert_eq!(why(7), "the disk is removable, which must be requested with tran: usb or removable: true");
 }
 
-/// Two hard disks of one capacity on paper, while the boot module is not there yet.
+/// Two hard disks of the same nominal capacity, before the boot module is installed.
 #[test]
 fn disks_of_about_one_size_are_all_the_smallest() {
     let mut disks = recorded().disks;
@@ -185,10 +185,10 @@ fn broken_hints_are_named_and_find_nothing() {
     let broken = hints(&[("sise", "16"), ("size", "16 GiB"), ("rotational", "perhaps"), ("serial", " ")]);
     let found = problems(&broken);
     let expected = [
-        ("rotational", "it is true or false"),
+        ("rotational", "it must be true or false"),
         ("serial", "is empty"),
         ("sise", "did you mean size?"),
-        ("size", "whole number of GiB"),
+        ("size", "positive integer of GiB"),
     ];
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((hint, message), (expected_hint, words)) in found.iter().zip(expected) {

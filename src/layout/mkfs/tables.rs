@@ -1,5 +1,5 @@
-//! The options of each tool that makes filesystems, from its manual and its call of getopt(3): e2fsprogs 1.47, xfsprogs 6.1,
-//! btrfs-progs 6.2, dosfstools 4.2, util-linux 2.38, and what later ones have added.
+//! Options of the mkfs tools, from their manuals and getopt(3) calls: e2fsprogs 1.47, xfsprogs 6.1, btrfs-progs 6.2, dosfstools 4.2,
+//! util-linux 2.38, and additions of later versions.
 
 use crate::layout::Format;
 
@@ -10,7 +10,7 @@ pub struct Tool {
 
 pub struct KnownOption {
     pub letter: Option<char>,
-    /// Empty where there is none.
+    /// Long name; empty if there is none.
     pub long: &'static str,
     pub takes: Takes,
     pub rule: Rule,
@@ -19,39 +19,39 @@ pub struct KnownOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
-    /// Behind it or in the next word.
+    /// After the option or in the next word.
     Value,
-    /// Behind `=` only, or nothing.
+    /// Only after `=`, or omitted.
     Perhaps,
 }
 
 #[derive(Clone, Copy)]
 pub enum Rule {
     Free,
-    /// Not for the layout to give, and why.
+    /// Not allowed, with the reason.
     Refused(&'static str),
-    /// Only as the layout's format says it too.
+    /// Allowed only with the value of the layout's format.
     Format,
-    /// Parts of the value that are not for the layout to give, each with the reason.
+    /// Parts of the value that are not allowed, each with the reason.
     Parts(&'static [(&'static str, &'static str)]),
 }
 
 use Rule::{Free, Parts, Refused};
 use Takes::{Nothing, Perhaps, Value};
 
-pub const DEVICE: &str = "it names a device that the layout does not speak of";
-const UUID: &str = "the plan chooses the UUID";
-const NO_FILESYSTEM: &str = "nothing would be made";
-const FILE: &str = "it names a file of the ramdisk";
-const ELSEWHERE: &str = "it puts the filesystem where nobody looks for it";
-const JOURNAL_DEVICE: &str = "no filesystem would be made, but a journal for another";
+pub const DEVICE: &str = "it uses a device that is not in the layout";
+const UUID: &str = "the plan generates the UUID";
+const NO_FILESYSTEM: &str = "no filesystem would be created";
+const FILE: &str = "it uses a file of the ramdisk";
+const ELSEWHERE: &str = "the filesystem would not be at the start of the device";
+const JOURNAL_DEVICE: &str = "it would create a journal for another filesystem";
 
-/// Letters that take nothing and may be given.
+/// Allowed short option without a value.
 const fn flag(letter: char) -> KnownOption {
     KnownOption { letter: Some(letter), long: "", takes: Nothing, rule: Free }
 }
 
-/// Letters with a value that may be given.
+/// Allowed short option with a value.
 const fn with(letter: char) -> KnownOption {
     KnownOption { letter: Some(letter), long: "", takes: Value, rule: Free }
 }
@@ -106,13 +106,13 @@ static MKE2FS: Tool = Tool {
         flag('n').rule(Refused(NO_FILESYSTEM)),
         with('N'),
         with('o'),
-        // The second is the first by its number.
+        // `feature_i3` is `journal_dev` by its number.
         with('O').rule(Parts(&[("journal_dev", JOURNAL_DEVICE), ("feature_i3", JOURNAL_DEVICE)])),
         flag('q'),
         with('r'),
         with('R').rule(Parts(&[("offset", ELSEWHERE)])),
         with('s'),
-        flag('S').rule(Refused("it writes superblocks alone")),
+        flag('S').rule(Refused("it writes only superblocks")),
         with('t').rule(Rule::Format),
         with('T'),
         with('U').rule(Refused(UUID)),

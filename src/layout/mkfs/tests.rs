@@ -1,4 +1,4 @@
-//! What gets through to a tool and what does not, as tables.
+//! Accepted and refused create options.
 
 use super::*;
 
@@ -21,65 +21,65 @@ fn options_are_read_as_the_tool_reads_them() {
     use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options, words) in [
         // Clusters.
-        (Ext4, "-Fn", "-n of -Fn is not for the layout to give: nothing would be made"),
+        (Ext4, "-Fn", "-n of -Fn is not allowed: no filesystem would be created"),
         (Ext3, "-qn", "-n of -qn is not"),
-        (Ext4, "-qU random", "-U of -qU is not for the layout to give: the plan chooses the UUID"),
+        (Ext4, "-qU random", "-U of -qU is not allowed: the plan generates the UUID"),
         (Ext4, "-FqUrandom", "-U of -FqUrandom is not"),
         (Btrfs, "-qU x", "-U of -qU is not"),
         (Swap, "-fUx", "-U of -fUx is not"),
-        (Xfs, "-fN", "-N of -fN is not for the layout to give: nothing would be made"),
+        (Xfs, "-fN", "-N of -fN is not allowed: no filesystem would be created"),
         (Vfat, "-aIi 1234abcd", "-i of -aIi is not"),
         (Ext4, "-vV", "-V of -vV is not"),
-        // What is no option is a device, wherever it stands.
-        (Ext4, "dev/vdb", "dev/vdb is no option: mkfs would take it for the device"),
-        (Ext4, "-m 0 dev/vdb", "dev/vdb is no option"),
-        (Btrfs, "-f sdb", "sdb is no option"),
-        (Vfat, "-F32 -", "- is no option"),
-        (Swap, "-L x y", "y is no option"),
-        (Ext4, "--", "-- is no option of mke2fs that is known here"),
-        // The last one would take a word of ours.
-        (Ext4, "-q -b", "-b has no value"),
-        (Btrfs, "--label", "--label has no value"),
+        // A word that is not an option would be the device, in any position.
+        (Ext4, "dev/vdb", "dev/vdb is not an option: mkfs would use it as the device"),
+        (Ext4, "-m 0 dev/vdb", "dev/vdb is not an option"),
+        (Btrfs, "-f sdb", "sdb is not an option"),
+        (Vfat, "-F32 -", "- is not an option"),
+        (Swap, "-L x y", "y is not an option"),
+        (Ext4, "--", "-- is not a supported option of mke2fs"),
+        // The last option would use the next argument that drophammer adds.
+        (Ext4, "-q -b", "-b requires a value"),
+        (Btrfs, "--label", "--label requires a value"),
         // Parts of values.
         (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
-        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not for the layout to give: it names a device"),
-        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not for the layout to give: no filesystem would be made"),
+        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: it uses a device"),
+        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not allowed: it would create a journal"),
         (Ext4, "-O +FEATURE_I3", "FEATURE_I3 is not"),
         (Ext4, "-O Feature_I+03", "Feature_I+03 is not"),
-        (Ext4, "-E discard,offset=1048576", "offset=1048576 is not for the layout to give: it puts the filesystem"),
+        (Ext4, "-E discard,offset=1048576", "offset=1048576 is not allowed: the filesystem would not be"),
         (Ext4, "-qR offset=512", "offset=512 is not"),
-        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not for the layout to give: it names a device"),
+        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not allowed: it uses a device"),
         (Xfs, "-lsize=32m,logdev=sdb", "logdev=sdb is not"),
         (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
         (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
-        (Xfs, "-m crc=1,uuid=0", "uuid=0 is not for the layout to give: the plan chooses the UUID"),
-        // Long ones, and what they can be shortened to.
+        (Xfs, "-m crc=1,uuid=0", "uuid=0 is not allowed: the plan generates the UUID"),
+        // Long options and their abbreviations.
         (Swap, "--uuid=x", "--uuid=x is not"),
         (Swap, "--uu x", "--uu is not"),
         (Btrfs, "--uuid x", "--uuid is not"),
-        (Btrfs, "--rootdir=/", "--rootdir=/ is not for the layout to give: it names a file of the ramdisk"),
-        (Btrfs, "--mixed=1", "--mixed takes no value"),
-        (Btrfs, "--no-such", "--no-such is no option of mkfs.btrfs"),
-        (Btrfs, "--c", "--c is no option"),
+        (Btrfs, "--rootdir=/", "--rootdir=/ is not allowed: it uses a file of the ramdisk"),
+        (Btrfs, "--mixed=1", "--mixed does not take a value"),
+        (Btrfs, "--no-such", "--no-such is not a supported option of mkfs.btrfs"),
+        (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
-        (Ext4, "--uuid=x", "--uuid=x is no option of mke2fs"),
-        // Files, other formats, letters that nobody knows.
-        (Ext4, "-d /etc", "-d is not for the layout to give: it names a file of the ramdisk"),
+        (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
+        // Files, other formats, unknown letters.
+        (Ext4, "-d /etc", "-d is not allowed: it uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),
         (Vfat, "-Cv", "-C of -Cv is not"),
         (Xfs, "-p proto", "-p is not"),
         (Xfs, "-c options=x", "-c is not"),
-        (Ext4, "-t ext2", "-t is not for the layout to give: the layout says it with format"),
-        (Ext4, "-qX", "-X of -qX is no option of mke2fs that is known here"),
-        (Ext4, "-Ö", "-Ö is no option"),
+        (Ext4, "-t ext2", "-t is not allowed: set format in the layout instead"),
+        (Ext4, "-qX", "-X of -qX is not a supported option of mke2fs"),
+        (Ext4, "-Ö", "-Ö is not a supported option"),
     ] {
         let problems = filesystem(format, options).option_problems();
         assert!(problems.len() == 1 && problems[0].contains(words), "{format} {options}: {problems:?}");
     }
 }
 
-/// A word of the list may have blanks, and mke2fs takes features apart at these too.
+/// An item of the list may contain blanks, and mke2fs also separates features at blanks.
 #[test]
 fn parts_of_values_are_between_blanks_and_commas() {
     for (value, expected) in [
@@ -94,10 +94,7 @@ fn parts_of_values_are_between_blanks_and_commas() {
         let createoptions = vec!["-O".to_owned(), value.to_owned()];
         let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
         let refused = |part: &&str| {
-            format!(
-                "the create option {part} is not for the layout to give: {}",
-                "no filesystem would be made, but a journal for another"
-            )
+            format!("the create option {part} is not allowed: {}", "it would create a journal for another filesystem")
         };
         assert_eq!(problems, expected.iter().map(refused).collect::<Vec<_>>(), "{value:?}");
     }
@@ -109,7 +106,7 @@ fn what_is_for_the_layout_to_give_passes() {
     for (format, options) in [
         (Ext4, "-m 0 -O ^has_journal,metadata_csum -E lazy_itable_init=0,stride=16 -F -q"),
         (Ext4, "-b4096 -I 256 -N1000 -Tlargefile4 -J size=64,location=0 -t ext4"),
-        // The value of an option, and no option.
+        // Words that are values, not options.
         (Ext4, "-L -n -M -U"),
         (Ext3, "-FqLn -j -i 8192"),
         (Xfs, "-i size=512 -m reflink=0,crc=1 -d su=64k,sw=2 -l size=32m,internal=1 -fK"),

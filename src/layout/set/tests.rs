@@ -1,4 +1,4 @@
-//! Sets of layouts: the ones in `testdata/layouts`, and small ones with their collisions.
+//! Sets of layouts: those of `testdata/layouts`, and small ones with collisions.
 
 use super::*;
 use crate::layout::{Constraints, read_yaml};
@@ -24,7 +24,7 @@ fn seeds() -> Set {
     set(&layouts)
 }
 
-/// metal-stack's own proposal is not free of collisions.
+/// metal-stack's own proposal contains collisions.
 #[test]
 fn the_proposals_layouts_collide_twice() {
     let collisions = seeds().collisions();
@@ -65,23 +65,23 @@ fn the_one_that_matches_is_chosen() {
             "c1-xlarge-x86",
             "debian-9.0.1",
             "could not find a matching filesystemLayout for size:c1-xlarge-x86 and image:debian-9.0.1\n  \
-             default (default.yaml) takes debian \">= 10\"\n  \
-             firewall (firewall.yaml) takes no debian, but firewall \">= 2\"",
+             default (default.yaml) accepts debian \">= 10\"\n  \
+             firewall (firewall.yaml) does not accept debian, but firewall \">= 2\"",
         ),
         (
             "n1",
             "debian-10",
             "could not find a matching filesystemLayout for size:n1 and image:debian-10\n  \
-             no layout lists this size; listed are: c1-large-x86, c1-xlarge-x86, s2-xlarge-x86, s3-large-x86",
+             no layout lists this size; listed sizes: c1-large-x86, c1-xlarge-x86, s2-xlarge-x86, s3-large-x86",
         ),
         (
             "c1-large-x86",
             "debian-10",
-            "2 layouts match size:c1-large-x86 and image:debian-10: change their constraints so that one does, or name the layout\n  \
-             default (default.yaml) takes debian \">= 10\"\n  s3-storage (s3-storage.yaml) takes debian \">= 10\"",
+            "2 layouts match size:c1-large-x86 and image:debian-10: change their constraints so that only one matches, or name the layout in the allocation\n  \
+             default (default.yaml) accepts debian \">= 10\"\n  s3-storage (s3-storage.yaml) accepts debian \">= 10\"",
         ),
         ("c1", "debian", "invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: debian"),
-        ("c1", "debian-12.0-rc1", "image:debian-12.0-rc1 has \"rc1\" behind its last hyphen: invalid semantic version"),
+        ("c1", "debian-12.0-rc1", "image:debian-12.0-rc1 has \"rc1\" after its last hyphen: invalid semantic version"),
     ] {
         assert_eq!(seeds.select(size, image).unwrap_err().to_string(), said);
     }
@@ -100,7 +100,7 @@ fn layouts_that_are_never_chosen_collide_with_nothing() {
     assert_eq!((set.collisions(), set.duplicates()), (vec![], vec![]));
     assert_eq!(set.select("c1", "debian-7").unwrap().id, "real");
     let said = set.select("c1", "suse-7").unwrap_err();
-    assert_eq!(said.nearest[0], "by-name (by-name.yaml) takes no image: only an allocation that names it gets it");
+    assert_eq!(said.nearest[0], "by-name (by-name.yaml) accepts no image: it is only used if an allocation names it");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn two_large_layouts_do_not_take_the_memory() {
 }
 
 proptest! {
-    /// No collision: no image is ever taken by two. A collision: its example is.
+    /// Without a collision, no two layouts accept the same image. With a collision, both accept its example.
     #[test]
     fn collisions_are_exactly_where_selection_is_ambiguous(
         constraints in prop::collection::vec("(=|!=|>|<|>=|<=|~|\\^) [0-3](\\.[0-2]){0,2}|\\*", 2..5),

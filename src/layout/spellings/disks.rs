@@ -1,4 +1,4 @@
-//! Reads disks, the hints that find them, and their partitions.
+//! Parser for disks, their hints and partitions.
 
 use super::{SIZE_MISSING, only};
 use crate::layout::document::{Node, Value, child};
@@ -17,7 +17,7 @@ const DISK: [Field; 5] = [
 ];
 const PARTITION: [Field; 4] = [only("number"), only("label"), only("size"), Field { name: "gpttype", also: &["type"] }];
 
-/// Names for partition types in metal-stack's first proposal.
+/// Partition types of metal-stack's first proposal.
 const KIND_NAMES: [(&str, PartitionKind); 4] = [
     ("gptboot", PartitionKind::Boot),
     ("gptlinux", PartitionKind::Linux),
@@ -36,13 +36,13 @@ pub(super) fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk
     })
 }
 
-/// Expressions are text; a bare number or truth value is the same as its text.
+/// Reads the hints. Expressions are text; unquoted numbers and booleans are accepted as text.
 fn hints(reader: &mut Reader, fields: &Fields) -> BTreeMap<String, String> {
     let mut hints = BTreeMap::new();
     let Some(node) = fields.get("hints") else { return hints };
     let place = fields.at("hints");
     let Value::Map(entries) = &node.value else {
-        let message = format!("must be a mapping of hint to expression, found {}", node.kind());
+        let message = format!("must be a mapping of hint to expression, but is {}", node.kind());
         reader.unreadable(node, &place, message);
         return hints;
     };

@@ -1,4 +1,4 @@
-//! Reads filesystems, swap areas and tmpfs.
+//! Parser for filesystems, swap areas and tmpfs.
 
 use super::{FILESYSTEM_OF_V2, create_options, one_of, only};
 use crate::layout::document::Node;
@@ -25,7 +25,7 @@ pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Optio
     Some(Filesystem {
         path: mount_path(reader, &fields, format),
         device: reader.required_text(&fields, "device").into(),
-        // The stand-in that allows the most; the rules look at `unread` before they rely on it.
+        // The most permissive substitute; rules check `unread` before they use it.
         format: format.unwrap_or(Format::Ext4),
         label: reader.optional_text(&fields, "label"),
         mountoptions: match reader.one_string(&fields, "mountoptions", at_commas) {
@@ -47,12 +47,16 @@ fn on_reinstall(reader: &mut Reader, fields: &Fields) -> OnReinstall {
     one_of(reader, fields, "reinstall", "reinstall", &known).unwrap_or_default()
 }
 
-/// Swap areas are written with `path: none` where layouts grew out of fstab lines.
+/// Reads the mount point. Layouts that were derived from fstab have swap areas with `path: none`.
 fn mount_path(reader: &mut Reader, fields: &Fields, format: Option<Format>) -> Option<String> {
     let path = reader.optional_text(fields, "path")?;
     if path == "none" && matches!(format, Some(Format::Swap | Format::None)) {
         if let Some(node) = fields.get("path") {
-            reader.respell(node, New::Raw("null".to_owned()), "what is not mounted has no path: leave it out");
+            reader.respell(
+                node,
+                New::Raw("null".to_owned()),
+                "remove path: a filesystem that is not mounted must not have one",
+            );
         }
         return None;
     }

@@ -1,4 +1,4 @@
-//! Reads what stands between disks and filesystems: arrays, volume groups, logical volumes.
+//! Parser for arrays, volume groups and logical volumes.
 
 use super::{SIZE_MISSING, create_options, one_of, only};
 use crate::device::LayoutPath;
@@ -25,20 +25,20 @@ pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid
         && matches!(&node.value, Value::Scalar { plain: true, text } if text == level.number())
     {
         let number = format!("{:?}", level.number());
-        reader.respell(node, New::Raw(number.clone()), format!("this is text: write {number}"));
+        reader.respell(node, New::Raw(number.clone()), format!("this must be text: write {number}"));
     }
     let spares = fields.get("spares").and_then(|node| reader.number(node, &fields.at("spares")));
     Some(Raid {
         arrayname: reader.required_text(&fields, "arrayname").into(),
         devices: devices(reader, &fields),
-        // The stand-in that is right with the fewest members; the rules look at `unread` before they rely on it.
+        // Substitute that is valid with the fewest members; rules check `unread` before they use it.
         level: level.unwrap_or_default(),
         createoptions: create_options(reader, &fields),
         spares: spares.unwrap_or(0),
     })
 }
 
-/// What something is made of.
+/// Reads the devices that an array or group consists of.
 fn devices(reader: &mut Reader, fields: &Fields) -> Vec<LayoutPath> {
     reader.texts(fields, "devices").into_iter().map(LayoutPath::from).collect()
 }

@@ -1,4 +1,4 @@
-//! What must hold for any layout and any text at all.
+//! Properties of all layouts and all texts.
 
 use super::{SEEDS, said};
 use crate::layout::*;
@@ -41,7 +41,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// The beginning of a name, and hints if it needs some.
+/// Prefix of a name, with hints if the name requires them.
 fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)> {
     let expressions = vec![
         ("size", "16"),
@@ -71,7 +71,7 @@ fn partition() -> impl Strategy<Value = Partition> {
 fn filesystem() -> impl Strategy<Value = Filesystem> {
     let formats =
         vec![Format::Ext3, Format::Ext4, Format::Xfs, Format::Btrfs, Format::Vfat, Format::Swap, Format::None];
-    // One that all tools but that of FAT know, and its value.
+    // An option with a value that all tools except mkfs.vfat support.
     let createoptions = vec("-L[A-Za-z0-9=^,]{1,5}", 0..3);
     (prop::sample::select(formats), option::of(name()), vec(name(), 0..3), createoptions).prop_map(
         |(format, label, mountoptions, createoptions)| {
@@ -118,7 +118,7 @@ fn push_filesystem(layout: &mut Layout, mut filesystem: Filesystem) {
     layout.filesystems.push(filesystem);
 }
 
-/// An array over whole disks, and a group with volumes on it.
+/// Array on whole disks, and a group with volumes on it.
 #[derive(Debug, Clone)]
 struct Stack {
     raid: Raid,
@@ -168,12 +168,12 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         layout.logicalvolumes.push(volume);
         push_filesystem(layout, filesystem);
     }
-    // Every other one; `/` cannot be in it.
+    // Not with `/`, which cannot be encrypted.
     group.encrypted = (!has_root && group.tags.len() != 1).then_some(Encrypted { key: KeySource::File });
     layout.volumegroups.push(group);
 }
 
-/// A seed with some of its bytes replaced, lines doubled, dropped or shifted.
+/// A seed with replaced bytes, and duplicated, removed or shifted lines.
 fn mutated_seed() -> impl Strategy<Value = String> {
     let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
     (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {

@@ -1,4 +1,4 @@
-//! Layouts to draw, and what must hold for the graph of any layout at all.
+//! Layouts for diagrams, and properties of the graph of all layouts.
 
 use super::*;
 use crate::device::LayoutPath;
@@ -22,7 +22,7 @@ fn seed(text: &str) -> Layout {
     read_yaml(text).unwrap().layout
 }
 
-/// Layouts with everything that the seeds do not have.
+/// Layouts with features that the seeds lack.
 pub(crate) fn rich() -> Vec<(&'static str, Layout)> {
     vec![("mirrored-lvm", mirrored_lvm()), ("nested", nested()), ("hints", hints()), ("twelve", twelve())]
 }
@@ -170,7 +170,7 @@ fn nested() -> Layout {
     }
 }
 
-/// Disks found by what they are, or by where they are plugged in.
+/// Disks selected by their attributes or their slot.
 fn hints() -> Layout {
     let mut system =
         disk("/dev/os", true, &[(1, "efi", 500, PartitionKind::Boot), (2, "root", 0, PartitionKind::Linux)]);
@@ -234,7 +234,7 @@ fn twelve() -> Layout {
     }
 }
 
-/// Layouts of a few names, so that they meet, and of any text; most of them break some rule.
+/// Layouts with few names, so that references often match, and with arbitrary text; most are invalid.
 pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
     let device = || {
         let known = select(vec![

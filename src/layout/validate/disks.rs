@@ -5,11 +5,11 @@ use crate::device::LayoutPath;
 use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, Size, hints};
 use std::collections::BTreeSet;
 
-/// UTF-16 units of the name in a partition entry.
+/// Maximum length of a partition name, in UTF-16 units.
 const MAX_NAME_UNITS: usize = 36;
 const MIB: u64 = 1 << 20;
 
-/// Checks the disks, and notes which devices they provide.
+/// Checks the disks, and records the devices that they provide.
 pub(super) fn check(check: &mut Check, disks: &[Disk]) {
     for (index, disk) in disks.iter().enumerate() {
         let place = format!("disks[{index}]");
@@ -27,7 +27,7 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
         {
             check.report(
                 &format!("{place}.hints"),
-                format!("disks[{first}] has the same hints: one disk cannot be both"),
+                format!("disks[{first}] has the same hints, but both would select the same disk"),
             );
         }
         for (hint, message) in hints::problems(&disk.hints) {
@@ -42,7 +42,7 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
     }
 }
 
-/// What is wrong with how the layout names a disk; with hints it may be any plain name.
+/// Checks the name of a disk. With hints, any plain name is valid.
 fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_name = device.starts_with(|c: char| c.is_ascii_alphanumeric()) && device.chars().all(plain);
@@ -79,7 +79,7 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
     }
 }
 
-/// The right name, which is noted with the wrong ones.
+/// Returns the correct name of a partition, and records likely wrong names.
 fn name_partition(check: &mut Check, device: &LayoutPath, number: u32) -> LayoutPath {
     let right = device.partition(number);
     for infix in ["", "p", "-part"] {
@@ -98,7 +98,8 @@ fn check_partition(check: &mut Check, place: &str, device: &LayoutPath, partitio
         let place = format!("{place}.label");
         let units = label.encode_utf16().count();
         if units > MAX_NAME_UNITS {
-            let message = format!("the label {label} has {units} UTF-16 units, a GPT has room for {MAX_NAME_UNITS}");
+            let message =
+                format!("the label {label} has {units} UTF-16 units, but a GPT entry is limited to {MAX_NAME_UNITS}");
             check.report(&place, message);
         }
         if label.contains(char::is_control) {

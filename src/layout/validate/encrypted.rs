@@ -4,7 +4,7 @@ use super::{Check, Provider};
 use crate::device::LayoutPath;
 use crate::layout::{Filesystem, Format, Layout};
 
-/// The system needs these before it can open anything. A path below one of them is needed as well.
+/// Directories that the system needs before it can unlock filesystems, including their subdirectories.
 const NEEDED_FIRST: [&str; 7] = ["/boot", "/efi", "/etc", "/usr", "/bin", "/sbin", "/lib"];
 
 pub(super) fn check(check: &mut Check, layout: &Layout) {
@@ -21,11 +21,14 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         };
         if let Some(path) = filesystem.path.as_deref().filter(|path| is_needed_first(path)) {
             let message =
-                format!("{path} cannot be encrypted: the machine needs it before it can open anything{of_group}");
+                format!("{path} cannot be encrypted: the machine needs it before it can unlock filesystems{of_group}");
             check.report(&place, message);
         }
         if filesystem.is_for_seed() {
-            check.report(&place, format!("cloud-init's seed cannot be encrypted: nobody would find it{of_group}"));
+            check.report(
+                &place,
+                format!("cloud-init's seed cannot be encrypted: cloud-init would not find it{of_group}"),
+            );
         }
     }
     for (index, group) in layout.volumegroups.iter().enumerate() {
@@ -37,24 +40,24 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     }
 }
 
-/// What the filesystem itself says.
+/// Checks the `encrypted` field of a filesystem.
 fn check_own(check: &mut Check, index: usize, filesystem: &Filesystem, within: Option<&str>) {
     let place = format!("filesystems[{index}].encrypted");
     if check.known(&format!("filesystems[{index}].format"))
         && matches!(filesystem.format, Format::Swap | Format::Tmpfs | Format::None)
     {
-        let message = format!("format {} is not encrypted here: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
+        let message = format!("format {} cannot be encrypted: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
         check.report(&place, message);
     }
     if let Some(group) = within {
-        check.report(&place, format!("vg:{group} is encrypted, and so is all that is in it: say it once"));
+        check.report(&place, format!("vg:{group} is already encrypted with all its volumes: remove encrypted here"));
     }
     check_device(check, &place, &filesystem.device);
 }
 
 fn check_device(check: &mut Check, place: &str, device: &LayoutPath) {
     if check.provided.get(device) == Some(&Provider::ImagePartition) {
-        check.report(place, format!("device:{device} is a partition of the image, which brings it as it is"));
+        check.report(place, format!("device:{device} is a partition of the raw image, which cannot be encrypted"));
     }
 }
 
@@ -96,14 +99,14 @@ mod tests {
             ),
             ("path: /usr/share, format: ext4, encrypted: {key: file}", "/usr/share cannot be encrypted"),
             ("format: vfat, label: CIDATA, encrypted: {key: server}", "cloud-init's seed cannot be encrypted"),
-            ("format: swap, encrypted: {key: server}", "format swap is not encrypted here"),
+            ("format: swap, encrypted: {key: server}", "format swap cannot be encrypted"),
             ("path: /boot, format: ext4, encrypted: {key: tpm2}", "/boot cannot be encrypted"),
             (
                 "path: /data, format: xfs, encrypted: {key: paper}",
                 "given key:paper is not supported, but:server,file,tpm2,prompt",
             ),
             ("path: /data, format: xfs, encrypted: {}", "key is missing"),
-            ("path: /data, format: xfs, encrypted: true", "must be a mapping of fields, found a single value"),
+            ("path: /data, format: xfs, encrypted: true", "must be a mapping of fields, but is a single value"),
             ("path: /data, format: xfs, encrypted: {key: server, cipher: x}", "unknown field cipher"),
         ] {
             let problems = read_yaml(&layout(more)).unwrap_err();
@@ -126,7 +129,7 @@ mod tests {
         for (filesystem, words) in [
             ("path: /srv, format: ext4", ""),
             ("format: swap", ""),
-            ("path: /srv, format: ext4, encrypted: {key: server}", "vg:data is encrypted, and so is all that is in it"),
+            ("path: /srv, format: ext4, encrypted: {key: server}", "vg:data is already encrypted with all its volumes"),
             ("path: /usr, format: ext4", "filesystems[1].device: /usr cannot be encrypted"),
             ("format: vfat, label: CIDATA", "cloud-init's seed cannot be encrypted"),
         ] {
@@ -154,7 +157,8 @@ mod tests {
                     filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /data, device: /dev/sda2, format: ext4, encrypted: {key: server}}]}";
         let said: Vec<String> = read_yaml(text).unwrap_err().iter().map(ToString::to_string).collect();
         assert!(
-            said.iter().any(|line| line.contains("/dev/sda2 is a partition of the image, which brings it as it is")),
+            said.iter()
+                .any(|line| line.contains("/dev/sda2 is a partition of the raw image, which cannot be encrypted")),
             "{said:?}"
         );
     }

@@ -1,4 +1,4 @@
-//! Rules for a disk that a raw image is written onto: what the image brings is mounted as it is.
+//! Rules for a disk to which a raw image is written: partitions of the image are mounted without changes.
 
 use super::Check;
 use crate::layout::{Disk, Filesystem, Format, Layout, OnReinstall};
@@ -20,7 +20,8 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
             growing = growing.or(Some(index).filter(|_| is_inside));
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
-            let message = "reinstall: merge adds the image's files, and a raw image has none for other filesystems";
+            let message =
+                "reinstall: merge is not supported with a raw image, whose files cannot be added to other filesystems";
             check.report(&format!("{place}.reinstall"), message);
         }
     }
@@ -32,34 +33,42 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
 fn check_disk(check: &mut Check, place: &str, disk: &Disk, first: Option<usize>) {
     let device = &disk.device;
     if let Some(first) = first {
-        let message = format!("device:{device} takes the image, and so does disks[{first}]: only one disk can");
+        let message = format!("device:{device} and disks[{first}] both have image: true, which only one disk can have");
         check.report(&format!("{place}.image"), message);
     }
     if !disk.partitions.is_empty() {
-        let message = format!("device:{device} takes a raw image, which brings its own: leave partitions out");
+        let message =
+            format!("device:{device} has image: true, and a raw image contains its own partitions: remove partitions");
         check.report(&format!("{place}.partitions"), message);
     }
     if !disk.wipeonreinstall {
-        let message = format!("device:{device} takes the image at every reinstall: say wipeonreinstall: true");
+        let message =
+            format!("device:{device} has image: true, and every reinstall writes the image: set wipeonreinstall: true");
         check.report(&format!("{place}.wipeonreinstall"), message);
     }
 }
 
-/// A filesystem that the image brings.
+/// Checks a filesystem that the image contains.
 fn check_inside(check: &mut Check, place: &str, filesystem: &Filesystem) {
     let Filesystem { device, format, .. } = filesystem;
     let brought = format!("device:{device} is a partition of the image");
     if matches!(format, Format::Swap | Format::None) {
-        let message = format!("{brought}: only what is mounted is listed, and {format} is not");
+        let message = format!("{brought}: list only partitions that are mounted, which {format} is not");
         check.report(&format!("{place}.format"), message);
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
-        check.report(&format!("{place}.path"), format!("{brought}: only what is mounted is listed, give it a path"));
+        check.report(
+            &format!("{place}.path"),
+            format!("{brought}: list only partitions that are mounted, and set path"),
+        );
     }
     if !filesystem.createoptions.is_empty() {
-        check.report(&format!("{place}.createoptions"), format!("{brought}, and is not made anew"));
+        check.report(
+            &format!("{place}.createoptions"),
+            format!("{brought}, which is not created by mkfs: remove createoptions"),
+        );
     }
     if !filesystem.mountoptions.is_empty() {
-        let message = format!("{brought}, whose own fstab says how it is mounted");
+        let message = format!("{brought}, which is mounted by the image's own fstab: remove mountoptions");
         check.report(&format!("{place}.mountoptions"), message);
     }
 }
@@ -69,13 +78,13 @@ fn check_grow(check: &mut Check, place: &str, filesystem: &Filesystem, is_inside
     let place = format!("{place}.grow");
     if !is_inside {
         if check.all_devices_known() && check.all_known("disks", "image") {
-            let message = format!("device:{device} is no partition of a raw image: only those grow");
+            let message = format!("device:{device} is not a partition of a raw image: grow is not supported");
             check.report(&place, message);
         }
     } else if let Some(first) = first {
-        check.report(&place, format!("filesystems[{first}] takes all that is left already"));
+        check.report(&place, format!("filesystems[{first}] already takes the remaining space"));
     } else if !matches!(format, Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs) {
-        check.report(&place, format!("{format} does not grow: use ext4, xfs, btrfs or ext3"));
+        check.report(&place, format!("{format} cannot be grown: use ext4, xfs, btrfs or ext3"));
     }
 }
 
@@ -85,7 +94,7 @@ fn check_root(check: &mut Check, layout: &Layout, disk: &Disk) {
         return;
     };
     let message = format!(
-        "the image goes onto {}: / must be one of its partitions, and is {}",
+        "the image is written to {}: / must be one of its partitions, but is {}",
         disk.device, layout.filesystems[root].device
     );
     check.report(&format!("filesystems[{root}].device"), message);

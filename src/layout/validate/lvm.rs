@@ -9,20 +9,20 @@ use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
 const MAX_NAME_BYTES: usize = 127;
 /// lvm(8), "Valid tags" and tags in lvm2's lib/metadata/tags.
 const MAX_TAG_BYTES: usize = 1024;
-/// lvm(8), "Valid names": LVM's own volumes begin with these …
+/// Prefixes that LVM reserves for its own volumes (lvm(8), "Valid names").
 const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
-/// … or contain these (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
+/// Substrings that LVM reserves (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
 const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
-/// The folder of a group is /dev/NAME, and these are there already.
+/// Names below /dev that already exist, and so cannot be the directory of a group.
 const TAKEN: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",
 ];
 
-/// Checks groups and volumes, and notes which devices they provide.
+/// Checks groups and volumes, and records the devices that they provide.
 pub(super) fn check(check: &mut Check, layout: &Layout) {
     for (index, group) in layout.volumegroups.iter().enumerate() {
         let place = format!("volumegroups[{index}]");
@@ -41,9 +41,9 @@ fn check_group(check: &mut Check, place: &str, group: &VolumeGroup) {
     let name_place = format!("{place}.name");
     let device = LayoutPath::from(format!("/dev/{name}"));
     if !is_lvm_name(name) || name == "." || name == ".." {
-        check.report(&name_place, format!("vg:{name} is not a name that LVM takes: {NAME_RULE}"));
+        check.report(&name_place, format!("vg:{name} is not a valid LVM name: {NAME_RULE}"));
     } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
-        check.report(&name_place, format!("vg:{name} cannot have its volumes below {device}: something else is there"));
+        check.report(&name_place, format!("vg:{name} cannot have its volumes below {device}, which already exists"));
     }
     check.occupy_all(place, &group.devices, |device| format!("device:{device} not provided by machine for vg:{name}"));
     for (index, tag) in group.tags.iter().enumerate() {
@@ -52,14 +52,14 @@ fn check_group(check: &mut Check, place: &str, group: &VolumeGroup) {
             check.report(&place, format!("tag:{tag} of vg:{name} given more than once"));
         } else if !is_tag(tag) {
             let message = format!(
-                "tag:{tag} of vg:{name} is not one that LVM takes: letters, digits and _+.-/=!:#&, no - in front"
+                "tag:{tag} of vg:{name} is not a valid LVM tag: use letters, digits and _+.-/=!:#&, without a leading -"
             );
             check.report(&place, message);
         }
     }
 }
 
-const NAME_RULE: &str = "letters, digits and +_.-, at most 127, no - in front";
+const NAME_RULE: &str = "use at most 127 letters, digits and +_.-, without a leading -";
 
 fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout: &Layout) {
     let LogicalVolume { name, volumegroup, .. } = volume;
@@ -103,12 +103,12 @@ fn check_volume_group(check: &mut Check, place: &str, volume: &LogicalVolume, la
 fn name_error(volume: &LogicalVolume) -> Option<String> {
     let LogicalVolume { name, volumegroup, lvmtype, .. } = volume;
     if !is_lvm_name(name) || name == "." || name == ".." {
-        return Some(format!("lv:{name} is not a name that LVM takes: {NAME_RULE}"));
+        return Some(format!("lv:{name} is not a valid LVM name: {NAME_RULE}"));
     }
     let reserved = RESERVED_STARTS.iter().find(|start| name.starts_with(**start));
     let reserved = reserved.or_else(|| RESERVED_PARTS.iter().find(|part| name.contains(**part)));
     if let Some(reserved) = reserved {
-        return Some(format!("lv:{name} has {reserved} in its name, which LVM keeps for its own volumes"));
+        return Some(format!("lv:{name} contains {reserved}, which LVM reserves for its own volumes"));
     }
     let why = excessive_name(volumegroup, name, *lvmtype)?;
     Some(format!("lv:{name} in vg:{volumegroup} has {why}"))

@@ -4,17 +4,17 @@ use super::{Check, Provider};
 use crate::layout::{Layout, Raid, RaidLevel};
 use std::collections::BTreeSet;
 
-/// mdadm looks for a free number here (find_free_devnm in mdadm's mdopen.c).
+/// Largest number of an array that mdadm assigns (find_free_devnm in mdadm's mdopen.c).
 const MAX_NUMBER: u32 = 511;
-/// The field `set_name` of a superblock 1.x.
+/// Size of the field `set_name` of a superblock 1.x.
 const MAX_NAME_BYTES: usize = 32;
-/// MD_SB_DISKS: devices for which a superblock 0.90 has room. mdadm(8) says 28, mdadm 4.2 refuses more than 27.
+/// MD_SB_DISKS: maximum number of devices of a superblock 0.90. mdadm(8) says 28, but mdadm 4.2 refuses more than 27.
 const MAX_MEMBERS_0_90: usize = 27;
 const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
-/// Those with the superblock at the end of the member.
+/// Metadata versions with the superblock at the end of the member.
 const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
 
-/// Checks the arrays, and notes the devices that they provide.
+/// Checks the arrays, and records the devices that they provide.
 pub(super) fn check(check: &mut Check, layout: &Layout) {
     let mut names = BTreeSet::new();
     for (index, raid) in layout.raid.iter().enumerate() {
@@ -29,15 +29,15 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     check_esp(check, layout);
 }
 
-/// The number of an array that has no name: 7 of `/dev/md7`, none of `/dev/md/root`.
+/// Returns the number of an array without a name: 7 for `/dev/md7`, `None` for `/dev/md/root`.
 fn read_name(arrayname: &str) -> Result<Option<u32>, String> {
-    let usage = || format!("array:{arrayname} is no name of an array: write /dev/md0 or /dev/md/NAME");
+    let usage = || format!("array:{arrayname} is not a valid array name: write /dev/md0 or /dev/md/NAME");
     let Some(name) = arrayname.strip_prefix("/dev/md/") else {
         let number = arrayname.strip_prefix("/dev/md").ok_or_else(usage)?;
         return match number.parse::<u32>() {
             Ok(value) if value.to_string() != number => Err(usage()),
             Ok(value) if value > MAX_NUMBER => {
-                Err(format!("array:{arrayname} has a number above {MAX_NUMBER}, where mdadm's end"))
+                Err(format!("array:{arrayname} has a number above {MAX_NUMBER}, the highest that mdadm supports"))
             }
             Ok(value) => Ok(Some(value)),
             Err(_) => Err(usage()),
@@ -46,16 +46,19 @@ fn read_name(arrayname: &str) -> Result<Option<u32>, String> {
     let portable = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(portable) {
         return Err(format!(
-            "array:{arrayname} has a name that mdadm refuses: letters, digits, '.', '_' and '-', the first no '.' or '-'"
+            "array:{arrayname} has a name that mdadm refuses: use letters, digits, '.', '_' and '-', without a leading '.' or '-'"
         ));
     }
     if name.len() > MAX_NAME_BYTES {
-        return Err(format!("array:{arrayname} has a name of {} bytes, md has room for {MAX_NAME_BYTES}", name.len()));
+        return Err(format!(
+            "array:{arrayname} has a name of {} bytes, but md is limited to {MAX_NAME_BYTES}",
+            name.len()
+        ));
     }
     let number = ["md_d", "md", "d"].iter().find_map(|start| name.strip_prefix(start)).unwrap_or(name);
     if !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()) {
         return Err(format!(
-            "array:{arrayname} has a name that mdadm takes for a number: write /dev/md0 or another name"
+            "array:{arrayname} has a name that mdadm interprets as a number: write /dev/md0 or choose another name"
         ));
     }
     Ok(None)
@@ -74,14 +77,15 @@ fn check_devices(check: &mut Check, place: &str, raid: &Raid, later: &[Raid]) {
     let name = &raid.arrayname;
     check.occupy_all(place, &raid.devices, |device| {
         let order = match later.iter().any(|other| other.arrayname == *device) {
-            true => ", but listed later: an array on arrays comes after them",
+            true => ", but listed later: list an array after its members",
             false => "",
         };
         format!("device:{device} not provided by disk for raid:{name}{order}")
     });
 }
 
-/// mdadm(8): fewer than two members need --force where they are possible at all; 5 and 6 are mirrors with fewer.
+/// Returns the minimum number of members. According to mdadm(8), fewer than two require --force if they are possible at all; levels 5 and 6
+/// with fewer are mirrors.
 fn least_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
@@ -100,7 +104,7 @@ fn check_count(check: &mut Check, place: &str, raid: &Raid) {
     }
     if spares >= members {
         let message =
-            format!("raid:{arrayname} has {members} devices, spares included: {spares} of them cannot be spare");
+            format!("raid:{arrayname} has {members} devices including spares, so {spares} of them cannot be spares");
         check.report(&spares_place, message);
         return;
     }
@@ -114,7 +118,7 @@ fn check_count(check: &mut Check, place: &str, raid: &Raid) {
         check.report(&devices_place, message);
     }
     if spares > 0 && *level == RaidLevel::Raid0 {
-        check.report(&spares_place, format!("raid:{arrayname} has level 0, which cannot use a spare"));
+        check.report(&spares_place, format!("raid:{arrayname} has level 0, which does not support spares"));
     }
 }
 
@@ -122,7 +126,7 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
     let name = &raid.arrayname;
     let options_place = format!("{place}.createoptions");
     check.words(&options_place, &raid.createoptions);
-    // What an option may be depends on the level and the number of members.
+    // Validity of an option depends on the level and the number of members.
     if ["level", "spares"].iter().all(|field| check.known(&format!("{place}.{field}"))) {
         for message in raid.option_problems() {
             check.report(&options_place, message);
@@ -130,13 +134,12 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
     }
     match raid.metadata().as_deref() {
         Some("0.90") if raid.devices.len() > MAX_MEMBERS_0_90 => {
-            let message =
-                format!("raid:{name} has more than the {MAX_MEMBERS_0_90} devices that metadata 0.90 has room for");
+            let message = format!("raid:{name} has more than {MAX_MEMBERS_0_90} devices, the maximum of metadata 0.90");
             check.report(&format!("{place}.devices"), message);
         }
         Some("0.90") if raid.level == RaidLevel::Raid0 && check.known(&format!("{place}.level")) => {
             let message = format!(
-                "raid:{name} has level 0 with metadata 0.90, which has no room for the layout of level 0, and mdadm refuses it: use 1.2"
+                "raid:{name} has level 0 with metadata 0.90, which cannot store the layout of level 0 and which mdadm refuses: use 1.2"
             );
             check.report(&options_place, message);
         }
@@ -148,7 +151,7 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
     }
 }
 
-/// mdadm numbers arrays with names itself, from 127 down.
+/// Checks that numbers do not conflict: mdadm assigns numbers to named arrays from 127 downwards.
 fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
     let named = arrays.iter().filter(|raid| matches!(read_name(raid.arrayname.as_str()), Ok(None))).count();
     for (index, raid) in arrays.iter().enumerate() {
@@ -157,7 +160,7 @@ fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
             && number as usize + named > 127
         {
             let message = format!(
-                "array:{} can be taken: mdadm numbers arrays with names from 127 down; use a low number",
+                "array:{} may already be in use: mdadm assigns numbers to named arrays from 127 downwards; use a lower number",
                 raid.arrayname
             );
             check.report(&format!("raid[{index}].arrayname"), message);
@@ -165,7 +168,7 @@ fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
     }
 }
 
-/// Firmware knows no arrays: it must find a FAT at the beginning of a member.
+/// Checks arrays of an ESP. Firmware does not support arrays: it must find a FAT filesystem at the beginning of a member.
 fn check_esp(check: &mut Check, layout: &Layout) {
     for (index, raid) in layout.raid.iter().enumerate() {
         if !check.all_known("filesystems", "format") || !layout.is_esp(raid) {
@@ -174,7 +177,7 @@ fn check_esp(check: &mut Check, layout: &Layout) {
         let Raid { arrayname, level, .. } = raid;
         if *level != RaidLevel::Raid1 {
             let message = format!(
-                "raid:{arrayname} holds vfat, which firmware reads from a single member: only level 1 has all of it there, not {level}"
+                "raid:{arrayname} contains vfat, which firmware reads from a single member: use level 1 instead of {level}"
             );
             check.report(&format!("raid[{index}].level"), message);
         }
@@ -183,7 +186,7 @@ fn check_esp(check: &mut Check, layout: &Layout) {
             && !METADATA_AT_END.contains(&metadata.as_str())
         {
             let message = format!(
-                "raid:{arrayname} holds vfat, which firmware looks for at the beginning of a member, where metadata {metadata} has its superblock or a gap: use 1.0"
+                "raid:{arrayname} contains vfat, which firmware expects at the beginning of a member, but metadata {metadata} has a superblock or a gap there: use 1.0"
             );
             check.report(&format!("raid[{index}].createoptions"), message);
         }

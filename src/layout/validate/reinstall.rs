@@ -1,4 +1,5 @@
-//! Rules for `reinstall: merge`: the image's files can be added only to what is there before the image, and stays.
+//! Rules for `reinstall: merge`: the image's files can only be added to a preserved filesystem that is mounted before the image is
+//! unpacked.
 
 use super::Check;
 use crate::layout::tree::Graph;
@@ -19,18 +20,19 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
     let format = filesystem.format;
     let path = match (format, filesystem.path.as_deref()) {
         (Format::Swap | Format::None | Format::Tmpfs, _) => {
-            return check.report(place, format!("reinstall: merge is for a filesystem that is kept, not for {format}"));
+            return check
+                .report(place, format!("reinstall: merge requires a preserved filesystem, which {format} is not"));
         }
         (_, None) => {
-            return check.report(place, "reinstall: merge is for a filesystem that is mounted: give it a path");
+            return check.report(place, "reinstall: merge requires a mounted filesystem: set path");
         }
         (_, Some("/")) => {
-            return check.report(place, "reinstall: merge cannot be said of /, which a reinstall makes anew");
+            return check.report(place, "reinstall: merge is not supported for /, which a reinstall recreates");
         }
         (_, Some(path)) => path,
     };
     if filesystem.is_read_only() {
-        let message = format!("reinstall: merge writes to {path}, but its mountoptions say ro");
+        let message = format!("reinstall: merge writes to {path}, but its mountoptions contain ro");
         return check.report(place, message);
     }
     if !check.all_devices_known() || !check.all_known("disks", "wipeonreinstall") {
@@ -43,7 +45,7 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
     };
     if let Some(disk) = wiped(filesystem) {
         let message = format!(
-            "reinstall: merge is for a filesystem that is kept, but {path} lies on {}, which says wipeonreinstall: true",
+            "reinstall: merge requires a preserved filesystem, but {path} is on {}, which has wipeonreinstall: true",
             disk.device
         );
         return check.report(place, message);
@@ -58,7 +60,7 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
     if let Some(above) = layout.filesystems.iter().find(hides) {
         let above = above.path.as_deref().unwrap_or_default();
         let message = format!(
-            "reinstall: merge of {path} needs {above} to be mounted before the image: say reinstall: merge there too"
+            "reinstall: merge of {path} requires {above} to be mounted before the image is unpacked: set reinstall: merge on {above} too"
         );
         check.report(place, message);
     }

@@ -1,23 +1,23 @@
-//! Rules for sizes that follow from the layout alone. Where a size depends on a disk, the plan checks it.
+//! Rules for sizes that follow from the layout alone. Sizes that depend on a disk are checked by the plan.
 //!
-//! What is computed here is the most that a device can have: metadata of arrays takes more than is deducted.
+//! Computed sizes are upper bounds: the metadata of arrays takes more than is deducted.
 
 use super::Check;
 use crate::device::LayoutPath;
 use crate::layout::{Format, Layout, LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 use std::collections::BTreeMap;
 
-/// LVM's defaults: 1 MiB of metadata in front of each physical volume, then whole extents.
+/// LVM's defaults: 1 MiB of metadata at the start of each physical volume, and extents of 4 MiB.
 const METADATA_MIB: u64 = 1;
 const EXTENT_MIB: u64 = 4;
-/// Headers and key slots of a container, as the plan makes it.
+/// Headers and key slots of a LUKS container as the plan creates it.
 const LUKS_MIB: u64 = 16;
-/// A smaller xfs is refused by mkfs.xfs since xfsprogs 5.19; a smaller btrfs with two copies of its metadata has no
-/// room for its first chunks.
+/// Minimum sizes: mkfs.xfs refuses a smaller xfs since xfsprogs 5.19; a smaller btrfs with two copies of its metadata has no space for its
+/// first chunks.
 const LEAST_XFS_MIB: u64 = 300;
 const LEAST_BTRFS_MIB: u64 = 109;
 
-/// MiB by device, of those whose size does not depend on a disk.
+/// Size in MiB by device, for devices whose size does not depend on a disk.
 type Sizes = BTreeMap<LayoutPath, u64>;
 
 pub(super) fn check(check: &mut Check, layout: &Layout) {
@@ -46,7 +46,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     check_filesystems(check, layout, &sizes);
 }
 
-/// `None` when a member's size is not known, or the create options may change it.
+/// Returns the size of an array; `None` if the size of a member is not known or the create options may change the size.
 fn array_size(raid: &Raid, sizes: &Sizes) -> Option<u64> {
     if !raid.other_options().is_empty() {
         return None;
@@ -76,7 +76,7 @@ fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume]
         let needed = extents_of(volume, group.devices.len() as u64);
         if needed > left {
             let message = format!(
-                "lv:{} in vg:{} takes {} MiB, of at most {} MiB in the group {} are left",
+                "lv:{} in vg:{} takes {} MiB, but at most {} MiB of the group are usable, of which {} MiB are free",
                 volume.name,
                 group.name,
                 needed.saturating_mul(EXTENT_MIB),
@@ -90,7 +90,7 @@ fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume]
     }
 }
 
-/// At least one for each physical volume that it is on, however small.
+/// Returns the number of extents of a volume, at least one for each physical volume that it uses.
 fn extents_of(volume: &LogicalVolume, devices: u64) -> u64 {
     let extents = volume.size.mib().map_or(1, |mib| mib.div_ceil(EXTENT_MIB));
     match volume.lvmtype {
@@ -105,13 +105,13 @@ fn check_filesystems(check: &mut Check, layout: &Layout, sizes: &Sizes) {
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
         let least = match filesystem.format {
             Format::Xfs => LEAST_XFS_MIB,
-            // Other profiles and mixed groups need less.
+            // Other profiles and mixed block groups need less.
             Format::Btrfs if filesystem.createoptions.is_empty() => LEAST_BTRFS_MIB,
             _ => continue,
         };
         if let Some(size) = sizes.get(&filesystem.device).filter(|size| **size < least) {
             let (device, format) = (&filesystem.device, filesystem.format);
-            let message = format!("device:{device} has {size} MiB, {format} needs at least {least}");
+            let message = format!("device:{device} has {size} MiB, but {format} needs at least {least}");
             check.report(&format!("filesystems[{index}].device"), message);
         }
     }

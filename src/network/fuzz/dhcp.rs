@@ -1,5 +1,5 @@
-//! Fuzzing what the ramdisk makes of DHCP: offers by structure, to the real udhcpc with the real script. Overloaded and split options,
-//! wrong lengths and hostile texts end in no command but those of an address, its routes and its name servers.
+//! Structured fuzz tests of the ramdisk's DHCP client: generated offers for udhcpc with the ramdisk's script. Overloaded and split options,
+//! wrong lengths and hostile text must only lead to commands for addresses, routes and name servers.
 
 use crate::image::fuzzing::{Fuzz, folder};
 use fastrand::Rng;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SCRIPT: &str = include_str!("../../../initramfs/agent/root/usr/lib/dhcp-event");
 
-/// Bytes of the fields `sname` and `file`, which come first in an input.
+/// Sizes of the fields `sname` and `file`, with which an input begins.
 const FIELDS: usize = 64 + 128;
 
 static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::start()));
@@ -21,7 +21,7 @@ static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::sta
 /// Number of offers by verdict.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// udhcpc and its server in a network namespace.
+/// Process that runs udhcpc and a DHCP server in a network namespace.
 struct Client {
     _folder: tempfile::TempDir,
     _child: Child,
@@ -59,7 +59,7 @@ impl Client {
     }
 }
 
-/// The script with files of this folder, and with functions in place of the programs that change something.
+/// Returns the script with paths below this folder, and with functions instead of the programs that change the system.
 fn instrumented(folder: &str) -> String {
     let record = |name: &str| {
         format!(
@@ -120,7 +120,7 @@ fn judge(input: &[u8], _: &mut Rng) -> bool {
     is_bound
 }
 
-/// Returns what the command sets, if an offer decides it.
+/// Asserts that the command is expected, and returns the setting that an offer determines, if any.
 fn assert_own_command(words: &[&str]) -> Option<&'static str> {
     let is_address = |word: &str| word.parse::<Ipv4Addr>().is_ok();
     let is_network = |word: &str| {
@@ -187,7 +187,7 @@ fn address(random: &mut Rng) -> [u8; 4] {
     *random.choice(&[[10, 9, 8, 1], [10, 9, 8, 254], [192, 0, 2, 53], [0; 4], [255; 4], [127, 0, 0, 1]]).unwrap()
 }
 
-/// The options of a lease, in any order; some with lengths that are none.
+/// Returns the options of a lease in random order, some with invalid lengths.
 fn options(random: &mut Rng) -> Vec<Vec<u8>> {
     let flawed = |random: &mut Rng, value: Vec<u8>| match one_in(random, 15) {
         true => value[..random.usize(..value.len().max(1)).min(value.len())].to_vec(),
@@ -236,7 +236,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     let mut options = options(random);
     let (mut sname, mut file) = (vec![0; 64], vec![0; 128]);
     if one_in(random, 3) {
-        // Overload: 1 is `file`, 2 is `sname`, 3 both.
+        // Option overload: 1 is `file`, 2 is `sname`, 3 is both.
         let values = if one_in(random, 8) { 0..6 } else { 1..4 };
         let overload = random.u8(values);
         for (bit, field) in [(1, &mut file), (2, &mut sname)] {
@@ -255,7 +255,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
         && let Some(option) = options.last_mut()
         && option.len() > 4
     {
-        // One option in two pieces (RFC 3396).
+        // An option split into two parts (RFC 3396).
         let at = 2 + (option.len() - 2) / 2;
         let second = [&[option[0], u8::try_from(option.len() - at).unwrap()][..], &option[at..]].concat();
         option[1] = u8::try_from(at - 2).unwrap();

@@ -94,7 +94,7 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
     // Of what the image brings only that is listed without being mounted.
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
-    assert!(crate::layout::validate(&other)[0].message.contains("only what is mounted is listed"));
+    assert!(crate::layout::validate(&other)[0].message.contains("list only partitions that are mounted"));
 }
 
 #[test]

@@ -41,8 +41,8 @@ fn a_layout_beyond_the_superblock_is_not_valid() {
     };
     for (members, level, words) in [
         (2, RaidLevel::Raid0, "raid:/dev/md1 has level 0 with metadata 0.90"),
-        (28, RaidLevel::Raid1, "raid:/dev/md1 has more than the 27 devices"),
-        (28, RaidLevel::Raid6, "raid:/dev/md1 has more than the 27 devices"),
+        (28, RaidLevel::Raid1, "raid:/dev/md1 has more than 27 devices"),
+        (28, RaidLevel::Raid6, "raid:/dev/md1 has more than 27 devices"),
     ] {
         let said = problems(members, level, old);
         assert!(said.len() == 1 && said[0].contains(words), "{said:?}");

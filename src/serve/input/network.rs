@@ -96,13 +96,13 @@ allocation:
         assert_eq!(
             lines,
             [
-                "11:9: network.ethernets.lan0.dhpc4: there is no field \"dhpc4\"; did you mean \"dhcp4\"?",
+                "11:9: network.ethernets.lan0.dhpc4: unknown field \"dhpc4\"; did you mean \"dhcp4\"?",
                 "14:13: network.ethernets.lan0.addresses[1]: \"10.0.0.300\" is not an IP address such as 10.0.0.1 or 2001:db8::1",
-                "17:17: network.ethernets.lan1.match.macaddress: the card 52:54:00:aa:00:01 is matched twice, first at \
+                "17:17: network.ethernets.lan1.match.macaddress: the NIC 52:54:00:aa:00:01 is matched twice, first at \
                  ethernets.lan0.match.macaddress",
-                "19:47: network.vlans.lan0.5.addresses[0]: the address 10.0.0.7 is given twice, first at \
+                "19:47: network.vlans.lan0.5.addresses[0]: the address 10.0.0.7 is specified twice, first at \
                  ethernets.lan0.addresses[0]",
-                "20:7: network.vlans.v6: id is missing: a VLAN needs the number, from 1 to 4094",
+                "20:7: network.vlans.v6: id is missing: a VLAN requires a number from 1 to 4094",
             ]
         );
         let good = text.replace("dhpc4: true", "dhcp4: true").replace("10.0.0.300", "10.0.9.7");
@@ -120,7 +120,7 @@ allocation:
             )
         };
         assert!(machine(&text("dhcp")).unwrap_err().starts_with("6:12: network: this must be a mapping"));
-        assert!(machine(&text("{}")).unwrap_err().starts_with("6:12: network: this names no device"));
+        assert!(machine(&text("{}")).unwrap_err().starts_with("6:12: network: no device is configured"));
         assert!(machine(&text("")).is_ok());
     }
 }

@@ -115,7 +115,7 @@ fn a_bad_machine_is_told_where_and_why() {
         ),
         (
             &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, kernel_arguments: [quiet, 'a b']}}\n"),
-            "2:70: an argument of the kernel is one word",
+            "2:70: a kernel argument must be a single word",
         ),
         (&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, finish: us}}\n"), "builtin"),
         ("id: [\n", "2:"),

@@ -164,7 +164,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     file().write_all_at(&(u32::from_le_bytes(features) | 1 << 30).to_le_bytes(), 1024 + 0x64).unwrap();
     refused(
         &only(part, Format::Ext4, &["noatime"]),
-        &["ext4 on /dev/vda1, to be mounted at /srv", "the kernel says: ", "unsupported optional features"],
+        &["ext4 on /dev/vda1, to be mounted at /srv", "kernel log: ", "unsupported optional features"],
     );
 
     // A journal that cannot be replayed.
@@ -173,11 +173,11 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     let magic = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
     let journal = (0..dump.len()).step_by(1024).find(|at| dump[*at..].starts_with(&magic)).unwrap();
     file().write_all_at(&[0x5a; 1024], journal as u64).unwrap();
-    refused(&only(part, Format::Ext4, &[]), &["the kernel says: ", "journal"]);
+    refused(&only(part, Format::Ext4, &[]), &["kernel log: ", "journal"]);
 
     // An option that the kernel does not know.
     ran(&format!("mkfs.ext4 -q -F {part}"));
-    refused(&only(part, Format::Ext4, &["nosuch"]), &["with options nosuch; the kernel says: ", "nosuch"]);
+    refused(&only(part, Format::Ext4, &["nosuch"]), &["with options nosuch; kernel log: ", "nosuch"]);
     unchanged(&disks, || rehearse(&only(part, Format::Ext4, &["ro"]))).unwrap();
 
     // A log that is damaged.
@@ -188,7 +188,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
         .filter(|at| dump[*at..*at + 4] == [0xfe, 0xed, 0xba, 0xbe])
         .collect();
     records.iter().for_each(|at| file().write_all_at(&[0x5a; 200], *at as u64 + 12).unwrap());
-    refused(&only(part, Format::Xfs, &[]), &["the kernel says: ", "XFS"]);
+    refused(&only(part, Format::Xfs, &[]), &["kernel log: ", "XFS"]);
 
     // A group that is exported.
     wipe::wipe_ends(part).unwrap();

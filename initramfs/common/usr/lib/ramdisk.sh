@@ -1,4 +1,4 @@
-# What both ramdisks start with: the kernel's filesystems, the hardware's modules, the command line. Sourced by /init.
+# Common start of both ramdisks: the kernel's filesystems, hardware modules, the command line. Sourced by /init.
 
 mount_kernel_filesystems() {
 	mount -t proc proc /proc
@@ -8,11 +8,11 @@ mount_kernel_filesystems() {
 	mount -t devpts devpts /dev/pts
 	mount -t tmpfs -o mode=755 tmpfs /run
 	mkdir -p /run/lock
-	# Below warnings the kernel would draw over what people are to read.
+	# Kernel messages below warnings would clutter the console.
 	[ -n "$(argument debug)" ] || echo 4 >/proc/sys/kernel/printk
 }
 
-# argument NAME: its value on the kernel command line, the last one if there are several; a bare word is its own value.
+# argument NAME: prints its value on the kernel command line, the last one if there are several; a word without = is its own value.
 argument() {
 	local word value=
 	for word in $(cat /proc/cmdline); do
@@ -28,8 +28,8 @@ modaliases() {
 	cat /sys/bus/*/devices/*/modalias 2>/dev/null | sort -u
 }
 
-# The driver of SCSI and SATA disks takes all that are there at once, and which one becomes sda is a matter of luck
-# (PROBE_PREFER_ASYNCHRONOUS in drivers/scsi/sd.c). A bind by hand waits: one after the other, in the order of the ports.
+# The driver of SCSI and SATA disks probes all existing disks at once, so their names are random (PROBE_PREFER_ASYNCHRONOUS in
+# drivers/scsi/sd.c). A manual bind is synchronous: one after the other, in the order of the ports.
 bind_disks() {
 	local disk
 	for disk in $(ls /sys/bus/scsi/devices | grep '^[0-9]*:' | sort -t: -n -k1,1 -k2,2 -k3,3 -k4,4); do
@@ -37,9 +37,9 @@ bind_disks() {
 	done
 }
 
-# Loads the module of everything that says what it is. A bus that comes up shows new devices: again, until none is new.
-# Loading waits for the probes that a module starts in the background (async_synchronize_full in the kernel's
-# do_init_module), so disks are there when this returns; what sits behind USB may come later.
+# Loads the modules of all devices by their modalias. A bus that comes up adds new devices: repeated until there are no new ones. Loading
+# waits for the asynchronous probes that a module starts (async_synchronize_full in the kernel's do_init_module), so disks exist when this
+# returns; USB devices may appear later.
 load_modules() {
 	local before= now round
 	modprobe -bq sd_mod && echo 0 >/sys/bus/scsi/drivers_autoprobe
@@ -47,13 +47,13 @@ load_modules() {
 		now=$(modaliases)
 		[ "$now" != "$before" ] || break
 		before=$now
-		# Most devices have no module here, which is no error.
+		# Most devices have no module here, which is not an error.
 		modprobe -abq $now 2>/dev/null
 		[ ! -e /sys/bus/scsi/drivers/sd ] || bind_disks
 	done
-	# What is plugged in later finds its driver by itself again.
+	# Devices that are plugged in later find their drivers themselves again.
 	[ ! -e /sys/bus/scsi/drivers_autoprobe ] || echo 1 >/sys/bus/scsi/drivers_autoprobe
 }
 
-# No hardware asks for these. mdadm and lvm expect a udev that has loaded them, and there is no /dev/loop-control before.
+# No modalias loads these. mdadm and lvm expect a udev that has loaded them, and /dev/loop-control does not exist before.
 load_stack() { modprobe -a md-mod dm-mod loop; }

@@ -1,14 +1,14 @@
-# A root shell for whoever stands at one of the consoles. Sourced by /init.
-# There is no password: who has the console has the machine, and could boot it with init=/bin/sh as well.
+# Offers a root shell on the consoles. Sourced by /init.
+# There is no password: access to the console is access to the machine, which could also be booted with init=/bin/sh.
 
-# Names of the terminals that the kernel writes its messages to.
+# Prints the names of the terminals that the kernel writes its messages to.
 consoles() {
-	# tty0 stands for the terminal in front; a shell needs a real one.
+	# tty0 is the foreground terminal; a shell requires a real one.
 	sed 's/\btty0\b/tty1/' /sys/class/tty/console/active
 }
 
-# A shell in which nothing was typed and nothing printed for an hour counts as left: noise on a serial line, or a person
-# who forgot to log out, must not hold the machine for ever.
+# A shell without input and output for an hour counts as abandoned: noise on a serial line, or a forgotten session, must not block the
+# machine forever.
 somebody_works() {
 	local shell now
 	now=$(date +%s)
@@ -20,12 +20,12 @@ somebody_works() {
 	return 1
 }
 
-# offer_shell SECONDS WHAT: says WHAT happens in SECONDS and offers a shell meanwhile. Returns when they are over;
-# as long as somebody works in a shell they do not pass, and begin anew afterwards.
+# offer_shell SECONDS WHAT: announces that WHAT happens in SECONDS, and offers a shell meanwhile. Returns when the time is over; the timer
+# is stopped while a shell is in use, and restarts afterwards.
 offer_shell() {
 	local left=$1 console prompts=
 	for console in $(consoles); do
-		# In a session of its own, the shell has the terminal to itself: ^C and job control work.
+		# In a session of its own, the shell controls the terminal: ^C and job control work.
 		setsid sh -c '. /usr/lib/console.sh; prompt "$@"' sh "$console" "$@" &
 		prompts="$prompts $!"
 	done
@@ -33,7 +33,7 @@ offer_shell() {
 		sleep 1
 		if somebody_works; then left=$1; else left=$((left - 1)); fi
 	done
-	# A shell goes with its prompt: the kernel hangs up a terminal whose session leader ends.
+	# The shell ends with its prompt: the kernel hangs up a terminal whose session leader exits.
 	kill $prompts 2>/dev/null
 	rm -rf /run/shells
 	wait $prompts 2>/dev/null
@@ -46,10 +46,10 @@ prompt() {
 	mkdir -p /run/shells
 	while :; do
 		printf '\ndrophammer: %s in %s s. Press Enter here for a root shell.\n' "$3" "$2"
-		# A console that is named on the command line but not built in fails to read.
+		# A console that is on the command line but has no driver fails to read.
 		read -r _ || return
 		: >"/run/shells/$console"
-		echo "drophammer: the wait stands still until you leave this shell with exit; reboot -f reboots at once."
+		echo "drophammer: the timer is stopped until you leave this shell with exit; reboot -f reboots immediately."
 		PS1='drophammer# ' sh -i
 		rm "/run/shells/$console"
 	done

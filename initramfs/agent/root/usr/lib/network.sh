@@ -1,9 +1,9 @@
-# Brings the network up: as drophammer.network= describes it, or by DHCP. Sourced by /init; /usr/lib/dhcp-event is what udhcpc calls.
+# Brings up the network: as specified by drophammer.network=, or with DHCP. Sourced by /init; udhcpc calls /usr/lib/dhcp-event.
 
-# What was said before the agent begins is kept for it: a control plane shows it with what the agent says.
+# Messages before the start of the agent are stored for it: it sends them to the control plane with its own log.
 say() { echo "drophammer: $*" | tee -a /run/ramdisk.log; }
 
-# Network cards: real ones (they have a device), Ethernet (type 1), with a cable.
+# Physical NICs (with a device) of type Ethernet (type 1) with a cable.
 cards() {
 	local card
 	for card in /sys/class/net/*; do
@@ -11,7 +11,7 @@ cards() {
 	done | xargs
 }
 
-# A card that is down fails to read its carrier.
+# A NIC that is down fails to read its carrier.
 has_link() { [ "$(cat "/sys/class/net/$1/carrier" 2>/dev/null)" = 1 ]; }
 
 any_link() {
@@ -22,7 +22,7 @@ any_link() {
 
 any_lease() { [ -n "$(ls /run/leases 2>/dev/null)" ]; }
 
-# until_true SECONDS COMMAND: asks five times a second.
+# until_true SECONDS COMMAND: runs the command five times a second until it succeeds.
 until_true() {
 	local left=$(($1 * 5))
 	until "$2"; do
@@ -32,28 +32,28 @@ until_true() {
 	done
 }
 
-# One try: every card up, then DHCP on all that have a link, at the same time. Succeeds with the first lease.
+# One attempt: brings up every NIC, then runs DHCP on all that have a link, in parallel. Succeeds with the first lease.
 connect() {
 	local card
 	mkdir -p /run/leases
 	for card in $(cards); do ip link set "$card" up; done
-	# Copper negotiates for about three seconds, some switches and 10G cards take longer.
+	# Copper takes about three seconds to negotiate, some switches and 10G NICs longer.
 	until_true 10 any_link || return
 	for card in $(cards); do
 		has_link "$card" || continue
-		# Still at it from the last try; it removes the file when it gives up.
+		# Still running from the previous attempt; it removes the file when it gives up.
 		[ ! -e "/run/dhcp.$card" ] || continue
 		lease "$card"
 	done
 	until_true 12 any_lease
 }
 
-# After a lease it stays and renews: a machine may wait for its allocation longer than a lease lasts.
+# After a lease it stays and renews it: a machine may wait for its allocation for longer than a lease lasts.
 lease() { udhcpc -n -i "$1" -s /usr/lib/dhcp-event -p "/run/dhcp.$1" -t 5 -T 2 -S </dev/null >/dev/null 2>&1 & }
 
 is_described() { [ -n "$(argument drophammer.network)" ]; }
 
-# carrier_of DEVICE: until it has a link, or its time is over.
+# carrier_of DEVICE: waits until it has a link, with a timeout.
 carrier_of() {
 	wanted=$1
 	until_true 15 wanted_has_link || { say "$1: no link" && return 1; }
@@ -61,7 +61,7 @@ carrier_of() {
 
 wanted_has_link() { has_link "$wanted"; }
 
-# lease_of DEVICE: asks a DHCP server, and waits for what it says.
+# lease_of DEVICE: requests a DHCP lease and waits for it.
 lease_of() {
 	wanted=$1
 	lease "$1"
@@ -70,8 +70,8 @@ lease_of() {
 
 wanted_has_lease() { [ -e "/run/leases/$wanted" ]; }
 
-# One try at what drophammer.network= describes. The agent makes a script of it, which begins from nothing each time: what an earlier
-# try has made goes first.
+# One attempt with the configuration of drophammer.network=. The agent generates a script from it, which starts from scratch: devices of a
+# previous attempt are removed first.
 connect_as_described() {
 	local device
 	for device in /sys/class/net/*; do
@@ -82,7 +82,7 @@ connect_as_described() {
 	rm -f /run/leases/described
 	for device in $(cards); do ip link set "$device" up; done
 	drophammer uplink >/run/uplink.sh || return
-	sh -euc '. /usr/lib/ramdisk.sh; . /usr/lib/network.sh; . /run/uplink.sh' && say "the network is up as drophammer.network= describes it"
+	sh -euc '. /usr/lib/ramdisk.sh; . /usr/lib/network.sh; . /run/uplink.sh' && say "the network is up as specified by drophammer.network="
 }
 
 explain_network() {
@@ -98,7 +98,7 @@ explain_network() {
 	[ -n "$(cards)" ] || say "no network card is usable"
 }
 
-# Without a description by DHCP.
+# Uses DHCP without a configuration.
 connect_somehow() { if is_described; then connect_as_described; else connect; fi; }
 
 connect_for_sure() {

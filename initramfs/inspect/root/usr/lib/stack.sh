@@ -1,11 +1,10 @@
-# What lies between partitions and filesystems, in lines that are the same at every boot: arrays, volume groups, logical
-# volumes. Sourced by the neutral looker's /init and by the tiny OS of the tests.
+# Prints arrays, volume groups and logical volumes in lines that are equal at every boot. Sourced by /init of the neutral ramdisk and by the
+# tiny OS of the tests.
 
-# joined: lines to one word, `-` if there are none.
+# joined: joins lines into one word, `-` if there are none.
 joined() { awk '{ line = line (NR > 1 ? "," : "") $0 } END { print line == "" ? "-" : line }'; }
 
-# learn_arrays: asks for the name of each array that runs, once: the name in the superblock without a host; metadata 0.90 has
-# only the number.
+# learn_arrays: reads the name of each active array once: the name in the superblock without the host; metadata 0.90 has only the number.
 learn_arrays() {
 	local device name
 	for device in /sys/block/md*; do
@@ -16,10 +15,10 @@ learn_arrays() {
 	done
 }
 
-# array_name KERNEL_NAME: as learn_arrays has found it.
+# array_name KERNEL_NAME: prints the name that learn_arrays has read.
 array_name() { eval "echo \$array_$1"; }
 
-# spoken KERNEL_NAME...: which of the arrays becomes md127 is a matter of luck, so they are called by their names.
+# spoken KERNEL_NAME...: prints array names instead of kernel names, because the numbers md127 … are assigned randomly.
 spoken() {
 	local device
 	for device; do
@@ -30,7 +29,7 @@ spoken() {
 	done
 }
 
-# members MD_FOLDER: in the order of their places; `missing` for a place that nobody has.
+# members MD_FOLDER: prints the members in the order of their slots; `missing` for an empty slot.
 members() {
 	local slot member
 	slot=0
@@ -56,7 +55,7 @@ arrays() {
 	done | sort
 }
 
-# report COMMAND FIELDS: values separated by `|`; what LVM has to say about other people's groups is not asked for.
+# report COMMAND FIELDS: prints values separated by `|`; LVM's warnings about foreign groups are dropped.
 report() {
 	[ -d /sys/module/dm_mod ] || return 0
 	lvm "$1" --noheadings --separator '|' --units m --nosuffix -o "$2" 2>/dev/null | sed 's/^ *//'
